@@ -1,0 +1,3 @@
+"""srb: n alternatives of one prompt, streamed."""
+
+__version__ = "0.1.0"

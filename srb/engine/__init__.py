@@ -1,0 +1,1 @@
+"""The engine: pure Python, synchronous, without asyncio, JSON, HTTP or ctypes."""

@@ -1,0 +1,112 @@
+"""What the engine needs from a model runtime. `srb.llama` is one; the tests have another.
+
+A backend belongs to one thread. Only its `tokenizer` may be used from any.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from srb.engine.request import SamplingParams
+
+
+class Batch:
+    """The rows of one decode: a token, its position, the sequence it belongs to, and whether its logits are wanted.
+
+    A row's number is its place in the batch, counted from 0.
+    """
+
+    __slots__ = ("logits", "positions", "seq_ids", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        self.seq_ids: list[int] = []
+        self.logits: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, tokens: tuple[int, ...], position: int, seq_id: int, *, logits: bool) -> int:
+        """Adds `tokens` from `position` on, and returns the number of the last row.
+
+        Only that row gets logits, and only where `logits` is true.
+        """
+        n = len(tokens)
+        self.tokens += tokens
+        self.positions += range(position, position + n)
+        self.seq_ids += [seq_id] * n
+        self.logits += [False] * (n - 1) + [logits]
+        return len(self.tokens) - 1
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back. May be used from any thread."""
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of tokens; ids go from 0 to n_vocab - 1."""
+
+    @property
+    def longest_piece(self) -> int:
+        """The length in bytes of the longest text that one token stands for."""
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """The tokens of a prompt: special tokens are parsed, and BOS is added where the model wants it."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a generated token adds to the text: nothing for control tokens, not always valid UTF-8."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends the generation."""
+
+
+class Sampler(Protocol):
+    """Draws the tokens of one sequence, from a random stream of its own."""
+
+    def sample(self, row: int) -> int:
+        """Draws from the logits that the last decode left in this row. Raises `BackendError`."""
+
+    def close(self) -> None:
+        """Frees it. Must be called once."""
+
+
+class Backend(Protocol):
+    """A model with a KV cache of `n_cells` cells that all sequences share."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def n_cells(self) -> int:
+        """How many KV positions there are, shared by all sequences."""
+
+    @property
+    def n_seqs(self) -> int:
+        """How many sequences there can be; seq_ids go from 0 to n_seqs - 1."""
+
+    @property
+    def n_batch(self) -> int:
+        """How many prompt tokens one decode takes, beside one row for every sequence."""
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        """Evaluates the rows and keeps the logits of those that want them until the next decode.
+
+        `interrupted` is asked from time to time, in this thread; once it says True the decode may end early
+        and return False. Otherwise returns True. After False, or a `BackendError`, the sequences in the batch
+        may hold any part of it and must be removed.
+        """
+
+    def fork(self, source: int, target: int) -> None:
+        """Makes the empty sequence `target` share all cells of `source`."""
+
+    def remove(self, seq_id: int) -> None:
+        """Empties the sequence; cells that no other sequence shares become free."""
+
+    def clear(self) -> None:
+        """Empties all sequences, so that the next request finds the cache as the first one did."""
+
+    def sampler(self, params: SamplingParams) -> Sampler:
+        """A sampler with these parameters; their seed is drawn already. Raises `BackendError`."""
+
+    def close(self) -> None:
+        """Frees everything."""

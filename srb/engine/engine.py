@@ -1,0 +1,366 @@
+"""The engine: requests in, events out, one `step()` at a time.
+
+A step evaluates the next chunk of what prompts are not evaluated yet, together with one row for every running
+sequence. A prompt whose last token was in it is forked into its sequences, which all draw their first token
+from that one row of logits. A sequence that finishes leaves in the same step, and gives back what it leased.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from srb.engine.backend import Backend
+from srb.engine.events import (
+    AbortReason,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Usage,
+)
+from srb.engine.kv_cache import KVCache
+from srb.engine.request import CompletionRequest
+from srb.engine.scheduler import Plan, Scheduler, cells_for
+from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.errors import BackendError, InvalidRequestError, SrbError
+
+DEFAULT_MAX_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What the engine holds now, and what it has done since it was made.
+
+    sequences, cells: leased now, of `max_sequences` and `max_cells`.
+    prompt_tokens_evaluated, tokens_generated, forks, steps: counted since the start.
+    last_error: the message of the last fault of the backend.
+    """
+
+    sequences: int
+    max_sequences: int
+    cells: int
+    max_cells: int
+    prompt_tokens_evaluated: int
+    tokens_generated: int
+    forks: int
+    steps: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+    index: int | None
+    reason: AbortReason
+
+
+class Engine:
+    """Runs completion requests on a backend.
+
+    `tokenize`, `add_request` and `abort` may be called from any thread; everything else belongs to the thread
+    that calls `step`. `default_max_tokens` is what an alternative gets whose `max_tokens` is None; -1 is as many
+    as the context has room for.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        default_max_tokens: int = DEFAULT_MAX_TOKENS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._backend = backend
+        self._tokenizer = backend.tokenizer
+        self._clock = clock
+        self._cache = KVCache(backend.n_cells, backend.n_seqs)
+        self._scheduler = Scheduler(self._cache, backend.n_batch, default_max_tokens)
+        self._events: list[Event] = []  # of this step
+        self._lock = threading.Lock()  # of the next three
+        self._failure: SrbError | None = None
+        self._mail: list[ActiveRequest | _Abort] = []
+        self._doomed: set[str] = set()  # the requests whose abort is in the mail
+        self._prompt_tokens_evaluated = 0
+        self._tokens_generated = 0
+        self._forks = 0
+        self._steps = 0
+        self._last_error: str | None = None
+
+    # From any thread
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """The tokens of a prompt; special tokens in it are parsed, and BOS is added where the model wants it.
+
+        Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
+        """
+        if not text:
+            raise InvalidRequestError("prompt must not be empty", param="prompt")
+        try:
+            n_bytes = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"prompt is not valid Unicode: half a surrogate pair at character {error.start}",
+                param="prompt",
+            ) from None
+        least = n_bytes // self._tokenizer.longest_piece
+        if least > self._cache.n_cells:  # said without tokenizing, which takes seconds for megabytes
+            raise self._too_long(f"at least {least}")
+        return self._tokenizer.tokenize(text)
+
+    def add_request(self, request: CompletionRequest) -> None:
+        """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
+        n_vocab = self._tokenizer.n_vocab
+        for tokens in request.prompts:
+            if not (min(tokens) >= 0 and max(tokens) < n_vocab):
+                bad = next(token for token in tokens if not 0 <= token < n_vocab)
+                raise InvalidRequestError(
+                    f"prompt has the token id {bad}; the model's ids go from 0 to {n_vocab - 1}",
+                    param="prompt",
+                )
+        if request.count > self._backend.n_seqs:
+            raise InvalidRequestError(
+                f"{len(request.prompts)} prompts with n {len(request.branches)} are {request.count} alternatives; "
+                f"the limit is {self._backend.n_seqs} (--max-n)",
+                param="n",
+            )
+        if request.prompt_tokens > self._cache.n_cells:
+            raise self._too_long(str(request.prompt_tokens))
+        private = len(request.prompts) * sum(cells_for(params.max_tokens or 0) for params in request.branches)
+        if request.prompt_tokens + private > self._cache.n_cells:
+            raise InvalidRequestError(
+                f"max_tokens is too high: the prompt's {request.prompt_tokens} tokens and {private} for the "
+                f"{request.count} alternatives are more than the context's {self._cache.n_cells} cells; ask for "
+                "fewer tokens or alternatives, or start with a larger --ctx-size",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        active = ActiveRequest(request, self._clock())
+        with self._lock:
+            if self._failure:
+                raise self._failure
+            self._mail.append(active)
+
+    def _too_long(self, n_tokens: str) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"prompt has {n_tokens} tokens, and the context has {self._cache.n_cells} cells; "
+            "shorten the prompt or start with a larger --ctx-size",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+
+    def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
+        """Ends a request, or the alternative `index` of it, at the next step. Does nothing if it has ended."""
+        with self._lock:
+            self._mail.append(_Abort(request_id, index, reason))
+            if index is None:
+                self._doomed.add(request_id)
+
+    # From the thread that calls step()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._mail or self._scheduler.running or self._scheduler.waiting)
+
+    def stats(self) -> EngineStats:
+        """What the engine holds now, and what it has done."""
+        return EngineStats(
+            sequences=self._cache.leased_seqs,
+            max_sequences=self._backend.n_seqs,
+            cells=self._cache.leased_cells,
+            max_cells=self._cache.n_cells,
+            prompt_tokens_evaluated=self._prompt_tokens_evaluated,
+            tokens_generated=self._tokens_generated,
+            forks=self._forks,
+            steps=self._steps,
+            last_error=self._last_error,
+        )
+
+    def step(self) -> list[Event]:
+        """Does the next piece of work and returns what happened, in order; an empty list if there was nothing to do.
+
+        A fault of the backend ends the requests that it struck, with events; other exceptions are bugs.
+        """
+        self._read_mail()
+        if active := self._scheduler.admit():
+            self._start(active)
+        plan = self._scheduler.next_batch()
+        if len(plan.batch):
+            self._run(plan)
+        return self._take_events()
+
+    def fail(self, error: SrbError) -> list[Event]:
+        """Ends every request with this error and returns the events; `add_request` raises it from now on.
+
+        For an engine that is broken: the backend isn't touched, and there must be no further step.
+        """
+        with self._lock:
+            self._failure = error
+            mail = [message for message in self._mail if isinstance(message, ActiveRequest)]
+        for active in (*self._scheduler.running, *self._scheduler.waiting, *mail):
+            self._events.append(ErrorEvent(active.id, None, error))
+            self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in active.living]
+            self._events.append(self._done(active))
+        return self._take_events()
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    # The life of a request
+
+    def _read_mail(self) -> None:
+        with self._lock:
+            mail, self._mail, self._doomed = self._mail, [], set()
+        for message in mail:
+            if isinstance(message, ActiveRequest):
+                self._scheduler.waiting.append(message)
+            elif active := self._scheduler.find(message.request_id):
+                self._abort(active, message.index, message.reason)
+
+    def _abort(self, active: ActiveRequest, index: int | None, reason: AbortReason) -> None:
+        """Ends one sequence or all; one that is ended alone while the request waits stops right after its start."""
+        if index is not None and active.admitted is None:
+            active.early_aborts[index] = reason
+            if len(active.early_aborts) < active.request.count:
+                return
+            index = None
+        for seq in active.living:
+            if index is None or seq.index == index:
+                self._finish(seq, "abort", reason)
+
+    def _start(self, active: ActiveRequest) -> None:
+        active.admitted = self._clock()
+        request, sequences = active.request, active.sequences
+        self._events.append(
+            StartEvent(
+                request_id=request.id,
+                count=request.count,
+                prompt_tokens=request.prompt_tokens,
+                cached_tokens=0,
+                max_tokens=max(seq.max_tokens for seq in sequences),
+                seeds=tuple(seq.params.seed for seq in sequences),
+                labels=tuple(seq.params.label for seq in sequences),
+            )
+        )
+        for index, reason in active.early_aborts.items():
+            self._abort(active, index, reason)
+
+    def _run(self, plan: Plan) -> None:
+        """Evaluates a batch and draws a token for each of its sequences."""
+        self._steps += 1
+        try:
+            if not self._backend.decode(plan.batch, self._is_unwanted if plan.chunks else None):
+                return  # everybody in the batch is being aborted: the next step reads it in the mail
+        except BackendError as error:
+            self._last_error = error.message
+            for active in list(self._scheduler.running):
+                self._events.append(ErrorEvent(active.id, None, error))
+                for seq in active.living:
+                    self._finish(seq, "error", None)
+            return
+        rows = plan.rows
+        for prompt, n_tokens, row in plan.chunks:
+            prompt.evaluated += n_tokens
+            self._prompt_tokens_evaluated += n_tokens
+            if prompt.evaluated == len(prompt.tokens):
+                rows += [(seq, row) for seq in self._fork(prompt)]
+        for seq, row in rows:
+            self._draw(seq, row)
+
+    def _is_unwanted(self) -> bool:
+        """Whether every running request is being aborted, so that a long evaluation needn't go on."""
+        with self._lock:
+            return all(active.id in self._doomed for active in self._scheduler.running)
+
+    def _fork(self, prompt: Prompt) -> list[Sequence]:
+        """Turns an evaluated prompt into its living sequences, and returns them."""
+        living, holder = prompt.living, prompt.holder
+        for seq in living:
+            if seq is not holder:
+                assert holder.seq_id is not None
+                assert seq.seq_id is not None
+                self._backend.fork(holder.seq_id, seq.seq_id)
+                self._forks += 1
+        prompt.forked = True
+        if all(prompt.forked for prompt in prompt.active.prompts):
+            prompt.active.evaluated = self._clock()
+        self._release(prompt)
+        return living
+
+    def _draw(self, seq: Sequence, row: int) -> None:
+        """Draws the next token of a sequence from a row of logits, and sees what comes of it."""
+        request_id = seq.prompt.active.id
+        if seq.max_tokens == 0:
+            self._finish(seq, "length", None)
+            return
+        try:
+            if seq.sampler is None:
+                seq.sampler = self._backend.sampler(seq.params)
+            token = seq.sampler.sample(row)
+        except BackendError as error:
+            self._last_error = error.message
+            self._events.append(ErrorEvent(request_id, seq.index, error))
+            self._finish(seq, "error", None)
+            return
+        seq.last_token = token
+        seq.length += 1
+        self._tokens_generated += 1
+        if self._tokenizer.is_end(token):
+            self._finish(seq, "stop", None)
+            return
+        if text := seq.text.push(self._tokenizer.piece(token)):
+            self._events.append(StreamEvent(request_id, seq.index, text))
+        if seq.text.matched:
+            self._finish(seq, "stop", seq.text.matched)
+        elif seq.length == seq.max_tokens:
+            self._finish(seq, "length", None)
+
+    def _finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
+        """Ends a sequence, and its request with the last one."""
+        active = seq.prompt.active
+        if text := seq.text.flush():
+            self._events.append(StreamEvent(active.id, seq.index, text))
+        seq.finish_reason = finish_reason
+        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason))
+        self._release(seq.prompt)
+        if not active.living:
+            self._scheduler.remove(active)
+            self._events.append(self._done(active))
+            if not self._scheduler.running:
+                self._backend.clear()
+
+    def _release(self, prompt: Prompt) -> None:
+        """Gives back what finished sequences have leased. The only place that does."""
+        for seq in prompt.returnable:
+            assert seq.seq_id is not None
+            if seq.sampler:
+                seq.sampler.close()
+                seq.sampler = None
+            self._backend.remove(seq.seq_id)
+            self._cache.release(seq.cells, [seq.seq_id])
+            seq.seq_id = None
+            if not prompt.leased:
+                self._cache.release(len(prompt.tokens))
+
+    def _done(self, active: ActiveRequest) -> DoneEvent:
+        now = self._clock()
+        admitted = now if active.admitted is None else active.admitted
+        evaluated = now if active.evaluated is None else active.evaluated
+        generated = sum(seq.length for seq in active.sequences)
+        return DoneEvent(
+            request_id=active.id,
+            count=active.request.count,
+            usage=Usage(active.request.prompt_tokens, generated),
+            timings=Timings(
+                queued_ms=(admitted - active.arrived) * 1000,
+                prompt_n=sum(prompt.evaluated for prompt in active.prompts),
+                prompt_ms=(evaluated - admitted) * 1000,
+                predicted_n=generated,
+                predicted_ms=(now - evaluated) * 1000,
+            ),
+        )

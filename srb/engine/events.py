@@ -1,0 +1,99 @@
+"""What the engine answers. A request gets its events in this order:
+
+one `StartEvent` when it is admitted; `StreamEvent`s; one `StopEvent` per index, after that index's last
+`StreamEvent`; one `DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come.
+A request that is aborted before it was admitted has no `StartEvent`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from srb.errors import SrbError
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+"""`stop`: it ended by itself; `length`: a limit; `abort`: somebody ended it; `error`: a fault."""
+
+AbortReason = Literal["cancelled", "timeout", "shutdown"]
+"""Why a sequence was aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request, over all its prompts and alternatives."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went, in milliseconds, and how many tokens that was for.
+
+    queued_ms: from its arrival to its admission.
+    prompt_ms: from its admission until its last prompt was evaluated; prompt_n tokens were evaluated.
+    predicted_ms: from then to its end; predicted_n tokens were generated.
+    """
+
+    queued_ms: float
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartEvent:
+    """The request was admitted. `max_tokens` is the most that any of its alternatives may generate."""
+
+    request_id: str
+    count: int
+    prompt_tokens: int
+    cached_tokens: int
+    max_tokens: int
+    seeds: tuple[int, ...]
+    labels: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """More text of one alternative: whole characters, and never a part of a stop string."""
+
+    request_id: str
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopEvent:
+    """One alternative ended after `length` generated tokens.
+
+    stop_reason: the stop string that matched, or why it was aborted, else None.
+    """
+
+    request_id: str
+    index: int
+    length: int
+    finish_reason: FinishReason
+    stop_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEvent:
+    """A fault in one alternative, or in the whole request where `index` is None."""
+
+    request_id: str
+    index: int | None
+    error: SrbError
+
+
+@dataclass(frozen=True, slots=True)
+class DoneEvent:
+    """The request is over; nothing comes after this."""
+
+    request_id: str
+    count: int
+    usage: Usage
+    timings: Timings
+
+
+Event = StartEvent | StreamEvent | StopEvent | ErrorEvent | DoneEvent

@@ -1,0 +1,95 @@
+"""Which request runs, and what goes into the next batch."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from srb.engine.backend import Batch
+from srb.engine.kv_cache import KVCache
+from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+
+
+@dataclass(slots=True)
+class Plan:
+    """One decode: its batch, and whose rows are in it.
+
+    rows: each running sequence with the number of its row.
+    chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
+    """
+
+    batch: Batch = field(default_factory=Batch)
+    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
+
+
+class Scheduler:
+    """Requests wait in the order of their arrival; one runs at a time."""
+
+    def __init__(self, cache: KVCache, n_batch: int, default_max_tokens: int) -> None:
+        self.waiting: deque[ActiveRequest] = deque()
+        self.running: list[ActiveRequest] = []
+        self._cache = cache
+        self._n_batch = n_batch
+        self._default_max_tokens = default_max_tokens
+
+    def find(self, request_id: str) -> ActiveRequest | None:
+        """The waiting or running request with this id."""
+        return next((active for active in (*self.running, *self.waiting) if active.id == request_id), None)
+
+    def remove(self, active: ActiveRequest) -> None:
+        """Forgets a request, waiting or running."""
+        (self.running if active in self.running else self.waiting).remove(active)
+
+    def admit(self) -> ActiveRequest | None:
+        """Moves the next request from waiting to running and leases what it may need, or returns None."""
+        if self.running or not self.waiting:
+            return None
+        active = self.waiting.popleft()
+        self.running.append(active)
+        self._set_max_tokens(active)
+        sequences = active.sequences
+        for seq in sequences:
+            seq.cells = cells_for(seq.max_tokens)
+        cells = active.request.prompt_tokens + sum(seq.cells for seq in sequences)
+        for seq, seq_id in zip(sequences, self._cache.lease(cells, len(sequences)), strict=True):
+            seq.seq_id = seq_id
+        return active
+
+    def _set_max_tokens(self, active: ActiveRequest) -> None:
+        """Shares out the room that is left among the sequences that didn't ask for a number of their own."""
+        open_ended: list[Sequence] = []
+        room = self._cache.free_cells - active.request.prompt_tokens
+        for seq in active.sequences:
+            if seq.params.max_tokens is None or seq.params.max_tokens == -1:
+                open_ended.append(seq)
+            else:
+                seq.max_tokens = seq.params.max_tokens
+                room -= cells_for(seq.max_tokens)
+        for seq in open_ended:
+            share = room // len(open_ended) + 1
+            wanted = self._default_max_tokens if seq.params.max_tokens is None else -1
+            seq.max_tokens = share if wanted == -1 else min(wanted, share)
+
+    def next_batch(self) -> Plan:
+        """A row for every running sequence, and as much of the unevaluated prompts as a batch takes."""
+        plan = Plan()
+        room = self._n_batch
+        for active in self.running:
+            for prompt in active.prompts:
+                if prompt.forked:
+                    for seq in prompt.living:
+                        assert seq.seq_id is not None
+                        row = plan.batch.add((seq.last_token,), seq.position, seq.seq_id, logits=True)
+                        plan.rows.append((seq, row))
+                elif room > 0 and prompt.living:
+                    assert prompt.holder.seq_id is not None
+                    chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + room]
+                    is_last = prompt.evaluated + len(chunk) == len(prompt.tokens)
+                    row = plan.batch.add(chunk, prompt.evaluated, prompt.holder.seq_id, logits=is_last)
+                    plan.chunks.append((prompt, len(chunk), row))
+                    room -= len(chunk)
+        return plan
+
+
+def cells_for(max_tokens: int) -> int:
+    """The cells that so many generated tokens need: the last one is never evaluated."""
+    return max(0, max_tokens - 1)

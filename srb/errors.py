@@ -1,0 +1,100 @@
+"""Every error that srb raises on purpose, in one tree.
+
+    SrbError
+    ├── SettingsError          an option, variable or settings file is wrong; the server doesn't start
+    ├── ModelLoadError         the model file can't be found, read or used
+    ├── InvalidRequestError    400  a field is malformed or out of range; `param` names it
+    │   └── PayloadTooLargeError    413
+    ├── NotFoundError          404  no such path, or no such running request or alternative
+    ├── MethodNotAllowedError  405
+    ├── UnavailableError       503  the model is loading or the server is shutting down; come back later
+    │   └── EngineDeadError    503  the engine has failed for good
+    └── BackendError           500  llama.cpp reported a fault
+
+Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field
+it is about. The message says what was wrong, with the value and the limit, and what to do.
+"""
+
+from typing import Any, ClassVar
+
+
+class SrbError(Exception):
+    """The base of all errors that srb raises on purpose."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """The object under `error` in a JSON reply and in an `error` event."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+class SettingsError(SrbError):
+    """An option, an `SRB_...` variable or the settings file is wrong."""
+
+
+class ModelLoadError(SrbError):
+    """The model file is missing, is not a whole GGUF file, or holds a model that srb can't run."""
+
+    code = "model_load_failed"
+
+
+class InvalidRequestError(SrbError):
+    """A request field is malformed or out of range."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class PayloadTooLargeError(InvalidRequestError):
+    """The request body is larger than the server reads."""
+
+    status = 413
+    code = "payload_too_large"
+
+
+class NotFoundError(SrbError):
+    """There is no such path, or no such running request or alternative."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class MethodNotAllowedError(SrbError):
+    """The path exists, but not for this HTTP method."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class UnavailableError(SrbError):
+    """The server can't take requests now: the model is loading, or it is shutting down."""
+
+    status = 503
+    type = "unavailable_error"
+    code = "unavailable"
+    retry_after: ClassVar[int | None] = 2  # seconds
+
+
+class EngineDeadError(UnavailableError):
+    """The engine has failed and won't recover; the server must be restarted."""
+
+    code = "engine_dead"
+    retry_after = None
+
+
+class BackendError(SrbError):
+    """llama.cpp reported a fault while it evaluated or sampled."""
+
+    code = "backend_error"

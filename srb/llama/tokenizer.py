@@ -1,0 +1,85 @@
+"""llama.cpp's tokenizer."""
+
+import ctypes
+import mmap
+import threading
+
+import llama_cpp
+
+from srb.errors import BackendError, InvalidRequestError
+
+# Some vocabularies are split by std::regex, which recurses once per character of a run: measured with
+# GPT-4o's, 8 MiB of stack end between 20,000 and 40,000 characters. Longer texts get a stack to match.
+_OWN_STACK_CHARS = 4_000
+_STACK_BYTES = 16 << 20
+_STACK_BYTES_PER_CHAR = 512
+
+
+class LlamaTokenizer:
+    """The vocabulary of a loaded model. Thread-safe, as llama.cpp's vocabularies are."""
+
+    def __init__(self, vocab: int) -> None:
+        self._vocab = vocab
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        tokens = range(self.n_vocab)
+        buffer = ctypes.create_string_buffer(256)
+        texts = [_read_piece(vocab, token, buffer) for token in tokens]
+        is_control, is_end = llama_cpp.llama_vocab_is_control, llama_cpp.llama_vocab_is_eog
+        self._pieces = [b"" if is_control(vocab, token) else text for token, text in enumerate(texts)]
+        self.longest_piece = max(1, *map(len, texts))
+        self.ends = frozenset(token for token in tokens if is_end(vocab, token))
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends the generation."""
+        return token in self.ends
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a generated token adds to the text; nothing for control tokens."""
+        return self._pieces[token]
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """The tokens of a prompt. Raises `InvalidRequestError` if this machine can't tokenize so long a text."""
+        if len(text) <= _OWN_STACK_CHARS:
+            return self._tokenize(text)
+        result: list[tuple[int, ...]] = []
+        with _stack_size_lock:
+            stack = _STACK_BYTES + _STACK_BYTES_PER_CHAR * len(text)
+            previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
+            thread = threading.Thread(target=lambda: result.append(self._tokenize(text)), name="srb-tokenizer")
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise InvalidRequestError(
+                    f"prompt has {len(text)} characters; there is no memory to tokenize so many ({error})",
+                    param="prompt",
+                ) from None
+            finally:
+                threading.stack_size(previous)
+        thread.join()
+        if not result:
+            raise BackendError("llama.cpp failed to tokenize the prompt")
+        return result[0]
+
+    def _tokenize(self, text: str) -> tuple[int, ...]:
+        data = text.encode()
+        size = len(data) + 8  # a token stands for a byte at least; the rest is for BOS, EOS and a space prefix
+        while True:
+            tokens = (ctypes.c_int32 * size)()
+            n: int = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, size, True, True)
+            if n >= 0:
+                return tuple(tokens[:n])
+            if n == -(2**31):
+                raise BackendError("llama.cpp failed to tokenize the prompt")
+            size = -n
+
+
+def _read_piece(vocab: int, token: int, buffer: "ctypes.Array[ctypes.c_char]") -> bytes:
+    while True:
+        n: int = llama_cpp.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, True)
+        if n >= 0:
+            return buffer.raw[:n]
+        buffer = ctypes.create_string_buffer(-n)
+
+
+# threading.stack_size() is one setting for the whole process.
+_stack_size_lock = threading.Lock()

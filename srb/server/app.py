@@ -1,0 +1,152 @@
+"""The routes, and how errors look on the way out."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from srb.async_engine import AsyncEngine, RequestStream
+from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
+from srb.server import native, sse
+
+logger = logging.getLogger("srb")
+
+MAX_BODY_BYTES = 4 << 20
+
+ENGINE = web.AppKey("engine", AsyncEngine)
+LIMITS = web.AppKey("limits", native.Limits)
+CREATED = web.AppKey("created", int)
+
+
+def create_app(engine: AsyncEngine, limits: native.Limits) -> web.Application:
+    """The application. Starting and stopping the engine is the caller's."""
+    app = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES + 1)
+    app[ENGINE] = engine
+    app[LIMITS] = limits
+    app[CREATED] = int(time.time())
+    app.router.add_post("/v1/completions", completions)
+    app.router.add_delete("/v1/completions/{id}", cancel)
+    app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
+    app.router.add_get("/v1/models", models)
+    app.router.add_get("/health", health)
+    return app
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    """POST /v1/completions: queues a request and streams its events."""
+    engine, limits = request.app[ENGINE], request.app[LIMITS]
+    engine.check_ready()
+    body = await _read_body(request)
+    # In a thread, because megabytes take seconds to parse and tokenize.
+    completion, ignored = await asyncio.to_thread(native.parse, body, limits, engine.tokenize)
+    created = int(time.time())
+    to_json = partial(native.to_json, model=limits.model, created=created, ignored=ignored)
+    async with await engine.submit(completion) as stream:
+        return await sse.respond(request, _Batches(stream, to_json), headers={"X-Request-Id": completion.id})
+
+
+class _Batches:
+    """A request's events as JSON objects, a list per step. Waiting for the next may be cancelled, as for a ping."""
+
+    def __init__(self, stream: RequestStream, to_json: Callable[[Any], dict[str, Any]]) -> None:
+        self._stream = stream
+        self._to_json = to_json
+
+    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any]]]:
+        return self
+
+    async def __anext__(self) -> Iterable[dict[str, Any]]:
+        return map(self._to_json, await anext(self._stream))
+
+
+async def _read_body(request: web.Request) -> bytes:
+    too_large = PayloadTooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise too_large
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large from None
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """DELETE /v1/completions/{id} and .../choices/{index}: ends a request, or one alternative of it."""
+    request_id, index = request.match_info["id"], request.match_info.get("index")
+    if index is None:
+        found = request.app[ENGINE].abort(request_id)
+    else:
+        found = index.isdecimal() and request.app[ENGINE].abort(request_id, int(index))
+    if not found:
+        what = f"request {request_id}" if index is None else f"alternative {index} of request {request_id}"
+        raise NotFoundError(f"no {what} is waiting or running", param="id" if index is None else "index")
+    return web.Response(status=204)
+
+
+async def models(request: web.Request) -> web.Response:
+    """GET /v1/models: the one model there is."""
+    request.app[ENGINE].check_ready()
+    model = {
+        "id": request.app[LIMITS].model,
+        "object": "model",
+        "created": request.app[CREATED],
+        "owned_by": "llamacpp",
+    }
+    return web.json_response({"object": "list", "data": [model]})
+
+
+async def health(request: web.Request) -> web.Response:
+    """GET /health: 200 when requests are taken, 503 while the model loads or the server stops, 500 when it's broken."""
+    health = request.app[ENGINE].health
+    body: dict[str, Any] = {
+        "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
+        "model": request.app[LIMITS].model,
+        "progress": round(health.progress, 3),
+        "running": health.running,
+        "waiting": health.waiting,
+    }
+    if health.stats:
+        body |= asdict(health.stats)
+    if health.status == "ready":
+        return web.json_response(body)
+    try:
+        request.app[ENGINE].check_ready()
+    except UnavailableError as error:
+        return _error_response(error, body, status=500 if health.status == "dead" else error.status)
+    return web.json_response(body)
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except SrbError as error:
+        return _error_response(error)
+    except web.HTTPNotFound:
+        return _error_response(NotFoundError(f"there is no {request.path}"))
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = _error_response(MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}"))
+        response.headers["Allow"] = allowed
+        return response
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception:
+        fault = uuid.uuid4().hex
+        logger.exception("fault %s in %s %s", fault, request.method, request.path)
+        return _error_response(SrbError(f"a fault in the server; its log has it under {fault}"))
+
+
+def _error_response(error: SrbError, body: dict[str, Any] | None = None, status: int | None = None) -> web.Response:
+    headers = {}
+    if isinstance(error, UnavailableError) and error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return web.json_response((body or {}) | {"error": error.body()}, status=status or error.status, headers=headers)

@@ -1,0 +1,46 @@
+"""Server-sent events: what has happened in one step is one write."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from aiohttp import web
+
+PING_SECONDS = 15.0
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache, no-transform",
+    "X-Accel-Buffering": "no",  # nginx would hold the stream back
+}
+
+
+async def respond(
+    request: web.Request,
+    batches: AsyncIterator[Iterable[dict[str, Any]]],
+    *,
+    headers: dict[str, str],
+    ping_seconds: float = PING_SECONDS,
+) -> web.StreamResponse:
+    """Answers with a stream of JSON objects, and with a comment whenever nothing has come for `ping_seconds`.
+
+    The response begins at once. Raises `ConnectionError` when the reader is gone.
+    """
+    response = web.StreamResponse(headers=HEADERS | headers)
+    await response.prepare(request)
+    while True:
+        try:
+            async with asyncio.timeout(ping_seconds):
+                objects = await anext(batches)
+        except TimeoutError:
+            await response.write(b": ping\n\n")
+        except StopAsyncIteration:
+            break
+        else:
+            await response.write("".join(map(_event, objects)).encode())
+    await response.write_eof()
+    return response
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -1,0 +1,164 @@
+"""Every option once: a flag, an `SRB_...` variable and a key of the settings file.
+
+A flag wins over a variable, a variable over the file, the file over the default.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from srb.errors import SettingsError
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+ENV_PREFIX = "SRB_"
+ENV_CONFIG = "SRB_CONFIG"
+
+
+def _option(
+    default: Any,
+    text: str,
+    *,
+    short: str | None = None,
+    low: int | None = None,
+    high: int | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    metadata = {"help": text, "short": short, "low": low, "high": high, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of a server and its engine, with their defaults. Raises `SettingsError` for a wrong value."""
+
+    model: Path | None = _option(None, "GGUF file to run (default: the embedded SmolLM2-135M-Instruct)", short="-m")
+    alias: str | None = _option(None, "name of the model in replies (default: its file name)", short="-a")
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(9090, "port to listen on; 0 takes a free one", low=0, high=65535)
+    n: int = _option(8, "alternatives of a request that doesn't say how many", low=1)
+    max_n: int = _option(32, "most alternatives that one request may have", low=1, high=256)
+    max_tokens: int = _option(
+        128, "tokens per alternative of a request that doesn't say; -1: all there is room for", low=-1
+    )
+    ctx_size: int = _option(
+        8192, "KV cells, shared by all alternatives; 0: what the model was trained for", short="-c", low=0
+    )
+    batch_size: int = _option(2048, "prompt tokens evaluated in one step", short="-b", low=1)
+    ubatch_size: int = _option(512, "tokens computed at once", short="-ub", low=1)
+    threads: int | None = _option(
+        None, "threads for a step of one row (default: the physical cores)", short="-t", low=1
+    )
+    threads_batch: int | None = _option(None, "threads for all other steps (default: --threads)", short="-tb", low=1)
+    n_gpu_layers: int = _option(
+        -1, "layers kept on the GPU, where llama.cpp was built for one; -1: all", short="-ngl", low=-1
+    )
+    flash_attn: str = _option("auto", "flash attention", short="-fa", choices=("on", "off", "auto"))
+    cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
+    cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
+    log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, meta = getattr(self, field.name), field.metadata
+            if value is None:
+                continue
+            if meta["choices"] and value not in meta["choices"]:
+                raise SettingsError(f"{_flag(field.name)} is one of {', '.join(meta['choices'])}; got {value!r}")
+            for limit, wrong in ((meta["low"], int.__lt__), (meta["high"], int.__gt__)):
+                if limit is not None and wrong(value, limit):
+                    high = "" if meta["high"] is None else f" to {meta['high']}"
+                    raise SettingsError(f"{_flag(field.name)} must be {meta['low']}{high or ' or more'}, got {value}")
+        if self.n > self.max_n:
+            raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds a flag for every option, and `--config`."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"TOML file with these options as keys (or {ENV_CONFIG})"
+    )
+    for field in dataclasses.fields(Settings):
+        meta = field.metadata
+        default = "" if field.default is None else f" (default: {field.default})"
+        parser.add_argument(
+            *([meta["short"]] if meta["short"] else []),
+            _flag(field.name),
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            metavar="|".join(meta["choices"]) if field.name == "flash_attn" else _type(field.name).__name__.upper(),
+            help=meta["help"] + default,
+        )
+
+
+def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings from parsed flags, the environment and the settings file. Raises `SettingsError`."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    values: dict[str, Any] = {}
+    config = arguments.config or (Path(environ[ENV_CONFIG]) if environ.get(ENV_CONFIG) else None)
+    if config:
+        for key, value in _read_toml(config).items():
+            name = key.replace("-", "_")
+            if name not in names:
+                raise SettingsError(f"{config}: {key} is not an option{_guess(name, names)}")
+            values[name] = _convert(name, value, f"{config}: {key}")
+    for key, value in environ.items():
+        name = key.removeprefix(ENV_PREFIX).lower()
+        if key.startswith(ENV_PREFIX) and key != ENV_CONFIG:
+            if name not in names:
+                raise SettingsError(f"{key} is not an option{_guess(name, names)}; unset it")
+            values[name] = _convert(name, value, key)
+    for name in names:
+        if hasattr(arguments, name):
+            values[name] = _convert(name, getattr(arguments, name), _flag(name))
+    return Settings(**values)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _guess(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {close[0].replace('_', '-')}?" if close else ""
+
+
+def _type(name: str) -> type:
+    """The type of an option, without the None that stands for "not given"."""
+    hint = typing.get_type_hints(Settings)[name]
+    if isinstance(hint, types.UnionType):
+        hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    assert isinstance(hint, type)
+    return hint
+
+
+def _convert(name: str, value: Any, source: str) -> Any:
+    kind = _type(name)
+    if kind is not int:
+        if not isinstance(value, str):
+            raise SettingsError(f"{source} takes a string, got {value!r}")
+        return kind(value)
+    try:
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            return int(value)
+    except ValueError:
+        pass
+    raise SettingsError(f"{source} takes a whole number, got {value!r}")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"the settings file {path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the settings file {path} is not valid TOML: {error}") from None
