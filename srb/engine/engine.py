@@ -123,7 +123,7 @@ class Engine:
                 )
         if request.count > self._backend.n_seqs:
             raise InvalidRequestError(
-                f"{len(request.prompts)} prompts with n {len(request.branches)} are {request.count} alternatives; "
+                f"prompts ({len(request.prompts)}) x n ({len(request.branches)}) is {request.count} alternatives; "
                 f"the limit is {self._backend.n_seqs} (--max-n)",
                 param="n",
             )
@@ -132,9 +132,9 @@ class Engine:
         private = len(request.prompts) * sum(cells_for(params.max_tokens or 0) for params in request.branches)
         if request.prompt_tokens + private > self._cache.n_cells:
             raise InvalidRequestError(
-                f"max_tokens is too high: the prompt's {request.prompt_tokens} tokens and {private} for the "
-                f"{request.count} alternatives are more than the context's {self._cache.n_cells} cells; ask for "
-                "fewer tokens or alternatives, or start with a larger --ctx-size",
+                f"max_tokens is too high: {request.prompt_tokens} cells for the prompt and {private} for what is to "
+                f"be generated (n = {request.count}) are more than the {self._cache.n_cells} of the context; "
+                "ask for fewer tokens or alternatives, or start with a larger --ctx-size",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
@@ -146,7 +146,7 @@ class Engine:
 
     def _too_long(self, n_tokens: str) -> InvalidRequestError:
         return InvalidRequestError(
-            f"prompt has {n_tokens} tokens, and the context has {self._cache.n_cells} cells; "
+            f"prompt has {n_tokens} tokens, more than the {self._cache.n_cells} cells of the context; "
             "shorten the prompt or start with a larger --ctx-size",
             param="prompt",
             code="context_length_exceeded",

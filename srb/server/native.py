@@ -108,10 +108,12 @@ def parse(
 ) -> tuple[CompletionRequest, list[str]]:
     """The request in a body, and the names of the fields in it that have no effect. Raises `InvalidRequestError`."""
     fields = _validate(_read_json(body))
-    if not (fields.stream == "events" or (fields.stream is None and fields.model is None)):
+    if isinstance(fields.stream, str) and fields.stream != "events":
+        raise InvalidRequestError(f'stream must be true, false or "events", got {_show(fields.stream)}', param="stream")
+    if isinstance(fields.stream, bool) or (fields.stream is None and fields.model is not None):
         raise InvalidRequestError(
-            "this server doesn't speak the OpenAI format yet, which stream true or false and a model without stream "
-            'ask for; send "stream": "events" for native events',
+            "the OpenAI format, which stream true or false or a model without stream ask for, isn't there yet; "
+            'send "stream": "events" for native events',
             param="stream",
             code="unsupported_format",
         )
@@ -133,8 +135,10 @@ def _read_json(body: bytes) -> Any:
         return json.loads(body, parse_constant=refuse)
     except RecursionError:
         raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
-    except ValueError as error:  # also bad UTF-8, and integers of thousands of digits
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"the body is not JSON: {error}", code="invalid_json") from None
+    except ValueError:  # Python's guard against slow conversions
+        raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
 
 
 def _validate(data: Any) -> CompletionFields:
@@ -151,6 +155,8 @@ def _validate(data: Any) -> CompletionFields:
             elif not param or param.endswith("]"):
                 param += f".{part}" if param else part
         message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "model_type":  # pydantic's words name our class
+            message = "Input should be an object"
         raise InvalidRequestError(f"{param}: {message}, got {_show(first['input'])}", param=param) from None
 
 
@@ -195,7 +201,8 @@ def _prompts(
         prompt = [prompt]
     if len(prompt) * n > limits.max_n:
         raise InvalidRequestError(
-            f"{len(prompt)} prompts with {n} alternatives each are {len(prompt) * n}; the limit is {limits.max_n}",
+            f"{len(prompt)} prompts with n = {n} make {len(prompt) * n} alternatives; the limit is {limits.max_n} "
+            "(--max-n); send fewer prompts or a smaller n",
             param="prompt",
         )
     return tuple(_prompt_tokens(item, tokenize) for item in prompt)

@@ -37,7 +37,8 @@ async def respond(
         except StopAsyncIteration:
             break
         else:
-            await response.write("".join(map(_event, objects)).encode())
+            # backslashreplace: half a surrogate pair, in a label say, goes back the way JSON brought it: as \\ud800.
+            await response.write("".join(map(_event, objects)).encode(errors="backslashreplace"))
     await response.write_eof()
     return response
 

