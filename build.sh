@@ -109,7 +109,7 @@ wheel_folder() {
 }
 
 find_wheel() {
-    find "$(wheel_folder)" -name '*.whl' 2>/dev/null | head -n 1
+    find "$(wheel_folder)" -name '*.whl' 2>/dev/null | head -n 1 || true
 }
 
 # llama.cpp is compiled for the instructions that this processor has.
