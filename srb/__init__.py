@@ -1,3 +1,67 @@
-"""srb: n alternatives of one prompt, streamed."""
+"""srb: n alternatives of one prompt, streamed.
+
+A prompt is evaluated once, its KV sequence is forked n ways, and one batched decode loop draws n alternatives,
+each with its own `SamplingParams`.
+
+    from srb import AsyncEngine, CompletionRequest, SamplingParams, Settings
+
+    async with AsyncEngine.from_settings(Settings()) as engine:
+        prompt = engine.tokenize("Once upon a time,")
+        request = CompletionRequest((prompt,), SamplingParams(temperature=1.0).alternatives(4))
+        async for event in engine.generate(request):
+            print(event)
+
+Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` while it `has_work`.
+"""
 
 __version__ = "0.1.0"
+
+from srb.async_engine import AsyncEngine
+from srb.engine.engine import Engine, EngineStats
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Usage,
+)
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import (
+    BackendError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelLoadError,
+    SettingsError,
+    SrbError,
+    UnavailableError,
+)
+from srb.llama.backend import LlamaBackend
+from srb.settings import Settings
+
+__all__ = [
+    "AsyncEngine",
+    "BackendError",
+    "CompletionRequest",
+    "DoneEvent",
+    "Engine",
+    "EngineDeadError",
+    "EngineStats",
+    "ErrorEvent",
+    "Event",
+    "InvalidRequestError",
+    "LlamaBackend",
+    "ModelLoadError",
+    "SamplingParams",
+    "Settings",
+    "SettingsError",
+    "SrbError",
+    "StartEvent",
+    "StopEvent",
+    "StreamEvent",
+    "Timings",
+    "UnavailableError",
+    "Usage",
+]

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 from srb.engine.backend import Backend
@@ -16,6 +17,7 @@ from srb.engine.engine import DEFAULT_MAX_TOKENS, Engine, EngineStats
 from srb.engine.events import AbortReason, DoneEvent, Event, StartEvent, StopEvent
 from srb.engine.request import CompletionRequest
 from srb.errors import EngineDeadError, InvalidRequestError, SrbError, UnavailableError
+from srb.llama import LlamaBackend
 from srb.settings import Settings
 
 logger = logging.getLogger("srb")
@@ -117,13 +119,7 @@ class AsyncEngine:
     @classmethod
     def from_settings(cls, settings: Settings) -> "AsyncEngine":
         """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't."""
-
-        def load(progress: Callable[[float], bool]) -> Backend:
-            from srb.llama import LlamaBackend  # here, because the library takes a while to load
-
-            return LlamaBackend(settings, progress)
-
-        return cls(load, default_max_tokens=settings.max_tokens)
+        return cls(partial(LlamaBackend, settings), default_max_tokens=settings.max_tokens)
 
     async def __aenter__(self) -> Self:
         self.start()

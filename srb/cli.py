@@ -8,6 +8,7 @@ import sys
 
 from srb import __version__
 from srb.errors import ModelLoadError, SettingsError
+from srb.server.serve import serve
 from srb.settings import Settings, add_arguments, load_settings
 
 
@@ -17,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = load_settings(arguments)
         _set_up_logging(settings)
-        _serve(settings)
+        asyncio.run(serve(settings))
     except SettingsError as error:
         return _fail(error.message, 2)
     except ModelLoadError as error:
@@ -25,24 +26,18 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _serve(settings: Settings) -> None:
-    from srb.server.serve import serve  # here, so that --help and --version don't wait for it
-
-    asyncio.run(serve(settings))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="srb", description="n alternatives of one prompt, streamed")
     llama = importlib.metadata.version("llama-cpp-python")
     parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    serve = commands.add_parser(
+    serve_parser = commands.add_parser(
         "serve",
         help="start the HTTP server",
         description="Starts the HTTP server. Every option is also an SRB_... variable (SRB_CTX_SIZE=4096) "
         "and a key in a TOML file (ctx-size = 4096).",
     )
-    add_arguments(serve)
+    add_arguments(serve_parser)
     return parser
 
 

@@ -44,6 +44,7 @@ class LlamaBackend:
             model = _load_model(self.path, settings, progress)
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
+            stack.callback(self.tokenizer.close)
             self._context = _make_context(self.path, model, settings)
             stack.callback(llama_cpp.llama_free, self._context)
             self._exit = stack.pop_all()

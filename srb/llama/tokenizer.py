@@ -3,10 +3,12 @@
 import ctypes
 import mmap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import llama_cpp
 
-from srb.errors import BackendError, InvalidRequestError
+from srb.errors import BackendError, InvalidRequestError, UnavailableError
 
 # Some vocabularies are split by std::regex, which recurses once per character of a run: measured with
 # GPT-4o's, 8 MiB of stack end between 20,000 and 40,000 characters. Longer texts get a stack to match.
@@ -28,6 +30,15 @@ class LlamaTokenizer:
         self._pieces = [b"" if is_control(vocab, token) else text for token, text in enumerate(texts)]
         self.longest_piece = max(1, *map(len, texts))
         self.ends = frozenset(token for token in tokens if is_end(vocab, token))
+        self._users = 0
+        self._closed = False
+        self._changed = threading.Condition()  # guards the two
+
+    def close(self) -> None:
+        """Waits for whoever is tokenizing; nobody may begin after that, because the vocabulary is about to be freed."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._users)
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends the generation."""
@@ -39,8 +50,10 @@ class LlamaTokenizer:
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The tokens of a prompt. Raises `InvalidRequestError` if this machine can't tokenize so long a text."""
-        if len(text) <= _OWN_STACK_CHARS:
-            return self._tokenize(text)
+        with self._in_use():
+            return self._tokenize(text) if len(text) <= _OWN_STACK_CHARS else self._tokenize_long(text)
+
+    def _tokenize_long(self, text: str) -> tuple[int, ...]:
         result: list[tuple[int, ...]] = []
         with _stack_size_lock:
             stack = _STACK_BYTES + _STACK_BYTES_PER_CHAR * len(text)
@@ -59,6 +72,19 @@ class LlamaTokenizer:
         if not result:
             raise BackendError("llama.cpp failed to tokenize the prompt")
         return result[0]
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._changed:
+            if self._closed:
+                raise UnavailableError("the model is no longer loaded")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         data = text.encode()

@@ -1,0 +1,53 @@
+"""Runs an engine on the fake backend to its end, and reads its events."""
+
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+
+
+def request(prompt: str | list[str] = "p", n: int = 1, **params: object) -> CompletionRequest:
+    """A request with n alternatives, the first with the seed 0."""
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    branches = SamplingParams(**{"seed": 0} | params).alternatives(n)  # type: ignore[arg-type]
+    return CompletionRequest(tuple(tuple(text.encode()) for text in prompts), branches)
+
+
+def run(engine: Engine, *requests: CompletionRequest, steps: int = 10_000) -> list[Event]:
+    """Adds requests and steps the engine until it has no work."""
+    for each in requests:
+        engine.add_request(each)
+    events: list[Event] = []
+    while engine.has_work:
+        steps -= 1
+        assert steps >= 0, "the engine doesn't come to an end"
+        events += engine.step()
+    return events
+
+
+def texts(events: list[Event]) -> dict[int, str]:
+    """The text of each index; only for the events of one request."""
+    result: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, StreamEvent):
+            result[event.index] = result.get(event.index, "") + event.text
+    return result
+
+
+def stops(events: list[Event]) -> dict[int, StopEvent]:
+    """The `StopEvent` of each index, checked to be its only one and its last event."""
+    result: dict[int, StopEvent] = {}
+    for event in events:
+        if isinstance(event, (StreamEvent, StopEvent, ErrorEvent)) and event.index is not None:
+            assert event.index not in result, f"{event} came after the index had stopped"
+        if isinstance(event, StopEvent):
+            result[event.index] = event
+    return result
+
+
+def check_order(events: list[Event], each: CompletionRequest, *, started: bool = True) -> None:
+    """One start first, one stop per index, one done last."""
+    own = [event for event in events if event.request_id == each.id]
+    starts = [event for event in own if isinstance(event, StartEvent)]
+    assert starts == own[:1] if started else not starts
+    assert set(stops(own)) == set(range(each.count))
+    assert [event for event in own if isinstance(event, DoneEvent)] == own[-1:]

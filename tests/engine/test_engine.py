@@ -1,0 +1,313 @@
+"""The engine on the scripted backend: what a request costs, says and gives back."""
+
+import pytest
+from engine.driver import check_order, request, run, stops, texts
+from fake_backend import FakeBackend, says
+
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError, SrbError
+
+
+def assert_idle(engine: Engine, backend: FakeBackend) -> None:
+    stats = engine.stats()
+    assert (stats.sequences, stats.cells, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
+
+
+def test_the_events_of_a_request() -> None:
+    backend = FakeBackend(script=says(b"ab", b"c"))
+    each = request(n=2)
+    events = run(Engine(backend), each)
+    assert events[:-1] == [
+        StartEvent(each.id, 2, 1, 0, 128, (0, 1), (None, None)),
+        StreamEvent(each.id, 0, "a"),
+        StreamEvent(each.id, 1, "c"),
+        StreamEvent(each.id, 0, "b"),
+        StopEvent(each.id, 1, 2, "stop", None),
+        StopEvent(each.id, 0, 3, "stop", None),
+    ]
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert (done.count, done.usage.prompt_tokens, done.usage.completion_tokens) == (2, 1, 5)
+    assert (done.timings.prompt_n, done.timings.predicted_n) == (1, 5)
+
+
+def test_a_prompt_is_evaluated_once_for_all_alternatives() -> None:
+    backend = FakeBackend(script=says(b""))
+    engine = Engine(backend)
+    run(engine, request("x" * 60, n=8))
+    assert backend.rows == 60
+    assert engine.stats().prompt_tokens_evaluated == 60
+    assert engine.stats().forks == 7
+
+
+def test_a_long_prompt_is_evaluated_in_chunks() -> None:
+    backend = FakeBackend(n_cells=300, n_batch=64)
+    engine = Engine(backend)
+    text = "".join(chr(97 + i % 26) for i in range(200))
+    chunked = run(engine, request(text, n=2, max_tokens=20))
+    assert engine.stats().steps >= 4
+    whole = run(Engine(FakeBackend(n_cells=300, n_batch=200)), request(text, n=2, max_tokens=20))
+    assert texts(chunked) == texts(whole)
+
+
+def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_same_step() -> None:
+    engine = Engine(backend := FakeBackend(script=says(b"abc", b"")))
+    engine.add_request(request("pp", n=2, max_tokens=10))
+    engine.step()  # evaluates, forks, draws "a" and the end of the second
+    assert (engine.stats().sequences, engine.stats().cells) == (1, 2 + 9)
+    rows = backend.rows
+    engine.step()
+    assert backend.rows == rows + 1
+
+
+def test_a_seed_says_the_same_alone_and_among_siblings() -> None:
+    together = texts(run(Engine(FakeBackend()), request(n=4, max_tokens=15, ignore_eos=True)))
+    for k in range(4):
+        alone = texts(run(Engine(FakeBackend()), request(n=1, seed=k, max_tokens=15, ignore_eos=True)))
+        assert alone[0] == together[k]
+    assert len(set(together.values())) == 4
+
+
+def test_branches_differ_in_everything() -> None:
+    branches = (
+        SamplingParams(seed=0, max_tokens=2, label="short"),
+        SamplingParams(seed=1, stop=("yz",)),
+        SamplingParams(seed=2),
+    )
+    events = run(Engine(FakeBackend(script=says(b"abc", b"xyz", b"def"))), CompletionRequest(((1,),), branches))
+    assert texts(events) == {0: "ab", 1: "x", 2: "def"}
+    ends = {index: (stop.finish_reason, stop.stop_reason, stop.length) for index, stop in stops(events).items()}
+    assert ends == {0: ("length", None, 2), 1: ("stop", "yz", 3), 2: ("stop", None, 4)}
+    assert isinstance(events[0], StartEvent)
+    assert events[0].labels == ("short", None, None)
+
+
+def test_several_prompts_have_their_alternatives_one_after_another() -> None:
+    backend = FakeBackend(script=lambda params, tokens: tokens[0] if len(tokens) < 3 else 256)
+    events = run(Engine(backend), each := request(["a", "b"], n=2))
+    check_order(events, each)
+    assert texts(events) == {0: "aa", 1: "aa", 2: "bb", 3: "bb"}
+    assert isinstance(events[0], StartEvent)
+    assert events[0].seeds == (0, 1, 0, 1)
+
+
+def test_held_back_text_is_delivered_at_the_end() -> None:
+    events = run(Engine(FakeBackend(script=says(b"one EN"))), request(stop=("END",)))
+    assert texts(events) == {0: "one EN"}
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "n", "max_tokens", "expected"),
+    [
+        (100, 2, -1, 79),  # (256 - 100) / 2 cells, and the last token needs none
+        (256, 2, -1, 1),
+        (100, 2, None, 40),  # the engine's default
+        (200, 4, None, 15),  # less, where the context has less room
+        (256, 8, None, 1),
+        (100, 2, 0, 0),
+        (100, 4, 40, 40),  # 100 + 4 * 39 cells: an exact fit
+    ],
+)
+def test_max_tokens(prompt_tokens: int, n: int, max_tokens: int | None, expected: int) -> None:
+    engine = Engine(backend := FakeBackend(), default_max_tokens=40)
+    events = run(engine, request("p" * prompt_tokens, n, max_tokens=max_tokens, ignore_eos=True))
+    assert isinstance(events[0], StartEvent)
+    assert events[0].max_tokens == expected
+    assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(expected, "length")}
+    assert_idle(engine, backend)
+
+
+def test_open_ended_alternatives_share_what_the_others_leave() -> None:
+    branches = (SamplingParams(max_tokens=101, seed=0), *SamplingParams(max_tokens=-1, seed=1).alternatives(2))
+    engine = Engine(FakeBackend(script=lambda params, tokens: 65))
+    events = run(engine, CompletionRequest(((1,) * 56,), branches))
+    assert [stops(events)[index].length for index in range(3)] == [101, 51, 51]
+
+
+@pytest.mark.parametrize(
+    ("bad", "param", "message"),
+    [
+        (request("p" * 257), "prompt", "257 tokens, more than the 256 cells"),
+        (request("p" * 100, 4, max_tokens=41), "max_tokens", r"100 cells for the prompt and 160 .* 256"),
+        (request("p", 9), "n", "9 alternatives; the limit is 8"),
+        (request(["p", "q", "r"], 3), "n", "9 alternatives; the limit is 8"),
+        (CompletionRequest(((1, 257),), (SamplingParams(),)), "prompt", "257; the model's ids go from 0 to 256"),
+        (CompletionRequest(((-1,),), (SamplingParams(),)), "prompt", "-1"),
+    ],
+)
+def test_what_can_never_run_is_refused(bad: CompletionRequest, param: str, message: str) -> None:
+    engine = Engine(FakeBackend())
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        engine.add_request(bad)
+    assert caught.value.param == param
+    assert not engine.has_work
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "empty"), ("a\ud800", "character 1"), ("p" * 257, "at least 257")])
+def test_what_cannot_be_tokenized_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        Engine(FakeBackend()).tokenize(text)
+
+
+def test_requests_run_one_after_another_in_the_order_of_their_arrival() -> None:
+    requests = [request(n=2, max_tokens=5) for _ in range(3)]
+    events = run(Engine(FakeBackend()), *requests)
+    order = [event.request_id for event in events if isinstance(event, (StartEvent, DoneEvent))]
+    assert order == [each.id for each in requests for _ in range(2)]
+
+
+def test_an_aborted_request_is_gone_within_a_step() -> None:
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(each := request(n=4, ignore_eos=True))
+    events = [*engine.step(), *engine.step()]
+    engine.abort(each.id)
+    events += engine.step()
+    check_order(events, each)
+    assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "cancelled")}
+    assert not engine.has_work
+    assert_idle(engine, backend)
+
+
+def test_one_alternative_ends_and_its_siblings_run_on() -> None:
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(each := request(n=3, max_tokens=10, ignore_eos=True))
+    events = engine.step()
+    engine.abort(each.id, 1)
+    engine.abort(each.id, 1)  # twice does no harm
+    events += run(engine)
+    check_order(events, each)
+    assert [(stops(events)[k].finish_reason, stops(events)[k].length) for k in range(3)] == [
+        ("length", 10),
+        ("abort", 1),
+        ("length", 10),
+    ]
+    assert_idle(engine, backend)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_alternative_may_be_ended_while_its_prompt_is_evaluated(index: int) -> None:
+    engine = Engine(backend := FakeBackend(script=says(b"ab", prompt=200)))
+    engine.add_request(each := request("p" * 200, n=2))
+    events = engine.step()
+    engine.abort(each.id, index)
+    events += run(engine)
+    check_order(events, each)
+    assert texts(events) == {1 - index: "ab"}
+    assert_idle(engine, backend)
+
+
+def test_a_request_aborted_while_it_waits_never_starts() -> None:
+    engine = Engine(FakeBackend())
+    first, second = request(max_tokens=5), request(n=2)
+    engine.add_request(first)
+    engine.add_request(second)
+    events = engine.step()
+    engine.abort(second.id, reason="shutdown")
+    events += run(engine)
+    check_order(events, first)
+    check_order(events, second, started=False)
+    reasons = {event.stop_reason for event in events if isinstance(event, StopEvent) and event.request_id == second.id}
+    assert reasons == {"shutdown"}
+
+
+def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> None:
+    engine = Engine(backend := FakeBackend())
+    first, second, third = request(max_tokens=5), request(n=2, max_tokens=3, ignore_eos=True), request(n=2)
+    for each in (first, second, third):
+        engine.add_request(each)
+    events = engine.step()
+    engine.abort(second.id, 0)
+    engine.abort(third.id, 0)
+    engine.abort(third.id, 1)  # that was all of it
+    events += run(engine)
+    check_order(events, second)
+    check_order(events, third, started=False)
+    own = [event for event in events if event.request_id == second.id]
+    assert [(stop.finish_reason, stop.length) for stop in stops(own).values()] == [("abort", 0), ("length", 3)]
+    assert_idle(engine, backend)
+
+
+def test_an_abort_of_what_is_not_there_does_nothing() -> None:
+    engine = Engine(FakeBackend())
+    engine.abort("cmpl-nobody")
+    assert engine.step() == []
+
+
+def test_the_evaluation_of_a_prompt_nobody_wants_any_more_is_interrupted() -> None:
+    engine = Engine(backend := FakeBackend(n_batch=200))
+    engine.add_request(each := request("p" * 200))
+    backend.on_decode = lambda: engine.abort(each.id)
+    events = engine.step()
+    assert engine.stats().prompt_tokens_evaluated == 0
+    events += engine.step()
+    check_order(events, each)
+    assert_idle(engine, backend)
+
+
+def test_a_failed_decode_ends_what_was_in_the_batch_and_nothing_else() -> None:
+    engine = Engine(backend := FakeBackend(fail_decodes={3}))
+    first, second = request(n=3, ignore_eos=True), request(n=2, max_tokens=5, ignore_eos=True)
+    events = run(engine, first, second)
+    for each in (first, second):
+        check_order(events, each)
+    own = [event for event in events if event.request_id == first.id]
+    errors = [event for event in own if isinstance(event, ErrorEvent)]
+    assert [(error.index, error.error.message) for error in errors] == [(None, "llama_decode failed with code -3")]
+    assert {stop.finish_reason for stop in stops(own).values()} == {"error"}
+    assert engine.stats().last_error == "llama_decode failed with code -3"
+    assert_idle(engine, backend)
+
+
+def test_a_broken_sampler_ends_its_own_alternative() -> None:
+    branches = (SamplingParams(seed=0), SamplingParams(seed=0, label="broken"), SamplingParams(seed=0))
+    engine = Engine(backend := FakeBackend(script=says(b"abc")))
+    events = run(engine, each := CompletionRequest(((1,),), branches))
+    check_order(events, each)
+    assert texts(events) == {0: "abc", 2: "abc"}
+    assert [event.index for event in events if isinstance(event, ErrorEvent)] == [1]
+    assert_idle(engine, backend)
+
+
+def test_a_broken_engine_ends_every_request_and_takes_no_more() -> None:
+    class BugError(Exception):
+        pass
+
+    def fail() -> None:
+        raise BugError
+
+    backend = FakeBackend()
+    engine = Engine(backend)
+    running, waiting, mailed = request(n=2), request(n=2), request(n=2)
+    engine.add_request(running)
+    engine.add_request(waiting)
+    events: list[Event] = engine.step()
+    engine.add_request(mailed)
+    backend.on_decode = fail
+    with pytest.raises(BugError):
+        engine.step()
+    events += engine.fail(SrbError("the engine has failed"))
+    check_order(events, running)
+    check_order(events, waiting, started=False)
+    check_order(events, mailed, started=False)
+    with pytest.raises(SrbError, match="the engine has failed"):
+        engine.add_request(request())
+
+
+def test_what_happened_in_the_step_that_broke_is_not_lost() -> None:
+    class BrokenTokenizer(type(FakeBackend().tokenizer)):  # type: ignore[misc]
+        def piece(self, token: int) -> bytes:
+            if token == ord("!"):
+                raise ZeroDivisionError
+            return bytes([token])
+
+    backend = FakeBackend(script=says(b"", b"!"))
+    backend.tokenizer = BrokenTokenizer()
+    engine = Engine(backend)
+    engine.add_request(each := request(n=2))
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
+    events = engine.fail(SrbError("the engine has failed"))
+    check_order(events, each)
+    assert [stop.finish_reason for stop in stops(events).values()] == ["stop", "error"]

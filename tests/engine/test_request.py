@@ -1,0 +1,60 @@
+import math
+from typing import Any
+
+import pytest
+
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("temperature", 0, 100), ("top_k", -1, 2**31 - 1), ("top_p", 0, 1), ("min_p", 0, 1), ("seed", -1, 2**32 - 1)],
+)
+def test_ranges_include_their_ends_and_errors_name_field_value_and_limit(name: str, low: int, high: int) -> None:
+    for value in (low, high):
+        assert getattr(SamplingParams(**{name: value}), name) == value  # type: ignore[arg-type]
+    for value in (low - 1, high + 1):
+        with pytest.raises(InvalidRequestError, match=rf"^{name} must be from {low} to {high}, got {value}$") as caught:
+            SamplingParams(**{name: value})  # type: ignore[arg-type]
+        assert caught.value.param == name
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p"])
+def test_no_nan_and_no_infinity(name: str, value: float) -> None:
+    with pytest.raises(InvalidRequestError, match=name):
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        (("",), "1 to 1000 characters, got 0"),
+        (("x" * 1001,), "1 to 1000 characters, got 1001"),
+        (("x",) * 65, "at most 64 strings, got 65"),
+    ],
+)
+def test_stop_strings_have_limits(stop: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        SamplingParams(stop=stop)
+
+
+def test_alternatives_count_their_seeds_up_and_around() -> None:
+    assert [params.seed for params in SamplingParams(seed=2**32 - 2).alternatives(4)] == [2**32 - 2, 2**32 - 1, 0, 1]
+
+
+def test_a_seed_is_drawn_where_none_is_given() -> None:
+    drawn = {SamplingParams().alternatives(1)[0].seed for _ in range(8)}
+    assert len(drawn) > 1
+    assert all(0 <= seed < 2**32 for seed in drawn)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"prompts": ()}, "prompt"), ({"prompts": ((1,), ())}, "prompt"), ({"branches": ()}, "n")],
+)
+def test_a_request_has_prompts_with_tokens_and_alternatives(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        CompletionRequest(**{"prompts": ((1,),), "branches": (SamplingParams(),)} | fields)
+    assert caught.value.param == param

@@ -1,0 +1,143 @@
+"""A scripted model and a byte tokenizer, with a KV cache that is kept cell by cell and checked at every call."""
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from srb.engine.backend import Batch
+from srb.engine.request import SamplingParams
+from srb.errors import BackendError
+
+END = 256
+N_VOCAB = 257
+
+Script = Callable[[SamplingParams, tuple[int, ...]], int]
+"""The next token of a sequence, from its parameters and all of its tokens."""
+
+
+def babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+    """A token that depends on the seed and on every token so far; sometimes the end."""
+    rng = random.Random(zlib.crc32(repr((params.seed, tokens)).encode()))
+    return END if not params.ignore_eos and rng.random() < 0.05 else rng.randrange(256)
+
+
+def says(*texts: bytes, prompt: int = 1) -> Script:
+    """The alternative with the seed s says texts[s] after a prompt of so many tokens, and ends."""
+
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        text = texts[params.seed % len(texts)]
+        said = len(tokens) - prompt
+        return text[said] if said < len(text) else END
+
+    return script
+
+
+class ByteTokenizer:
+    """Every byte is a token."""
+
+    n_vocab = N_VOCAB
+    longest_piece = 1
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token])
+
+    def is_end(self, token: int) -> bool:
+        return token == END
+
+
+@dataclass(eq=False)
+class Cell:
+    """One KV position: the token there, told apart from another cell with the same token."""
+
+    token: int
+
+
+@dataclass
+class FakeSampler:
+    backend: "FakeBackend"
+    params: SamplingParams
+    closed: bool = False
+
+    def sample(self, row: int) -> int:
+        assert not self.closed
+        if self.params.label == "broken":
+            raise BackendError("this sampler is broken")
+        return self.backend.script(self.params, self.backend.logits[row])
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+        self.backend.open_samplers -= 1
+
+
+@dataclass
+class FakeBackend:
+    """Checks what a real one would assert, and more: positions without gaps, rows with logits, cells to spare."""
+
+    n_cells: int = 256
+    n_seqs: int = 8
+    n_batch: int = 64
+    script: Script = babble
+    fail_decodes: set[int] = field(default_factory=set)
+    """The numbers of the decodes, from 1, that fail halfway."""
+    on_decode: Callable[[], None] = lambda: None
+    """Called in the middle of every decode; what it raises comes out of the decode."""
+
+    def __post_init__(self) -> None:
+        self.tokenizer = ByteTokenizer()
+        self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
+        self.logits: dict[int, tuple[int, ...]] = {}
+        self.decodes = 0
+        self.rows = 0
+        self.open_samplers = 0
+        self.closed = False
+
+    @property
+    def cells(self) -> int:
+        """How many cells are in use."""
+        return len({id(cell) for cells in self.sequences.values() for cell in cells})
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        assert not self.closed
+        assert 0 < len(batch) <= self.n_batch + self.n_seqs
+        self.decodes += 1
+        self.logits = {}
+        rows = zip(batch.tokens, batch.positions, batch.seq_ids, batch.logits, strict=True)
+        for row, (token, position, seq_id, logits) in enumerate(rows):
+            if row == len(batch) // 2:
+                self.on_decode()
+                if self.decodes in self.fail_decodes:
+                    raise BackendError("llama_decode failed with code -3")
+                if interrupted and interrupted():
+                    return False
+            cells = self.sequences[seq_id]
+            assert 0 <= token < N_VOCAB
+            assert position == len(cells), "a gap or an overlap in the positions"
+            cells.append(Cell(token))
+            assert self.cells <= self.n_cells, "out of cells: admission promised too much"
+            if logits:
+                self.logits[row] = tuple(cell.token for cell in cells)
+        self.rows += len(batch)
+        return True
+
+    def fork(self, source: int, target: int) -> None:
+        assert self.sequences[source]
+        assert not self.sequences[target]
+        self.sequences[target] = list(self.sequences[source])
+
+    def remove(self, seq_id: int) -> None:
+        self.sequences[seq_id] = []
+
+    def clear(self) -> None:
+        assert not self.cells, "cleared while sequences held cells"
+
+    def sampler(self, params: SamplingParams) -> FakeSampler:
+        self.open_samplers += 1
+        return FakeSampler(self, params)
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,223 @@
+"""The engine's thread and the asyncio side of it, on the fake backend."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from engine.driver import check_order, request, stops, texts
+from fake_backend import FakeBackend, babble, says
+
+from srb.async_engine import AsyncEngine
+from srb.engine.events import ErrorEvent, Event, StartEvent
+from srb.engine.request import CompletionRequest
+from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnavailableError
+
+
+def engine_on(backend: FakeBackend) -> AsyncEngine:
+    return AsyncEngine(lambda _progress: backend)
+
+
+async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
+    return [event async for event in engine.generate(each)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that another thread brings about."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class Gate:
+    """Stops the engine's thread in a decode until it is opened."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self.reached = threading.Event()
+        self._open = threading.Event()
+        backend.on_decode = self._wait
+
+    def _wait(self) -> None:
+        self.reached.set()
+        assert self._open.wait(10)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def test_the_events_of_a_request() -> None:
+    async with engine_on(FakeBackend(script=says(b"one", b"two"))) as engine:
+        events = await collect(engine, each := request(n=2))
+    check_order(events, each)
+    assert texts(events) == {0: "one", 1: "two"}
+
+
+async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
+    gate = Gate(backend := FakeBackend())
+    async with engine_on(backend) as engine:
+        requests = [request(n=2, max_tokens=4) for _ in range(4)]
+        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
+        await until(lambda: (engine.health.running, engine.health.waiting) == (0, 4))
+        gate.open()
+        for each, events in zip(requests, await asyncio.gather(*tasks), strict=True):
+            check_order(events, each)
+        assert (engine.health.running, engine.health.waiting) == (0, 0)
+
+
+async def test_a_request_that_can_never_run_is_refused_and_forgotten() -> None:
+    async with engine_on(FakeBackend()) as engine:
+        with pytest.raises(InvalidRequestError):
+            await engine.submit(request("p" * 300))
+        assert engine.health.waiting == 0
+
+
+async def test_an_id_is_used_once_at_a_time() -> None:
+    gate = Gate(backend := FakeBackend())
+    async with engine_on(backend) as engine:
+        async with await engine.submit(each := request()):
+            with pytest.raises(InvalidRequestError, match="in use"):
+                await engine.submit(each)
+            gate.open()
+
+
+async def test_leaving_early_cancels_the_request() -> None:
+    async with engine_on(backend := FakeBackend()) as engine:
+        async for event in engine.generate(request(n=4, ignore_eos=True)):
+            if not isinstance(event, StartEvent):
+                break
+        await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
+        assert engine.health.running == 0
+
+
+async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing() -> None:
+    async with engine_on(backend := FakeBackend()) as engine:
+        task = asyncio.create_task(engine.submit(request(n=4, ignore_eos=True)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: (engine.health.running, engine.health.waiting) == (0, 0))
+        stats = engine.health.stats
+        assert stats is not None
+        await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
+
+
+async def test_abort_says_whether_there_was_anything_to_abort() -> None:
+    gate = Gate(backend := FakeBackend())
+    async with engine_on(backend) as engine:
+        each = request(n=2, max_tokens=20, ignore_eos=True)
+        task = asyncio.create_task(collect(engine, each))
+        await until(lambda: engine.health.waiting == 1)
+        await asyncio.to_thread(gate.reached.wait)
+        assert not engine.abort("cmpl-nobody")
+        assert not engine.abort(each.id, 2)
+        assert engine.abort(each.id, 1)
+        gate.open()
+        events = await task
+        assert not engine.abort(each.id)
+    assert [stops(events)[k].finish_reason for k in range(2)] == ["length", "abort"]
+
+
+async def test_a_model_that_cannot_be_loaded() -> None:
+    def load(_progress: Callable[[float], bool]) -> FakeBackend:
+        raise ModelLoadError("no such model")
+
+    engine = AsyncEngine(load)
+    engine.start()
+    with pytest.raises(ModelLoadError, match="no such model"):
+        await engine.ready()
+    assert engine.health.status == "dead"
+    with pytest.raises(EngineDeadError):
+        engine.check_ready()
+    await engine.stop()
+
+
+async def test_progress_is_seen_while_the_model_loads_and_stopping_ends_the_loading() -> None:
+    went_on = threading.Event()
+
+    def load(progress: Callable[[float], bool]) -> FakeBackend:
+        while progress(0.25):
+            went_on.set()
+        raise ModelLoadError("cancelled")
+
+    engine = AsyncEngine(load)
+    engine.start()
+    await asyncio.to_thread(went_on.wait)
+    assert (engine.health.status, engine.health.progress) == ("loading", 0.25)
+    with pytest.raises(UnavailableError, match="25%"):
+        engine.check_ready()
+    await engine.stop()
+    assert not engine._thread.is_alive()
+
+
+async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests() -> None:
+    backend = FakeBackend()
+    gate = Gate(backend)
+    async with engine_on(backend) as engine:
+        requests = [request(n=2), request(n=3)]
+        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
+        await until(lambda: engine.health.waiting == 2)
+        await asyncio.to_thread(gate.reached.wait)
+        backend.script = lambda _params, _tokens: 1 // 0
+        gate.open()
+        for each, events in zip(requests, await asyncio.gather(*tasks), strict=True):
+            check_order(events, each, started=isinstance(events[0], StartEvent))
+            assert any(isinstance(event, ErrorEvent) and "ZeroDivisionError" in event.error.message for event in events)
+        assert engine.health.status == "dead"
+        with pytest.raises(EngineDeadError):
+            await engine.submit(request())
+    assert backend.closed
+
+
+async def test_stopping_gives_running_requests_their_grace_and_waiting_ones_none() -> None:
+    gate = Gate(backend := FakeBackend())
+    engine = engine_on(backend)
+    engine.start()
+    await engine.ready()
+    running, waiting = request(max_tokens=5, ignore_eos=True), request()
+    tasks = [asyncio.create_task(collect(engine, each)) for each in (running, waiting)]
+    await until(lambda: engine.health.waiting == 2)
+    await asyncio.to_thread(gate.reached.wait)
+    stopping = asyncio.create_task(engine.stop(grace=10))
+    await until(lambda: engine.health.status == "stopping")
+    with pytest.raises(UnavailableError, match="shutting down"):
+        await engine.submit(request())
+    gate.open()
+    first, second = await asyncio.gather(*tasks)
+    await stopping
+    assert stops(second)[0].stop_reason == "shutdown"
+    assert stops(first)[0].finish_reason in ("length", "abort")  # it had started by then, or not yet
+
+
+async def test_stopping_without_grace_ends_everything() -> None:
+    slow = threading.Event()
+
+    def script(params: object, tokens: tuple[int, ...]) -> int:
+        slow.wait(0.001)
+        return 65
+
+    engine = engine_on(FakeBackend(n_cells=100_000, script=script))
+    engine.start()
+    await engine.ready()
+    task = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=40_000)))
+    await until(lambda: engine.health.running == 1)
+    await engine.stop(grace=0.05)
+    events = await task
+    check_order(events, each)
+    assert {stop.stop_reason for stop in stops(events).values()} == {"shutdown"}
+
+
+async def test_many_streams_come_and_go_and_leave_nothing() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+
+        async def reader(number: int) -> None:
+            each = request(n=1 + number % 4, seed=number, max_tokens=12)
+            async for _ in engine.generate(each):
+                if number % 3 == 0:
+                    return
+
+        await asyncio.gather(*(reader(number) for number in range(60)))
+        await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
+        stats = engine.health.stats
+        assert stats is not None
+        await until(lambda: engine.health.stats is not None and engine.health.stats.sequences == 0)
