@@ -78,7 +78,7 @@ class Settings:
                     high = "" if meta["high"] is None else f" to {meta['high']}"
                     raise SettingsError(f"{_flag(field.name)} must be {meta['low']}{high or ' or more'}, got {value}")
         if self.n > self.max_n:
-            raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}")
+            raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}: lower the one or raise the other")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

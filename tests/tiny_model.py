@@ -39,7 +39,7 @@ def write_tiny_model(path: Path, *, pre: str = "gpt-2", n_ctx_train: int = 4096,
     writer.add_rope_dimension_count(N_EMBD // N_HEAD)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
-    writer.add_token_list([*_byte_to_unicode(), "<|eos|>", "<|control|>"])
+    writer.add_token_list([*_byte_to_unicode(), "<|endoftext|>", "<|control|>"])
     writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2)
     writer.add_token_merges(["Ā Ā"])  # llama.cpp wants one; two NUL bytes don't occur in text
     writer.add_eos_token_id(EOS)

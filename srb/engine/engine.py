@@ -183,13 +183,14 @@ class Engine:
     def step(self) -> list[Event]:
         """Does the next piece of work and returns what happened, in order; an empty list if there was nothing to do.
 
-        A fault of the backend ends the requests that it struck, with events; other exceptions are bugs.
+        What is known without evaluating anything (who was admitted, who was aborted) is returned before the next
+        evaluation, which may take long. A fault of the backend ends the requests that it struck, with events;
+        other exceptions are bugs.
         """
         self._read_mail()
         if active := self._scheduler.admit():
             self._start(active)
-        plan = self._scheduler.next_batch()
-        if len(plan.batch):
+        if not self._events and len(plan := self._scheduler.next_batch()):
             self._run(plan)
         return self._take_events()
 

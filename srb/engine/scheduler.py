@@ -20,6 +20,9 @@ class Plan:
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
 
+    def __len__(self) -> int:
+        return len(self.batch)
+
 
 class Scheduler:
     """Requests wait in the order of their arrival; one runs at a time."""

@@ -176,8 +176,8 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
     params.n_threads = settings.threads or physical_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
     params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
-    params.type_k = getattr(llama_cpp, f"GGML_TYPE_{settings.cache_type_k.upper()}")
-    params.type_v = getattr(llama_cpp, f"GGML_TYPE_{settings.cache_type_v.upper()}")
+    params.type_k = _ggml_type(settings.cache_type_k)
+    params.type_v = _ggml_type(settings.cache_type_v)
     params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
     params.no_perf = True
     with log.captured_errors() as errors:
@@ -185,6 +185,11 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
     if not context:
         raise ModelLoadError(f"llama.cpp can't make a context of {cells} cells for {path}: {_reason(errors)}")
     return context
+
+
+def _ggml_type(name: str) -> int:
+    """The number of a ggml type. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
+    return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
 
 
 def _reason(errors: Any) -> str:

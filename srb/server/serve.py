@@ -40,17 +40,17 @@ async def serve(settings: Settings) -> None:
         await _listen(runner, settings)
         logger.info("loading %s", path)
         engine.start()
-        loading = asyncio.ensure_future(engine.ready())
-        await asyncio.wait({loading, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
-            loading.result()
-            _announce(model, runner)
-        else:
-            loading.cancel()
-        await stop
-        logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
+        try:
+            ready = asyncio.ensure_future(engine.ready())
+            await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+                _announce(model, runner)
+            await stop
+            logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
+        finally:
+            await engine.stop(GRACE_SECONDS)
     finally:
-        await engine.stop(GRACE_SECONDS)
         await runner.cleanup()
 
 

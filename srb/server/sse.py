@@ -20,9 +20,8 @@ async def respond(
     batches: AsyncIterator[Iterable[dict[str, Any]]],
     *,
     headers: dict[str, str],
-    ping_seconds: float = PING_SECONDS,
 ) -> web.StreamResponse:
-    """Answers with a stream of JSON objects, and with a comment whenever nothing has come for `ping_seconds`.
+    """Answers with a stream of JSON objects, and with a comment whenever nothing has come for PING_SECONDS.
 
     The response begins at once. Raises `ConnectionError` when the reader is gone.
     """
@@ -30,7 +29,7 @@ async def respond(
     await response.prepare(request)
     while True:
         try:
-            async with asyncio.timeout(ping_seconds):
+            async with asyncio.timeout(PING_SECONDS):
                 objects = await anext(batches)
         except TimeoutError:
             await response.write(b": ping\n\n")

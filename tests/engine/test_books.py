@@ -3,7 +3,7 @@
 The fake backend checks along the way that positions have no gaps and that admission never promised too much.
 """
 
-from engine.driver import check_order, request
+from driver import check_order, request
 from fake_backend import FakeBackend
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,7 +1,7 @@
 """The engine on the scripted backend: what a request costs, says and gives back."""
 
 import pytest
-from engine.driver import check_order, request, run, stops, texts
+from driver import check_order, request, run, stops, texts
 from fake_backend import FakeBackend, says
 
 from srb.engine.engine import Engine
@@ -55,6 +55,7 @@ def test_a_long_prompt_is_evaluated_in_chunks() -> None:
 def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_same_step() -> None:
     engine = Engine(backend := FakeBackend(script=says(b"abc", b"")))
     engine.add_request(request("pp", n=2, max_tokens=10))
+    engine.step()  # admits
     engine.step()  # evaluates, forks, draws "a" and the end of the second
     assert (engine.stats().sequences, engine.stats().cells) == (1, 2 + 9)
     rows = backend.rows
@@ -151,6 +152,15 @@ def test_what_cannot_be_tokenized_is_refused(text: str, message: str) -> None:
         Engine(FakeBackend()).tokenize(text)
 
 
+def test_what_needs_no_evaluation_is_told_before_one_begins() -> None:
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(each := request())
+    assert [type(event) for event in engine.step()] == [StartEvent]
+    engine.abort(each.id)
+    assert [type(event) for event in engine.step()] == [StopEvent, DoneEvent]
+    assert backend.decodes == 0
+
+
 def test_requests_run_one_after_another_in_the_order_of_their_arrival() -> None:
     requests = [request(n=2, max_tokens=5) for _ in range(3)]
     events = run(Engine(FakeBackend()), *requests)
@@ -161,7 +171,7 @@ def test_requests_run_one_after_another_in_the_order_of_their_arrival() -> None:
 def test_an_aborted_request_is_gone_within_a_step() -> None:
     engine = Engine(backend := FakeBackend())
     engine.add_request(each := request(n=4, ignore_eos=True))
-    events = [*engine.step(), *engine.step()]
+    events = [*engine.step(), *engine.step(), *engine.step()]
     engine.abort(each.id)
     events += engine.step()
     check_order(events, each)
@@ -173,7 +183,7 @@ def test_an_aborted_request_is_gone_within_a_step() -> None:
 def test_one_alternative_ends_and_its_siblings_run_on() -> None:
     engine = Engine(backend := FakeBackend())
     engine.add_request(each := request(n=3, max_tokens=10, ignore_eos=True))
-    events = engine.step()
+    events = [*engine.step(), *engine.step()]
     engine.abort(each.id, 1)
     engine.abort(each.id, 1)  # twice does no harm
     events += run(engine)
@@ -190,7 +200,7 @@ def test_one_alternative_ends_and_its_siblings_run_on() -> None:
 def test_an_alternative_may_be_ended_while_its_prompt_is_evaluated(index: int) -> None:
     engine = Engine(backend := FakeBackend(script=says(b"ab", prompt=200)))
     engine.add_request(each := request("p" * 200, n=2))
-    events = engine.step()
+    events = [*engine.step(), *engine.step()]
     engine.abort(each.id, index)
     events += run(engine)
     check_order(events, each)
@@ -239,7 +249,8 @@ def test_the_evaluation_of_a_prompt_nobody_wants_any_more_is_interrupted() -> No
     engine = Engine(backend := FakeBackend(n_batch=200))
     engine.add_request(each := request("p" * 200))
     backend.on_decode = lambda: engine.abort(each.id)
-    events = engine.step()
+    events = [*engine.step(), *engine.step()]
+    assert backend.decodes == 1
     assert engine.stats().prompt_tokens_evaluated == 0
     events += engine.step()
     check_order(events, each)
@@ -306,8 +317,9 @@ def test_what_happened_in_the_step_that_broke_is_not_lost() -> None:
     backend.tokenizer = BrokenTokenizer()
     engine = Engine(backend)
     engine.add_request(each := request(n=2))
+    events = engine.step()
     with pytest.raises(ZeroDivisionError):
         engine.step()
-    events = engine.fail(SrbError("the engine has failed"))
+    events += engine.fail(SrbError("the engine has failed"))
     check_order(events, each)
     assert [stop.finish_reason for stop in stops(events).values()] == ["stop", "error"]

@@ -1,5 +1,7 @@
 """Bytes to text to stop strings, however the bytes are cut into tokens."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +30,7 @@ def reference(text: str, stops: list[str]) -> tuple[str, str | None]:
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted(c % (len(data) + 1) for c in cuts), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 words = st.text(alphabet="ab🙂中\n", max_size=12)

@@ -1,0 +1,43 @@
+"""Every example runs as written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from e2e.conftest import Server
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*command: str, server: Server | None = None) -> str:
+    environ = os.environ | ({"SRB_URL": server.url} if server else {})
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_curl(server: Server) -> None:
+    output = run(str(EXAMPLES / "curl.sh"), 'She said: "No!"', server=server)
+    assert '"labels": ["sure", "usual", "wild"]' in output
+    assert output.count('"event": "stop"') == 3
+    assert output.count('"event": "done"') == 1
+
+
+def test_stream(server: Server) -> None:
+    lines = run(sys.executable, str(EXAMPLES / "stream.py"), "Once upon a time,", "3", server=server).splitlines()
+    assert [line[:3] for line in lines] == ["0: ", "1: ", "2: "]
+    assert all(len(line) > 10 for line in lines)
+
+
+def test_library() -> None:
+    lines = run(sys.executable, str(EXAMPLES / "library.py")).splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == [f"temperature {t}" for t in (0.2, 0.8, 1.4)]
+    assert len([line for line in lines if "ended after" in line]) == 4
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {"curl.sh", "library.py", "stream.py"}

@@ -1,0 +1,30 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import write_tiny_model
+
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The path of a random-weight model."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture
+def load(tiny_model: Path) -> Iterator[Callable[..., LlamaBackend]]:
+    """Loads the tiny model with some settings."""
+    backends: list[LlamaBackend] = []
+
+    def make(**options: Any) -> LlamaBackend:
+        defaults: dict[str, Any] = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 32, "max_n": 8}
+        backends.append(LlamaBackend(Settings(model=tiny_model, **(defaults | options))))
+        return backends[-1]
+
+    yield make
+    for backend in backends:
+        backend.close()

@@ -1,0 +1,222 @@
+"""The engine on the real llama.cpp, with a tiny random-weight model whose text is the hardest UTF-8 there is."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from driver import check_order, request, run, stops, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import BackendError, ModelLoadError, UnavailableError
+from srb.llama import LlamaBackend
+from srb.llama.tokenizer import LlamaTokenizer
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+Load = Callable[..., LlamaBackend]
+
+
+def test_the_same_seeds_give_the_same_texts_and_others_give_others(load: Load) -> None:
+    engine = Engine(load())
+    first = texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40)))
+    assert texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40))) == first
+    assert len(set(first.values())) == 8
+    assert texts(run(engine, request("Once upon a time,", 8, seed=99, max_tokens=40))) != first
+
+
+def test_a_forked_sequence_continues_as_if_it_had_evaluated_the_prompt_itself(load: Load) -> None:
+    together = texts(run(Engine(load(flash_attn="on")), request("p" * 100, 4, seed=3, max_tokens=20, ignore_eos=True)))
+    for k in range(4):
+        alone = texts(
+            run(Engine(load(flash_attn="on")), request("p" * 100, 1, seed=3 + k, max_tokens=20, ignore_eos=True))
+        )
+        assert alone[0] == together[k]
+
+
+def test_a_prompt_longer_than_a_batch_costs_its_tokens_once(load: Load) -> None:
+    engine = Engine(backend := load(batch_size=64))
+    events = run(engine, request("word " * 100, 8, max_tokens=3, ignore_eos=True))
+    assert engine.stats().prompt_tokens_evaluated == 500
+    assert engine.stats().forks == 7
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].usage.completion_tokens == 24
+    assert backend.held() == []
+
+
+def test_temperature_0_takes_the_likeliest_token_every_time(load: Load) -> None:
+    branches = (
+        SamplingParams(temperature=0, seed=1),
+        SamplingParams(temperature=0, seed=2),
+        SamplingParams(temperature=1.5, seed=3),
+    )
+    shown = texts(run(Engine(load()), CompletionRequest((tuple(b"Once"),), branches)))
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_the_largest_seed_is_as_fixed_as_the_others(load: Load) -> None:
+    engine = Engine(load())
+    again = [texts(run(engine, request(seed=2**32 - 2, n=3, max_tokens=30, ignore_eos=True))) for _ in range(2)]
+    assert again[0] == again[1]
+    assert len(set(again[0].values())) == 3
+
+
+def test_ignore_eos_never_ends_by_itself(load: Load) -> None:
+    engine = Engine(load())
+    hot = {"temperature": 5, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 100}
+    ended = stops(run(engine, request("p", 8, seed=1, **hot)))
+    assert {stop.finish_reason for stop in ended.values()} == {"stop", "length"}
+    ended = stops(run(engine, request("p", 8, seed=1, ignore_eos=True, **hot)))
+    assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 100)}
+
+
+def test_random_bytes_arrive_as_whole_characters(load: Load) -> None:
+    events = run(Engine(load()), request("é", 8, temperature=3, top_k=0, top_p=1, min_p=0, max_tokens=100))
+    for text in texts(events).values():
+        assert text.encode().decode() == text
+
+
+def test_a_full_context_is_used_to_the_last_cell(load: Load) -> None:
+    engine = Engine(backend := load(ctx_size=256))
+    ended = stops(run(engine, request("p" * 200, 4, max_tokens=-1, ignore_eos=True)))
+    assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 15)}
+    ended = stops(run(engine, request("p" * 256, 8, ignore_eos=True)))
+    assert {(stop.finish_reason, stop.length) for stop in ended.values()} == {("length", 1)}
+    assert backend.held() == []
+
+
+def test_the_context_is_rounded_up_as_llama_cpp_does(load: Load) -> None:
+    assert load(ctx_size=100).n_cells == 256
+    assert load(ctx_size=0).n_cells == 4096  # what the model was trained for
+
+
+def test_a_context_beyond_the_training_is_warned_of(load: Load, caplog: pytest.LogCaptureFixture) -> None:
+    load(ctx_size=8192)
+    assert "--ctx-size 8192 is more than the 4096 tokens" in caplog.text
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    actions=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 90), st.integers(0, 12), st.sampled_from(["run", "abort", "one"])),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_whatever_happens_llama_cpp_holds_nothing_afterwards(
+    shared_backend: LlamaBackend, actions: list[tuple[int, int, int, str]]
+) -> None:
+    engine = Engine(shared_backend)
+    for n, length, steps, what in actions:
+        engine.add_request(each := request("p" * length, n, max_tokens=10))
+        events = [event for _ in range(steps) for event in engine.step()]
+        if what != "run":
+            engine.abort(each.id, None if what == "abort" else 0)
+        events += run(engine)
+        check_order(events, each, started=any(isinstance(event, StartEvent) for event in events))
+        assert shared_backend.held() == []
+        assert engine.stats().cells == 0
+
+
+@pytest.fixture(scope="module")
+def shared_backend(tiny_model: Path) -> LlamaBackend:
+    return LlamaBackend(Settings(model=tiny_model, ctx_size=256, batch_size=32, max_n=8))
+
+
+def test_an_evaluation_is_interrupted_in_the_middle(load: Load) -> None:
+    backend = load(ctx_size=4096, batch_size=4096)
+    batch = Batch()
+    batch.add(tuple(b"p" * 3000), 0, 0, logits=True)
+    asked = []
+
+    def interrupted() -> bool:
+        asked.append(True)
+        return len(asked) > 50
+
+    assert not backend.decode(batch, interrupted)
+    assert len(asked) == 51
+    backend.remove(0)
+    assert backend.held() == []
+    assert backend.decode(batch, lambda: False)
+
+
+def test_what_llama_cpp_refuses_becomes_an_error_and_it_lives(load: Load) -> None:
+    engine = Engine(backend := load())
+    batch = Batch()
+    batch.add((1,), 5, 0, logits=True)
+    batch.add((1,), 3, 0, logits=True)  # positions must go up
+    with pytest.raises(BackendError, match="llama_decode failed with code -1 on a batch of 2 rows"):
+        backend.decode(batch, None)
+    huge = Batch()
+    huge.add((1,) * 5000, 0, 0, logits=True)
+    with pytest.raises(BackendError, match="a batch has 1 to"):
+        backend.decode(huge, None)
+    backend.clear()
+    assert len(texts(run(engine, request(n=2, max_tokens=5, ignore_eos=True)))) == 2
+
+
+def test_the_tokenizer(load: Load) -> None:
+    tokenizer = load().tokenizer
+    assert tokenizer.n_vocab == N_VOCAB
+    assert tokenizer.tokenize("hé<|control|>") == (*"hé".encode(), CONTROL)
+    assert tokenizer.piece(ord("h")) == b"h"
+    assert tokenizer.piece(CONTROL) == b""
+    assert [token for token in range(N_VOCAB) if tokenizer.is_end(token)] == [EOS]
+    assert tokenizer.longest_piece == len("<|endoftext|>")
+
+
+def test_a_closed_tokenizer_says_so(load: Load) -> None:
+    backend = load()
+    backend.close()
+    with pytest.raises(UnavailableError):
+        backend.tokenizer.tokenize("p")
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "gpt-4o", "llama-bpe", "deepseek-v3"])
+def test_a_long_run_of_one_character_is_tokenized(tmp_path: Path, pre: str) -> None:
+    """Where the vocabulary is split by std::regex, this ends the process in a stack of the usual size."""
+    path = write_tiny_model(tmp_path / "tiny.gguf", pre=pre)
+    with LlamaBackend(Settings(model=path)) as backend:
+        for char in ("a", " ", "1", "!", "\n"):
+            assert len(backend.tokenizer.tokenize(char * 300_000)) == 300_000
+
+
+def test_many_threads_tokenize_at_once(load: Load) -> None:
+    tokenizer: LlamaTokenizer = load().tokenizer
+    results: list[int] = []
+    threads = [
+        threading.Thread(target=lambda size=size: results.append(len(tokenizer.tokenize("a" * size))))
+        for size in (10, 5_000, 50_000) * 4
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == sorted((10, 5_000, 50_000) * 4)
+
+
+def test_loading_reports_its_progress_and_can_be_stopped(tiny_model: Path) -> None:
+    seen: list[float] = []
+
+    def progress(fraction: float) -> bool:
+        seen.append(fraction)
+        return True
+
+    LlamaBackend(Settings(model=tiny_model), progress).close()
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+    with pytest.raises(ModelLoadError):
+        LlamaBackend(Settings(model=tiny_model), lambda _fraction: False)
+
+
+def test_a_quantized_v_cache_without_flash_attention_is_refused_with_the_reason(load: Load) -> None:
+    with pytest.raises(ModelLoadError, match=r"(?i)flash.attn|flash attention"):
+        load(flash_attn="off", cache_type_v="q8_0")
+    load(flash_attn="on", cache_type_v="f16", cache_type_k="bf16")

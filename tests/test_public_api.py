@@ -1,0 +1,71 @@
+"""The names that others build on, and the walls between the rooms."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import srb
+
+ROOT = Path(srb.__file__).parent
+
+
+def test_the_public_names() -> None:
+    assert srb.__all__ == [
+        "AsyncEngine",
+        "BackendError",
+        "CompletionRequest",
+        "DoneEvent",
+        "Engine",
+        "EngineDeadError",
+        "EngineStats",
+        "ErrorEvent",
+        "Event",
+        "InvalidRequestError",
+        "LlamaBackend",
+        "ModelLoadError",
+        "SamplingParams",
+        "Settings",
+        "SettingsError",
+        "SrbError",
+        "StartEvent",
+        "StopEvent",
+        "StreamEvent",
+        "Timings",
+        "UnavailableError",
+        "Usage",
+    ]
+
+
+def test_public_names_have_docstrings() -> None:
+    for name in srb.__all__:
+        value = getattr(srb, name)
+        if inspect.isclass(value):
+            assert value.__doc__, name
+            for member, function in inspect.getmembers(value, inspect.isfunction):
+                assert member.startswith("_") or function.__doc__, f"{name}.{member}"
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_walls_between_the_rooms(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0]
+    found = imports(path)
+    roots = {name.split(".")[0] for name in found}
+    if room != "llama":
+        assert not roots & {"ctypes", "llama_cpp"}
+    if room != "server":
+        assert not roots & {"aiohttp", "pydantic"}
+    if room == "engine":
+        assert not roots & {"asyncio", "json"}
+        assert all(name.startswith(("srb.engine", "srb.errors")) for name in found if name.startswith("srb"))

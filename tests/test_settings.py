@@ -1,0 +1,84 @@
+import argparse
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from srb.errors import SettingsError
+from srb.settings import Settings, add_arguments, load_settings
+
+
+def load(*flags: str, **environ: str) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return load_settings(parser.parse_args(flags), environ)
+
+
+def test_the_defaults() -> None:
+    assert load() == Settings()
+    assert (Settings().port, Settings().n, Settings().max_n, Settings().ctx_size, Settings().max_tokens) == (
+        *(9090, 8, 32, 8192),
+        128,
+    )
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "srb.toml"
+    config.write_text('n = 1\nctx-size = 1\nbatch_size = 1\nmodel = "file.gguf"\n')
+    settings = load("--config", str(config), "--n", "3", SRB_N="2", SRB_CTX_SIZE="2")
+    assert (settings.n, settings.ctx_size, settings.batch_size, settings.model) == (3, 2, 1, Path("file.gguf"))
+    assert load(SRB_CONFIG=str(config)).n == 1
+
+
+def test_every_option_is_a_flag_and_a_variable() -> None:
+    samples = {"flash_attn": "on", "cache_type_k": "q8_0", "cache_type_v": "q8_0", "log_level": "debug"}
+    for field in dataclasses.fields(Settings):
+        text = samples.get(field.name, "9")
+        flag = "--" + field.name.replace("_", "-")
+        by_flag, by_variable = load(flag, text), load(**{f"SRB_{field.name.upper()}": text})
+        assert str(getattr(by_flag, field.name)) == text
+        assert by_flag == by_variable
+
+
+def test_llama_servers_short_names() -> None:
+    settings = load("-m", "x.gguf", "-c", "512", "-b", "64", "-ub", "32", "-ngl", "3", "-fa", "off", "-t", "2")
+    assert settings == Settings(
+        model=Path("x.gguf"), ctx_size=512, batch_size=64, ubatch_size=32, n_gpu_layers=3, flash_attn="off", threads=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "message"),
+    [
+        (["--port", "http"], {}, "--port takes a whole number, got 'http'"),
+        (["--port", "65536"], {}, "--port must be 0 to 65535, got 65536"),
+        (["--max-n", "257"], {}, "--max-n must be 1 to 256, got 257"),
+        (["--ctx-size", "-1"], {}, "--ctx-size must be 0 or more, got -1"),
+        (["--n", "33"], {}, "--n 33 is more than --max-n 32: lower the one or raise the other"),
+        (["--flash-attn", "maybe"], {}, "--flash-attn is one of on, off, auto; got 'maybe'"),
+        ([], {"SRB_THREADS": "two"}, "SRB_THREADS takes a whole number, got 'two'"),
+        ([], {"SRB_PROT": "1"}, "SRB_PROT is not an option; did you mean port?; unset it"),
+        (["--config", "/nowhere.toml"], {}, "/nowhere.toml can't be read: No such file"),
+    ],
+)
+def test_wrong_values_are_named(flags: list[str], environ: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(*flags, **environ)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port = true", "port takes a whole number, got True"),
+        ("alias = 5", "alias takes a string, got 5"),
+        ("ctx-sise = 5", "ctx-sise is not an option; did you mean ctx-size?"),
+        ("n = ", "is not valid TOML"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path: Path, text: str, message: str) -> None:
+    config = tmp_path / "srb.toml"
+    config.write_text(text)
+    with pytest.raises(SettingsError, match=r"srb\.toml") as caught:
+        load("--config", str(config))
+    assert message in caught.value.message
