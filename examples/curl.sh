@@ -2,7 +2,7 @@
 # The alternatives of one prompt, as events. First: ./build.sh serve
 # usage: examples/curl.sh [PROMPT]
 set -euo pipefail
-url=${SRB_URL:-http://127.0.0.1:9090}
+url=http://${SRB_HOST:-127.0.0.1}:${SRB_PORT:-9090}
 prompt=${1:-Once upon a time,}
 
 # -N: show what comes at once; --fail-with-body: an error in the exit code and in words.

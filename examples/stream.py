@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-URL = os.environ.get("SRB_URL", "http://127.0.0.1:9090")
+URL = f"http://{os.environ.get('SRB_HOST', '127.0.0.1')}:{os.environ.get('SRB_PORT', 9090)}"
 
 
 async def events(prompt: str, n: int) -> AsyncIterator[dict[str, Any]]:

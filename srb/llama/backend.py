@@ -73,11 +73,14 @@ class LlamaBackend:
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
         llama_cpp.llama_set_abort_callback(self._context, callback, None)
-        code: int = llama_cpp.llama_decode(self._context, self._rows.fill(batch))
+        rows = self._rows.fill(batch)
+        with log.collected() as complaints:
+            code: int = llama_cpp.llama_decode(self._context, rows)
         if code == 2:
             return False
         if code:
-            raise BackendError(f"llama_decode failed with code {code} on a batch of {len(batch)} rows")
+            raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")
+        complaints.log()
         return True
 
     def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
@@ -141,11 +144,12 @@ def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:
     params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
         lambda fraction, _data: progress(fraction)
     )
-    with log.captured_errors() as errors:
+    with log.collected() as complaints:
         model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
     del on_progress
     if not model:
-        raise ModelLoadError(f"the model {path} can't be loaded: {_reason(errors)}")
+        raise ModelLoadError(f"the model {path} can't be loaded: {complaints.reason}")
+    complaints.log()
     problem = None
     if llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
         problem = "it isn't a decoder-only model, and srb runs no others"
@@ -180,21 +184,17 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
     params.type_v = _ggml_type(settings.cache_type_v)
     params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
     params.no_perf = True
-    with log.captured_errors() as errors:
+    with log.collected() as complaints:
         context = llama_cpp.llama_init_from_model(model, params)
     if not context:
-        raise ModelLoadError(f"llama.cpp can't make a context of {cells} cells for {path}: {_reason(errors)}")
+        raise ModelLoadError(f"llama.cpp can't make a context of {cells} cells for {path}: {complaints.reason}")
+    complaints.log()
     return context
 
 
 def _ggml_type(name: str) -> int:
     """The number of a ggml type. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
     return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
-
-
-def _reason(errors: Any) -> str:
-    """The most telling of the lines that llama.cpp logged: the first, without the name of its function."""
-    return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
 
 
 def physical_cores() -> int:

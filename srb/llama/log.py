@@ -2,7 +2,6 @@
 
 import ctypes
 import logging
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,17 +12,40 @@ logger = logging.getLogger("srb.llama")
 # The ggml_log_level values. llama.cpp's "info" is what a developer of it wants to see: debug here.
 _LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
+
+class Complaints:
+    """The warnings and errors that llama.cpp logged during one call, oldest first."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[int, str]] = []
+
+    def add(self, severity: int, line: str) -> None:
+        """Takes a line."""
+        self._lines.append((severity, line))
+
+    def log(self) -> None:
+        """Passes them on to the log after all."""
+        for severity, line in self._lines:
+            logger.log(severity, "%s", line)
+
+    @property
+    def reason(self) -> str:
+        """What went wrong: the first error, without the name of the function that logged it."""
+        errors = [line for severity, line in self._lines if severity == logging.ERROR]
+        return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
+
+
 # llama.cpp has one log callback per process, so this can't belong to an object.
-_captured: deque[str] | None = None
+_collecting: Complaints | None = None
 
 
 def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     line = text.decode(errors="replace").strip()
     severity = _LEVELS.get(level, logging.DEBUG)
-    if not line.strip("."):
+    if not line.strip("."):  # a progress bar
         return
-    if _captured is not None and severity == logging.ERROR:
-        _captured.append(line)
+    if _collecting is not None and severity >= logging.WARNING:
+        _collecting.add(severity, line)
     else:
         logger.log(severity, "%s", line)
 
@@ -37,12 +59,11 @@ def redirect() -> None:
 
 
 @contextmanager
-def captured_errors() -> Iterator[deque[str]]:
-    """Collects the lines that llama.cpp logs as errors, oldest first, instead of logging them."""
-    global _captured
-    lines: deque[str] = deque(maxlen=20)
-    _captured = lines
+def collected() -> Iterator[Complaints]:
+    """Collects warnings and errors instead of logging them; the caller knows what they mean."""
+    global _collecting
+    _collecting = complaints = Complaints()
     try:
-        yield lines
+        yield complaints
     finally:
-        _captured = None
+        _collecting = None

@@ -8,6 +8,8 @@ import llama_cpp
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError
 
+_GREEDY_BELOW = 1e-30  # logits divided by less may overflow a float
+
 
 class LlamaSampler:
     """The sampler chain of one sequence, with a random stream of its own."""
@@ -28,7 +30,7 @@ class LlamaSampler:
             biases = [llama_cpp.llama_logit_bias(token, float("-inf")) for token in ends]
             array = (llama_cpp.llama_logit_bias * len(biases))(*biases)
             self._add(llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(biases), array))
-        if params.temperature == 0:
+        if params.temperature < _GREEDY_BELOW:
             self._add(llama_cpp.llama_sampler_init_greedy())
             return
         if params.top_k > 0:

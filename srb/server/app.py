@@ -137,7 +137,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         response = _error_response(MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}"))
         response.headers["Allow"] = allowed
         return response
-    except (web.HTTPException, ConnectionError):
+    except (web.HTTPException, ConnectionError):  # from aiohttp itself, which knows what to do with them
         raise
     except Exception:
         fault = uuid.uuid4().hex

@@ -23,10 +23,19 @@ async def respond(
 ) -> web.StreamResponse:
     """Answers with a stream of JSON objects, and with a comment whenever nothing has come for PING_SECONDS.
 
-    The response begins at once. Raises `ConnectionError` when the reader is gone.
+    The response begins at once, and ends early when the reader is gone.
     """
     response = web.StreamResponse(headers=HEADERS | headers)
-    await response.prepare(request)
+    try:
+        await response.prepare(request)
+        await _write(response, batches)
+        await response.write_eof()
+    except ConnectionError:
+        pass  # nobody is there to be told
+    return response
+
+
+async def _write(response: web.StreamResponse, batches: AsyncIterator[Iterable[dict[str, Any]]]) -> None:
     while True:
         try:
             async with asyncio.timeout(PING_SECONDS):
@@ -34,12 +43,10 @@ async def respond(
         except TimeoutError:
             await response.write(b": ping\n\n")
         except StopAsyncIteration:
-            break
+            return
         else:
             # backslashreplace: half a surrogate pair, in a label say, goes back the way JSON brought it: as \\ud800.
             await response.write("".join(map(_event, objects)).encode(errors="backslashreplace"))
-    await response.write_eof()
-    return response
 
 
 def _event(data: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(*command: str, server: Server | None = None) -> str:
-    environ = os.environ | ({"SRB_URL": server.url} if server else {})
+    environ = os.environ | ({"SRB_PORT": str(server.address[1])} if server else {})
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -171,7 +171,7 @@ async def test_delete_ends_a_request_or_one_alternative(connect: Connect) -> Non
     assert (await client.delete(path)).status == 404
 
 
-async def test_a_client_that_goes_away_has_cancelled(connect: Connect) -> None:
+async def test_a_client_that_goes_away_has_cancelled(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     # A real decode takes its time, too, and lets other threads run meanwhile.
     client = await connect(backend := FakeBackend(n_cells=100_000, on_decode=lambda: time.sleep(0.001)))
     for _ in range(20):
@@ -181,6 +181,22 @@ async def test_a_client_that_goes_away_has_cancelled(connect: Connect) -> None:
     await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
     health = await (await client.get("/health")).json()
     assert (health["running"], health["waiting"]) == (0, 0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_an_alias_counts_unless_the_name_itself_is_there(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    fields = {
+        "prompt": "p",
+        "max_tokens": 3,
+        "n_predict": 5,
+        "stop_sequence": ["x"],
+        "stop": None,
+        "ban_eos_token": True,
+    }
+    events = await events_of(await client.post("/v1/completions", json=fields))
+    assert events[0]["max_tokens"] == 3
+    assert events[0]["ignored"] == ["n_predict"]
 
 
 async def test_pings_while_nothing_comes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
