@@ -152,16 +152,18 @@ def test_a_signal_lets_running_streams_end_with_their_terminal_events(
     start_server: Callable[..., Server], number: int
 ) -> None:
     server = start_server()
-    with (
-        post_raw(server, {"prompt": "Once", "n": 4, "max_tokens": 2000, "ignore_eos": True}) as running,
-        post_raw(server, {"prompt": "Once", "n": 2}) as waiting,
-    ):
-        text, rest = running.recv(4096), waiting.recv(4096)
+    with post_raw(server, {"prompt": "Once", "n": 4, "max_tokens": 2000, "ignore_eos": True}) as running:
+        text = b""
+        while b'"event": "start"' not in text:
+            text += running.recv(4096)
+        waiting = post_raw(server, {"prompt": "Once", "n": 2})
+        rest = waiting.recv(4096)
         server.process.send_signal(number)
         while chunk := running.recv(65536):
             text += chunk
-        while chunk := waiting.recv(65536):
-            rest += chunk
+        with waiting:
+            while chunk := waiting.recv(65536):
+                rest += chunk
     assert server.process.wait(30) == 0
     assert text.count(b'"stop_reason": "shutdown"') == 4
     assert text.count(b'"event": "done"') == 1
