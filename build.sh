@@ -95,12 +95,12 @@ check_python() {
 make_venv() {
     say "making .venv"
     "${PYTHON:-python3}" -m venv "$VENV"
-    mkdir "$VENV/tmp"
 }
 
 pip_install() {
     local constraints=(-c constraints.txt)
     case " $* " in *" --no-deps "*) constraints=() ;; esac
+    mkdir -p "$VENV/tmp"
     TMPDIR=$VENV/tmp "$VENV/bin/pip" install -q --disable-pip-version-check ${constraints[@]+"${constraints[@]}"} "$@"
 }
 
@@ -125,8 +125,8 @@ compile_wheel() {
         die "a C++ compiler is missing (${CXX:-c++}); on Debian and Ubuntu: apt install build-essential"
     say "compiling llama.cpp for this machine: llama-cpp-python $LLAMA_CPP_PYTHON, CMAKE_ARGS='${CMAKE_ARGS-}'"
     say "this takes 2 to 10 minutes on a CPU build, longer for a GPU, and is done once; the log is $log"
-    rm -rf "$out"
-    mkdir -p "$out"
+    rm -rf "$out" "$VENV/tmp"
+    mkdir -p "$out" "$VENV/tmp"
     # pip's own cache doesn't know CMAKE_ARGS: it would hand out a wheel made with others.
     # Job control gives the compilation a process group of its own, which can be stopped as a whole.
     set -m
