@@ -25,7 +25,7 @@ from srb.engine.events import (
 )
 from srb.engine.kv_cache import KVCache
 from srb.engine.request import CompletionRequest
-from srb.engine.scheduler import Plan, Scheduler, cells_for
+from srb.engine.scheduler import Plan, Scheduler
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import BackendError, InvalidRequestError, SrbError
 
@@ -108,7 +108,7 @@ class Engine:
             ) from None
         least = n_bytes // self._tokenizer.longest_piece
         if least > self._cache.n_cells:  # said without tokenizing, which takes seconds for megabytes
-            raise self._too_long(f"at least {least}")
+            raise self._scheduler.too_long(f"at least {least}")
         return self._tokenizer.tokenize(text)
 
     def add_request(self, request: CompletionRequest) -> None:
@@ -121,36 +121,12 @@ class Engine:
                     f"prompt has the token id {bad}; the model's ids go from 0 to {n_vocab - 1}",
                     param="prompt",
                 )
-        if request.count > self._backend.n_seqs:
-            raise InvalidRequestError(
-                f"prompts ({len(request.prompts)}) x n ({len(request.branches)}) is {request.count} alternatives; "
-                f"the limit is {self._backend.n_seqs} (--max-n)",
-                param="n",
-            )
-        if request.prompt_tokens > self._cache.n_cells:
-            raise self._too_long(str(request.prompt_tokens))
-        private = len(request.prompts) * sum(cells_for(params.max_tokens or 0) for params in request.branches)
-        if request.prompt_tokens + private > self._cache.n_cells:
-            raise InvalidRequestError(
-                f"max_tokens is too high: {request.prompt_tokens} cells for the prompt and {private} for what is to "
-                f"be generated (n = {request.count}) are more than the {self._cache.n_cells} of the context; "
-                "ask for fewer tokens or alternatives, or start with a larger --ctx-size",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
+        self._scheduler.check(request)
         active = ActiveRequest(request, self._clock())
         with self._lock:
             if self._failure:
                 raise self._failure
             self._mail.append(active)
-
-    def _too_long(self, n_tokens: str) -> InvalidRequestError:
-        return InvalidRequestError(
-            f"prompt has {n_tokens} tokens, more than the {self._cache.n_cells} cells of the context; "
-            "shorten the prompt or start with a larger --ctx-size",
-            param="prompt",
-            code="context_length_exceeded",
-        )
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
         """Ends a request, or the alternative `index` of it, at the next step. Does nothing if it has ended."""
@@ -225,14 +201,12 @@ class Engine:
 
     def _abort(self, active: ActiveRequest, index: int | None, reason: AbortReason) -> None:
         """Ends one sequence or all; one that is ended alone while the request waits stops right after its start."""
-        if index is not None and active.admitted is None:
-            active.early_aborts[index] = reason
-            if len(active.early_aborts) < active.request.count:
-                return
-            index = None
-        for seq in active.living:
-            if index is None or seq.index == index:
-                self._finish(seq, "abort", reason)
+        doomed = [seq for seq in active.living if index is None or seq.index == index]
+        if active.admitted is None and index is not None:
+            active.early_aborts |= {seq.index: reason for seq in doomed}
+            doomed = active.living if len(active.early_aborts) == active.request.count else []
+        for seq in doomed:
+            self._finish(seq, "abort", reason)
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()
@@ -288,7 +262,7 @@ class Engine:
                 self._backend.fork(holder.seq_id, seq.seq_id)
                 self._forks += 1
         prompt.forked = True
-        if all(prompt.forked for prompt in prompt.active.prompts):
+        if all(each.forked for each in prompt.active.prompts):
             prompt.active.evaluated = self._clock()
         self._release(prompt)
         return living

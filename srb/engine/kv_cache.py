@@ -12,6 +12,7 @@ class KVCache:
 
     def __init__(self, n_cells: int, n_seqs: int) -> None:
         self.n_cells = n_cells
+        self.n_seqs = n_seqs
         self.free_cells = n_cells
         self._leased: set[int] = set()
         self._free_seq_ids = list(range(n_seqs))  # a heap: the lowest is leased first

@@ -75,9 +75,13 @@ class SamplingParams:
                     f"stop strings must have 1 to {MAX_STOP_CHARS} characters, got {len(text)}", param="stop"
                 )
 
+    def with_seed(self) -> "SamplingParams":
+        """Itself, with a drawn seed where it is -1."""
+        return self if self.seed >= 0 else dataclasses.replace(self, seed=secrets.randbelow(MAX_SEED + 1))
+
     def alternatives(self, n: int) -> tuple["SamplingParams", ...]:
         """n copies with the seeds seed, seed + 1, ... (mod 2^32), from a drawn seed where it is -1."""
-        first = self.seed if self.seed >= 0 else secrets.randbelow(MAX_SEED + 1)
+        first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
 
 
@@ -86,7 +90,8 @@ class CompletionRequest:
     """One or more prompts, each continued once for every branch.
 
     prompts: the token ids of each prompt; `Engine.tokenize` makes them from text.
-    branches: the parameters of each alternative; `SamplingParams.alternatives` makes n of one kind.
+    branches: the parameters of each alternative; `SamplingParams.alternatives` makes n of one kind. A seed of -1 is
+        drawn here.
     id: unique among the requests of an engine.
 
     The alternative number k of prompt number p has the index p * len(branches) + k.
@@ -103,6 +108,7 @@ class CompletionRequest:
             raise InvalidRequestError("prompt must not be an empty list", param="prompt")
         if not all(self.prompts):
             raise InvalidRequestError("prompt must have at least one token", param="prompt")
+        object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
 
     @property
     def count(self) -> int:

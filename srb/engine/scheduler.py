@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch
 from srb.engine.kv_cache import KVCache
+from srb.engine.request import CompletionRequest
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.errors import InvalidRequestError
 
 
 @dataclass(slots=True)
@@ -33,6 +35,35 @@ class Scheduler:
         self._cache = cache
         self._n_batch = n_batch
         self._default_max_tokens = default_max_tokens
+
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if there could never be room for the request. May be called from any thread."""
+        if request.count > self._cache.n_seqs:
+            raise InvalidRequestError(
+                f"prompts ({len(request.prompts)}) x n ({len(request.branches)}) is {request.count} alternatives; "
+                f"the limit is {self._cache.n_seqs} (--max-n)",
+                param="n",
+            )
+        if request.prompt_tokens > self._cache.n_cells:
+            raise self.too_long(str(request.prompt_tokens))
+        generated = len(request.prompts) * sum(cells_for(params.max_tokens or 0) for params in request.branches)
+        if request.prompt_tokens + generated > self._cache.n_cells:
+            raise InvalidRequestError(
+                f"max_tokens is too high: {request.prompt_tokens} cells for the prompt and {generated} for what is to "
+                f"be generated (n = {request.count}) are more than the {self._cache.n_cells} of the context; "
+                "ask for fewer tokens or alternatives, or start with a larger --ctx-size",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+
+    def too_long(self, n_tokens: str) -> InvalidRequestError:
+        """The error for a prompt of so many tokens."""
+        return InvalidRequestError(
+            f"prompt has {n_tokens} tokens, more than the {self._cache.n_cells} cells of the context; "
+            "shorten the prompt or start with a larger --ctx-size",
+            param="prompt",
+            code="context_length_exceeded",
+        )
 
     def find(self, request_id: str) -> ActiveRequest | None:
         """The waiting or running request with this id."""

@@ -186,7 +186,7 @@ def _branches(fields: CompletionFields, limits: Limits) -> tuple[SamplingParams,
 
 def _override(params: SamplingParams, branch: BranchFields, k: int) -> SamplingParams:
     try:
-        return dataclasses.replace(params, **branch.given()).alternatives(1)[0]
+        return dataclasses.replace(params, **branch.given())
     except InvalidRequestError as error:
         raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
 

@@ -229,6 +229,7 @@ def test_alternatives_aborted_while_the_request_waits_stop_after_its_start() -> 
         engine.add_request(each)
     events = engine.step()
     engine.abort(second.id, 0)
+    engine.abort(second.id, 2)  # there is none
     engine.abort(third.id, 0)
     engine.abort(third.id, 1)  # that was all of it
     events += run(engine)

@@ -50,6 +50,12 @@ def test_a_seed_is_drawn_where_none_is_given() -> None:
     assert all(0 <= seed < 2**32 for seed in drawn)
 
 
+def test_a_request_draws_the_seeds_that_are_left_open() -> None:
+    branches = CompletionRequest(((1,),), (SamplingParams(), SamplingParams(seed=5))).branches
+    assert branches[0].seed >= 0
+    assert branches[1].seed == 5
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [({"prompts": ()}, "prompt"), ({"prompts": ((1,), ())}, "prompt"), ({"branches": ()}, "n")],
