@@ -132,9 +132,6 @@ class FakeBackend:
     def remove(self, seq_id: int) -> None:
         self.sequences[seq_id] = []
 
-    def clear(self) -> None:
-        assert not self.cells, "cleared while sequences held cells"
-
     def sampler(self, params: SamplingParams) -> FakeSampler:
         self.open_samplers += 1
         return FakeSampler(self, params)

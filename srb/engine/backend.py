@@ -102,9 +102,6 @@ class Backend(Protocol):
     def remove(self, seq_id: int) -> None:
         """Empties the sequence; cells that no other sequence shares become free."""
 
-    def clear(self) -> None:
-        """Empties all sequences, so that the next request finds the cache as the first one did."""
-
     def sampler(self, params: SamplingParams) -> Sampler:
         """A sampler with these parameters; their seed is drawn already. Raises `BackendError`."""
 

@@ -306,8 +306,6 @@ class Engine:
         if not active.living:
             self._scheduler.remove(active)
             self._events.append(self._done(active))
-            if not self._scheduler.running:
-                self._backend.clear()
 
     def _release(self, prompt: Prompt) -> None:
         """Gives back what finished sequences have leased. The only place that does."""

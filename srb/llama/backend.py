@@ -95,10 +95,6 @@ class LlamaBackend:
         if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
             raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
 
-    def clear(self) -> None:
-        """Empties all sequences."""
-        llama_cpp.llama_memory_clear(self._memory, False)
-
     def held(self) -> list[int]:
         """The seq_ids that hold a cell, by llama.cpp's own account."""
         return [

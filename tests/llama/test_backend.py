@@ -32,6 +32,15 @@ def test_the_same_seeds_give_the_same_texts_and_others_give_others(load: Load) -
     assert texts(run(engine, request("Once upon a time,", 8, seed=99, max_tokens=40))) != first
 
 
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+def test_what_ran_before_changes_nothing(load: Load, flash_attn: str) -> None:
+    engine = Engine(load(flash_attn=flash_attn))
+    first = texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40)))
+    for size in range(1, 5):
+        run(engine, request("p" * 37 * size, 1 + size, seed=size, max_tokens=10 * size))
+        assert texts(run(engine, request("Once upon a time,", 8, seed=7, max_tokens=40))) == first
+
+
 def test_a_forked_sequence_continues_as_if_it_had_evaluated_the_prompt_itself(load: Load) -> None:
     together = texts(run(Engine(load(flash_attn="on")), request("p" * 100, 4, seed=3, max_tokens=20, ignore_eos=True)))
     for k in range(4):
@@ -166,7 +175,7 @@ def test_what_llama_cpp_refuses_becomes_an_error_and_it_lives(load: Load) -> Non
     huge.add((1,) * 5000, 0, 0, logits=True)
     with pytest.raises(BackendError, match="a batch has 1 to"):
         backend.decode(huge, None)
-    backend.clear()
+    backend.remove(0)
     assert len(texts(run(engine, request(n=2, max_tokens=5, ignore_eos=True)))) == 2
 
 
