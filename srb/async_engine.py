@@ -167,9 +167,9 @@ class AsyncEngine:
         running = sum(stream.started for stream in self._streams.values())
         return Health(self._status, self._progress, running, len(self._streams) - running, self._stats)
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """The tokens of a prompt; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
-        return self._ready_engine().tokenize(text)
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        """The tokens of a text; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
+        return self._ready_engine().tokenize(text, is_prompt=is_prompt)
 
     async def submit(self, request: CompletionRequest) -> RequestStream:
         """Queues a request and returns its events.

@@ -10,6 +10,7 @@
     ├── UnavailableError       503  the model is loading or the server is shutting down; come back later
     │   └── EngineDeadError    503  the engine has failed for good
     └── BackendError           500  llama.cpp reported a fault
+        └── NoTokenError            the grammar and the settings of an alternative leave no token
 
 Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field
 it is about. The message says what was wrong, with the value and the limit, and what to do.
@@ -98,3 +99,10 @@ class BackendError(SrbError):
     """llama.cpp reported a fault while it evaluated or sampled."""
 
     code = "backend_error"
+
+
+class NoTokenError(BackendError):
+    """The grammar and the other settings of an alternative leave no token to go on with."""
+
+    type = "invalid_request_error"
+    code = "no_token"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch
 from srb.engine.request import SamplingParams
-from srb.errors import BackendError
+from srb.errors import BackendError, InvalidRequestError
 
 END = 256
 N_VOCAB = 257
@@ -39,7 +39,7 @@ class ByteTokenizer:
     n_vocab = N_VOCAB
     longest_piece = 1
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         return tuple(text.encode())
 
     def piece(self, token: int) -> bytes:
@@ -54,6 +54,17 @@ class Cell:
     """One KV position: the token there, told apart from another cell with the same token."""
 
     token: int
+
+
+@dataclass
+class FakeCompiled:
+    backend: "FakeBackend"
+    closed: bool = False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+        self.backend.open_compiled -= 1
 
 
 @dataclass
@@ -94,6 +105,7 @@ class FakeBackend:
         self.decodes = 0
         self.rows = 0
         self.open_samplers = 0
+        self.open_compiled = 0
         self.closed = False
 
     @property
@@ -132,7 +144,14 @@ class FakeBackend:
     def remove(self, seq_id: int) -> None:
         self.sequences[seq_id] = []
 
-    def sampler(self, params: SamplingParams) -> FakeSampler:
+    def compile(self, branches: tuple[SamplingParams, ...]) -> "FakeCompiled":
+        if any(params.grammar == "bad" for params in branches):
+            raise InvalidRequestError("grammar doesn't parse", param="grammar")
+        self.open_compiled += 1
+        return FakeCompiled(self)
+
+    def sampler(self, params: SamplingParams, compiled: "FakeCompiled", prompt: tuple[int, ...]) -> FakeSampler:
+        assert not compiled.closed
         self.open_samplers += 1
         return FakeSampler(self, params)
 

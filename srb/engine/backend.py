@@ -1,10 +1,10 @@
 """What the engine needs from a model runtime. `srb.llama` is one; the tests have another.
 
-A backend belongs to one thread. Only its `tokenizer` may be used from any.
+A backend belongs to one thread. Only its `tokenizer` and `compile` may be used from any.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from srb.engine.request import SamplingParams
 
@@ -50,14 +50,21 @@ class Tokenizer(Protocol):
     def longest_piece(self) -> int:
         """The length in bytes of the longest text that one token stands for."""
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """The tokens of a prompt: special tokens are parsed, and BOS is added where the model wants it."""
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it."""
 
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text: nothing for control tokens, not always valid UTF-8."""
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends the generation."""
+
+
+class Compiled(Protocol):
+    """What takes long to make for the samplers of a request, made once for all of them."""
+
+    def close(self) -> None:
+        """Frees it. Must be called once; the samplers live on."""
 
 
 class Sampler(Protocol):
@@ -102,8 +109,14 @@ class Backend(Protocol):
     def remove(self, seq_id: int) -> None:
         """Empties the sequence; cells that no other sequence shares become free."""
 
-    def sampler(self, params: SamplingParams) -> Sampler:
-        """A sampler with these parameters; their seed is drawn already. Raises `BackendError`."""
+    def compile(self, branches: tuple[SamplingParams, ...]) -> Compiled:
+        """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say."""
+
+    def sampler(self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...]) -> Sampler:
+        """A sampler that has seen the prompt; its parameters' seed is drawn already. Raises `BackendError`.
+
+        compiled: what `compile` made of these parameters.
+        """
 
     def close(self) -> None:
         """Frees everything."""

@@ -7,7 +7,7 @@ from that one row of logits. A sequence that finishes leaves in the same step, a
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from srb.engine.backend import Backend
@@ -38,7 +38,7 @@ class EngineStats:
 
     sequences, cells: leased now, of `max_sequences` and `max_cells`.
     prompt_tokens_evaluated, tokens_generated, forks, steps: counted since the start.
-    last_error: the message of the last fault of the backend.
+    last_error: the message of the last decode that failed.
     """
 
     sequences: int
@@ -92,8 +92,8 @@ class Engine:
 
     # From any thread
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """The tokens of a prompt; special tokens in it are parsed, and BOS is added where the model wants it.
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
 
         Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
         """
@@ -109,24 +109,31 @@ class Engine:
         least = n_bytes // self._tokenizer.longest_piece
         if least > self._cache.n_cells:  # said without tokenizing, which takes seconds for megabytes
             raise self._scheduler.too_long(f"at least {least}")
-        return self._tokenizer.tokenize(text)
+        return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
-        n_vocab = self._tokenizer.n_vocab
         for tokens in request.prompts:
-            if not (min(tokens) >= 0 and max(tokens) < n_vocab):
-                bad = next(token for token in tokens if not 0 <= token < n_vocab)
-                raise InvalidRequestError(
-                    f"prompt has the token id {bad}; the model's ids go from 0 to {n_vocab - 1}",
-                    param="prompt",
-                )
+            self._check_tokens("prompt", tokens)
+        for params in request.branches:
+            self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
         self._scheduler.check(request)
-        active = ActiveRequest(request, self._clock())
+        compiled = self._backend.compile(request.branches)
+        active = ActiveRequest(request, compiled, self._clock())
         with self._lock:
-            if self._failure:
-                raise self._failure
-            self._mail.append(active)
+            if not self._failure:
+                self._mail.append(active)
+                return
+        compiled.close()
+        raise self._failure
+
+    def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
+        n_vocab = self._tokenizer.n_vocab
+        if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
+            bad = next(token for token in tokens if not 0 <= token < n_vocab)
+            raise InvalidRequestError(
+                f"{param} has the token id {bad}; the model's ids go from 0 to {n_vocab - 1}", param=param
+            )
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
         """Ends a request, or the alternative `index` of it, at the next step. Does nothing if it has ended."""
@@ -269,17 +276,16 @@ class Engine:
 
     def _draw(self, seq: Sequence, row: int) -> None:
         """Draws the next token of a sequence from a row of logits, and sees what comes of it."""
-        request_id = seq.prompt.active.id
+        active = seq.prompt.active
         if seq.max_tokens == 0:
             self._finish(seq, "length", None)
             return
         try:
             if seq.sampler is None:
-                seq.sampler = self._backend.sampler(seq.params)
+                seq.sampler = self._backend.sampler(seq.params, active.compiled, seq.prompt.tokens)
             token = seq.sampler.sample(row)
         except BackendError as error:
-            self._last_error = error.message
-            self._events.append(ErrorEvent(request_id, seq.index, error))
+            self._events.append(ErrorEvent(active.id, seq.index, error))
             self._finish(seq, "error", None)
             return
         seq.last_token = token
@@ -289,7 +295,7 @@ class Engine:
             self._finish(seq, "stop", None)
             return
         if text := seq.text.push(self._tokenizer.piece(token)):
-            self._events.append(StreamEvent(request_id, seq.index, text))
+            self._events.append(StreamEvent(active.id, seq.index, text))
         if seq.text.matched:
             self._finish(seq, "stop", seq.text.matched)
         elif seq.length == seq.max_tokens:
@@ -304,6 +310,7 @@ class Engine:
         self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason))
         self._release(seq.prompt)
         if not active.living:
+            active.compiled.close()
             self._scheduler.remove(active)
             self._events.append(self._done(active))
 

@@ -15,15 +15,47 @@ MAX_SEED = 2**32 - 1
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1_000
 
+MAX_LOGIT_BIAS = 100.0
+MAX_DRY_BREAKERS = 32
+MAX_DRY_BREAKER_CHARS = 40
+MAX_GRAMMAR_CHARS = 100_000
+MAX_GRAMMAR_DEPTH = 100
+
+_COUNT = 2**31 - 1
+
 RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 100),
-    "top_k": (-1, 2**31 - 1),
+    "dynatemp_range": (0, 100),
+    "dynatemp_exponent": (0, 100),
+    "top_k": (-1, _COUNT),
     "top_p": (0, 1),
     "min_p": (0, 1),
-    "max_tokens": (-1, 2**31 - 1),
+    "typical_p": (0, 1),
+    "top_n_sigma": (-1, 100),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 1),
+    "repeat_penalty": (0.01, 100),
+    "repeat_last_n": (-1, _COUNT),
+    "presence_penalty": (-100, 100),
+    "frequency_penalty": (-100, 100),
+    "dry_multiplier": (0, 100),
+    "dry_base": (0, 100),
+    "dry_allowed_length": (0, _COUNT),
+    "dry_penalty_last_n": (-1, _COUNT),
+    "mirostat": (0, 2),
+    "mirostat_tau": (0, 100),
+    "mirostat_eta": (0, 1),
+    "adaptive_target": (-1, 1),
+    "adaptive_decay": (0, 0.99),
+    "min_keep": (0, _COUNT),
+    "min_tokens": (0, _COUNT),
+    "max_tokens": (-1, _COUNT),
     "seed": (-1, MAX_SEED),
 }
 """The lowest and the highest value of each number in `SamplingParams`, both allowed."""
+
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""llama-server's samplers that narrow or reshape the distribution, in its default order."""
 
 
 def new_request_id() -> str:
@@ -33,13 +65,30 @@ def new_request_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one alternative is drawn, and when it ends. The defaults are llama-server's.
+    """How one alternative is drawn, and when it ends. Names, defaults and meanings are llama-server's.
 
-    temperature: 0 always takes the likeliest token; higher is wilder.
+    temperature: 0 always takes the likeliest token; higher is wilder. dynatemp_range, dynatemp_exponent: let it
+        vary by that much with the entropy of the distribution.
     top_k: draw from the k likeliest tokens; 0 or -1: off.
     top_p: draw from the smallest set of tokens whose probabilities add up to p; 1: off.
     min_p: drop tokens less likely than min_p times the likeliest; 0: off.
+    typical_p: keep the tokens closest to the expected surprise, up to that probability; 1: off.
+    top_n_sigma: drop tokens whose logit is more than n standard deviations below the highest; 0 or less: off.
+    xtc_probability, xtc_threshold: with that probability, drop all but the least likely of the tokens above the
+        threshold; 0 or more than 0.5: off.
+    repeat_penalty, presence_penalty, frequency_penalty: make the last repeat_last_n tokens less likely, those of
+        the prompt too; 1, 0, 0: off. repeat_last_n -1: the whole context.
+    dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers: penalize what would
+        continue a repetition longer than allowed; multiplier 0: off.
+    mirostat: 1 or 2 keeps the surprise near mirostat_tau, learning at mirostat_eta, in place of all narrowing
+        samplers; 0: off.
+    adaptive_target, adaptive_decay: prefer tokens near that probability, adapting as it goes; negative: off.
+    logit_bias: pairs of a token id and what is added to its logit; -inf bans it.
+    samplers: the narrowing samplers to use, in order; others are off.
+    min_keep: the narrowing samplers leave at least that many tokens.
+    grammar: GBNF that the text must match, from its rule `root`.
     seed: of this alternative's own random stream; -1: drawn when the request is made.
+    min_tokens: no end-of-generation token before that many tokens.
     max_tokens: how many tokens may be generated. None: the engine's default, or less where the context
         has less room. -1: as many as the context has room for, shared between the alternatives.
         0: the prompt is evaluated and nothing is generated.
@@ -51,10 +100,35 @@ class SamplingParams:
     """
 
     temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    samplers: tuple[str, ...] = SAMPLERS
+    min_keep: int = 0
+    grammar: str | None = None
     seed: int = -1
+    min_tokens: int = 0
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -64,16 +138,23 @@ class SamplingParams:
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and low <= value <= high):
-                raise InvalidRequestError(f"{name} must be from {low:g} to {high:.10g}, got {value:.10g}", param=name)
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequestError(
-                f"stop takes at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", param="stop"
-            )
-        for text in self.stop:
-            if not 1 <= len(text) <= MAX_STOP_CHARS:
+                raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value}", param=name)
+        _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+        _check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
+        for name in self.samplers:
+            if name not in SAMPLERS or self.samplers.count(name) > 1:
                 raise InvalidRequestError(
-                    f"stop strings must have 1 to {MAX_STOP_CHARS} characters, got {len(text)}", param="stop"
+                    f"samplers are {', '.join(SAMPLERS)}, each at most once; got {name!r}", param="samplers"
                 )
+        for token, bias in self.logit_bias:
+            if not (-MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS or bias == -math.inf):
+                raise InvalidRequestError(
+                    f"logit_bias must be from {-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}, or false for a ban; "
+                    f"got {bias} for token {token}",
+                    param="logit_bias",
+                )
+        if self.grammar is not None:
+            _check_grammar(self.grammar)
 
     def with_seed(self) -> "SamplingParams":
         """Itself, with a drawn seed where it is -1."""
@@ -83,6 +164,30 @@ class SamplingParams:
         """n copies with the seeds seed, seed + 1, ... (mod 2^32), from a drawn seed where it is -1."""
         first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
+
+
+def _check_strings(name: str, strings: tuple[str, ...], most: int, longest: int) -> None:
+    if len(strings) > most:
+        raise InvalidRequestError(f"{name} takes at most {most} strings, got {len(strings)}", param=name)
+    for text in strings:
+        if not 1 <= len(text) <= longest:
+            raise InvalidRequestError(f"{name} takes strings of 1 to {longest} characters, got {len(text)}", param=name)
+
+
+def _check_grammar(grammar: str) -> None:
+    """Refuses what would overflow the stack of llama.cpp's recursive parser. If it parses is the backend's to say."""
+    if len(grammar) > MAX_GRAMMAR_CHARS:
+        raise InvalidRequestError(
+            f"grammar has {len(grammar)} characters; the limit is {MAX_GRAMMAR_CHARS}", param="grammar"
+        )
+    depth = deepest = 0
+    for char in grammar:  # quoted parentheses are counted, too: a grammar has far fewer than the limit
+        depth += (char == "(") - (char == ")")
+        deepest = max(deepest, depth)
+    if deepest > MAX_GRAMMAR_DEPTH:
+        raise InvalidRequestError(
+            f"grammar is nested {deepest} parentheses deep; the limit is {MAX_GRAMMAR_DEPTH}", param="grammar"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A request on its way through the engine: its prompts, and the sequences that continue them."""
 
-from srb.engine.backend import Sampler
+from srb.engine.backend import Compiled, Sampler
 from srb.engine.events import AbortReason, FinishReason
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.engine.text import StopStrings, TextState
@@ -9,8 +9,9 @@ from srb.engine.text import StopStrings, TextState
 class ActiveRequest:
     """A request that is waiting or running."""
 
-    def __init__(self, request: CompletionRequest, arrived: float) -> None:
+    def __init__(self, request: CompletionRequest, compiled: Compiled, arrived: float) -> None:
         self.request = request
+        self.compiled = compiled
         stops = {params.stop: StopStrings(params.stop) for params in request.branches if params.stop}
         self.prompts = [Prompt(self, number, tokens, stops) for number, tokens in enumerate(request.prompts)]
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits

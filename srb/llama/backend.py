@@ -14,7 +14,7 @@ from srb.engine.request import SamplingParams
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.model_file import find_model
-from srb.llama.sampler import LlamaSampler
+from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
@@ -52,6 +52,7 @@ class LlamaBackend:
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
         self.n_seqs = settings.max_n
         self.n_batch = settings.batch_size
+        self._candidates = Candidates(self._context, self.tokenizer.n_vocab)
         self._rows = _Rows(llama_cpp.llama_n_batch(self._context))
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -101,9 +102,14 @@ class LlamaBackend:
             seq_id for seq_id in range(self.n_seqs) if llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id) >= 0
         ]
 
-    def sampler(self, params: SamplingParams) -> LlamaSampler:
-        """A sampler chain with these parameters."""
-        return LlamaSampler(self._context, self.tokenizer.n_vocab, params, self.tokenizer.ends)
+    def compile(self, branches: tuple[SamplingParams, ...]) -> CompiledSampling:
+        """What the samplers of a request share. May be called from any thread. See `Backend.compile`."""
+        with self.tokenizer.in_use() as vocab:
+            return CompiledSampling(vocab, self.n_cells, branches)
+
+    def sampler(self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> LlamaSampler:
+        """A sampler chain with these parameters, that has seen the prompt."""
+        return LlamaSampler(self._candidates, self._context, self.tokenizer, params, compiled, prompt)
 
 
 class _Rows:

@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,8 +36,12 @@ class Complaints:
         return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
 
 
-# llama.cpp has one log callback per process, so this can't belong to an object.
-_collecting: Complaints | None = None
+# llama.cpp has one log callback per process, so this can't belong to an object. It logs in the thread that called it.
+class _Thread(threading.local):
+    collecting: Complaints | None = None
+
+
+_thread = _Thread()
 
 
 def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
@@ -44,8 +49,8 @@ def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     severity = _LEVELS.get(level, logging.DEBUG)
     if not line.strip("."):  # a progress bar
         return
-    if _collecting is not None and severity >= logging.WARNING:
-        _collecting.add(severity, line)
+    if _thread.collecting is not None and severity >= logging.WARNING:
+        _thread.collecting.add(severity, line)
     else:
         logger.log(severity, "%s", line)
 
@@ -60,10 +65,9 @@ def redirect() -> None:
 
 @contextmanager
 def collected() -> Iterator[Complaints]:
-    """Collects warnings and errors instead of logging them; the caller knows what they mean."""
-    global _collecting
-    _collecting = complaints = Complaints()
+    """Collects this thread's warnings and errors instead of logging them; the caller knows what they mean."""
+    _thread.collecting = complaints = Complaints()
     try:
         yield complaints
     finally:
-        _collecting = None
+        _thread.collecting = None

@@ -1,63 +1,298 @@
 """llama.cpp's samplers, chained as llama-server chains them."""
 
-from collections.abc import Iterable
+import ctypes
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import llama_cpp
+import numpy as np
 
 from srb.engine.request import SamplingParams
-from srb.errors import BackendError
+from srb.errors import BackendError, InvalidRequestError, NoTokenError
+from srb.llama import log
+from srb.llama.tokenizer import LlamaTokenizer
 
-_GREEDY_BELOW = 1e-30  # logits divided by less may overflow a float
+_SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
+_MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
+_BAN = float("-inf")
+
+
+class CompiledSampling:
+    """What takes long to make for the samplers of a request: grammars and DRY's sequence breakers.
+
+    It is made once and copied for each alternative. May be made in any thread. Raises `InvalidRequestError` for a
+    grammar that doesn't parse.
+    """
+
+    def __init__(self, vocab: int, n_cells: int, branches: Iterable[SamplingParams]) -> None:
+        self._samplers: dict[Any, Any] = {}
+        with ExitStack() as stack:
+
+            def keep(key: Any, make: Callable[..., Any], *arguments: Any) -> None:
+                if key and key not in self._samplers:
+                    self._samplers[key] = make(*arguments)
+                    stack.callback(llama_cpp.llama_sampler_free, self._samplers[key])
+
+            for params in branches:
+                keep(params.grammar, _grammar, vocab, params.grammar)
+                keep(_dry_key(params), _dry, vocab, n_cells, params)
+            self._exit = stack.pop_all()
+
+    def grammar(self, params: SamplingParams) -> Any:
+        """A copy of the grammar's sampler, at its beginning, or None."""
+        return self._copy(params.grammar)
+
+    def dry(self, params: SamplingParams) -> Any:
+        """A copy of the DRY sampler, with an empty history, or None where it is off."""
+        return self._copy(_dry_key(params))
+
+    def _copy(self, key: Any) -> Any:
+        return _checked(llama_cpp.llama_sampler_clone(self._samplers[key])) if key else None
+
+    def close(self) -> None:
+        """Frees it; the copies live on."""
+        self._exit.close()
+
+
+class Candidates:
+    """All tokens with their logits, as samplers take them. One is enough for a context: a sampler uses it up."""
+
+    def __init__(self, context: int, n_vocab: int) -> None:
+        self._context = context
+        self._ids = np.arange(n_vocab, dtype=np.int32)
+        self._rows = np.empty(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+        self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
+        self.array = llama_cpp.llama_token_data_array()
+
+    def fill(self, row: int) -> None:
+        """Sets them to the logits of this row of the last batch."""
+        logits = llama_cpp.llama_get_logits_ith(self._context, row)
+        if not logits:
+            raise BackendError(f"llama.cpp has no logits for row {row}")
+        self._rows["id"] = self._ids
+        self._rows["logit"] = np.ctypeslib.as_array(logits, (len(self._rows),))
+        self._rows["p"] = 0
+        self.array.data = self._data
+        self.array.size = len(self._rows)
+        self.array.selected = -1
+        self.array.sorted = False
+
+    @property
+    def selected(self) -> int:
+        """The token that a chain has chosen."""
+        return int(self.array.data[self.array.selected].id)
 
 
 class LlamaSampler:
-    """The sampler chain of one sequence, with a random stream of its own."""
+    """The sampler chain of one sequence, with a random stream of its own.
 
-    def __init__(self, context: int, n_vocab: int, params: SamplingParams, ends: Iterable[int]) -> None:
-        chain_params = llama_cpp.llama_sampler_chain_default_params()
-        chain_params.no_perf = True
+    The tokens of the prompt count for penalties, as in llama-server. A grammar is asked as llama-server asks it: the
+    chain draws, the grammar checks that one token, and only if it refuses, all tokens go through it before the chain.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        context: int,
+        tokenizer: LlamaTokenizer,
+        params: SamplingParams,
+        compiled: CompiledSampling,
+        prompt: tuple[int, ...],
+    ) -> None:
+        self._candidates = candidates
         self._context = context
-        self._chain: Any = _checked(llama_cpp.llama_sampler_chain_init(chain_params))
-        try:
-            self._fill(n_vocab, params, ends)
-        except BackendError:
-            self.close()
-            raise
+        self._n_vocab = tokenizer.n_vocab
+        self._n_cells: int = llama_cpp.llama_n_ctx(context)
+        self._drawn = 0
+        self._min_tokens = 0 if params.ignore_eos else params.min_tokens
+        with ExitStack() as stack:
+            chain_params = llama_cpp.llama_sampler_chain_default_params()
+            chain_params.no_perf = True
+            self._chain: Any = _checked(llama_cpp.llama_sampler_chain_init(chain_params))
+            stack.callback(llama_cpp.llama_sampler_free, self._chain)
+            self._fill(tokenizer, params, compiled, prompt)
+            self._grammar = compiled.grammar(params)
+            if self._grammar:
+                stack.callback(llama_cpp.llama_sampler_free, self._grammar)
+            self._exit = stack.pop_all()
 
-    def _fill(self, n_vocab: int, params: SamplingParams, ends: Iterable[int]) -> None:
+    def _fill(
+        self, tokenizer: LlamaTokenizer, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]
+    ) -> None:
+        if self._min_tokens:
+            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # the first, to be found again
+        biases = dict.fromkeys(tokenizer.suppressed, _BAN) | dict(params.logit_bias)
         if params.ignore_eos:
-            biases = [llama_cpp.llama_logit_bias(token, float("-inf")) for token in ends]
-            array = (llama_cpp.llama_logit_bias * len(biases))(*biases)
-            self._add(llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(biases), array))
-        if params.temperature < _GREEDY_BELOW:
-            self._add(llama_cpp.llama_sampler_init_greedy())
+            biases |= dict.fromkeys(tokenizer.ends, _BAN)
+        if biases:
+            self._add(self._bias(biases))
+        if params.mirostat:
+            self._add(llama_cpp.llama_sampler_init_temp(_temperature(params)))
+            self._add(self._mirostat(params))
             return
-        if params.top_k > 0:
-            self._add(llama_cpp.llama_sampler_init_top_k(params.top_k))
-        if params.top_p < 1:
-            self._add(llama_cpp.llama_sampler_init_top_p(params.top_p, 0))
-        if params.min_p > 0:
-            self._add(llama_cpp.llama_sampler_init_min_p(params.min_p, 0))
-        self._add(llama_cpp.llama_sampler_init_temp(params.temperature))
-        self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
+        for name in params.samplers:
+            sampler = self._narrowing(name, params, compiled)
+            if sampler is not None:
+                self._add(sampler)
+                if name in ("penalties", "dry"):
+                    last_n = params.repeat_last_n if name == "penalties" else params.dry_penalty_last_n
+                    for token in prompt[-_last_n(last_n, self._n_cells) :]:
+                        llama_cpp.llama_sampler_accept(sampler, token)
+        if params.adaptive_target >= 0:
+            self._add(
+                llama_cpp.llama_sampler_init_adaptive_p(
+                    params.adaptive_target, params.adaptive_decay, _fixed_seed(params.seed)
+                )
+            )
+        else:
+            self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
+
+    def _narrowing(self, name: str, params: SamplingParams, compiled: CompiledSampling) -> Any:
+        """The sampler of that name, or None where its parameters turn it off."""
+        keep = params.min_keep
+        makers: dict[str, tuple[bool, Callable[[], Any]]] = {
+            "penalties": (
+                params.repeat_last_n != 0
+                and (params.repeat_penalty, params.frequency_penalty, params.presence_penalty) != (1, 0, 0),
+                lambda: llama_cpp.llama_sampler_init_penalties(
+                    self._n_vocab,
+                    _last_n(params.repeat_last_n, self._n_cells),
+                    params.repeat_penalty,
+                    params.frequency_penalty,
+                    params.presence_penalty,
+                ),
+            ),
+            "dry": (_dry_key(params) is not None, lambda: compiled.dry(params)),
+            "top_n_sigma": (
+                params.top_n_sigma > 0,
+                lambda: llama_cpp.llama_sampler_init_top_n_sigma(params.top_n_sigma),
+            ),
+            "top_k": (params.top_k > 0, lambda: llama_cpp.llama_sampler_init_top_k(max(params.top_k, keep))),
+            "typ_p": (params.typical_p < 1, lambda: llama_cpp.llama_sampler_init_typical(params.typical_p, keep)),
+            "top_p": (params.top_p < 1, lambda: llama_cpp.llama_sampler_init_top_p(params.top_p, keep)),
+            "min_p": (params.min_p > 0, lambda: llama_cpp.llama_sampler_init_min_p(params.min_p, keep)),
+            "xtc": (
+                params.xtc_probability > 0,
+                lambda: llama_cpp.llama_sampler_init_xtc(
+                    params.xtc_probability, params.xtc_threshold, keep, _fixed_seed(params.seed)
+                ),
+            ),
+            "temperature": (
+                True,
+                lambda: llama_cpp.llama_sampler_init_temp_ext(
+                    _temperature(params), params.dynatemp_range, params.dynatemp_exponent
+                ),
+            ),
+        }
+        is_on, make = makers[name]
+        return make() if is_on else None
+
+    def _mirostat(self, params: SamplingParams) -> Any:
+        seed, tau, eta = _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta
+        if params.mirostat == 1:
+            return llama_cpp.llama_sampler_init_mirostat(self._n_vocab, seed, tau, eta, _MIROSTAT_M)
+        return llama_cpp.llama_sampler_init_mirostat_v2(seed, tau, eta)
+
+    def _bias(self, biases: dict[int, float]) -> Any:
+        pairs = [llama_cpp.llama_logit_bias(token, bias) for token, bias in biases.items()]
+        array = (llama_cpp.llama_logit_bias * len(pairs))(*pairs)
+        return llama_cpp.llama_sampler_init_logit_bias(self._n_vocab, len(pairs), array)
 
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, _checked(sampler))
 
     def sample(self, row: int) -> int:
-        """Draws from the logits of this row of the last batch."""
-        token: int = llama_cpp.llama_sampler_sample(self._chain, self._context, row)
+        """Draws from the logits of this row of the last batch. Raises `NoTokenError` if the grammar leaves none."""
+        if self._grammar:
+            token = self._sample_by_grammar(row)
+        else:
+            token = llama_cpp.llama_sampler_sample(self._chain, self._context, row)
+        self._drawn += 1
+        if self._drawn == self._min_tokens:
+            llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
         return token
+
+    def _sample_by_grammar(self, row: int) -> int:
+        token = self._apply(row)
+        if not self._fits(token):
+            token = self._apply(row, self._grammar)
+            if not self._fits(token):  # none does: accepting it would end the process
+                raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
+        llama_cpp.llama_sampler_accept(self._grammar, token)
+        llama_cpp.llama_sampler_accept(self._chain, token)
+        return token
+
+    def _apply(self, row: int, grammar: Any = None) -> int:
+        """The token that the chain chooses in this row, of those that the grammar allows, if there is one."""
+        self._candidates.fill(row)
+        array = ctypes.byref(self._candidates.array)
+        if grammar:
+            llama_cpp.llama_sampler_apply(grammar, array)
+        llama_cpp.llama_sampler_apply(self._chain, array)
+        return self._candidates.selected
+
+    def _fits(self, token: int) -> bool:
+        one = llama_cpp.llama_token_data(token, 1.0, 0.0)
+        alone = llama_cpp.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
+        llama_cpp.llama_sampler_apply(self._grammar, ctypes.byref(alone))
+        return bool(one.logit != _BAN)
 
     def close(self) -> None:
         """Frees the chain and the samplers in it."""
-        llama_cpp.llama_sampler_free(self._chain)
+        self._exit.close()
+
+
+def _temperature(params: SamplingParams) -> float:
+    return params.temperature if params.temperature >= _SMALLEST_TEMPERATURE else 0.0
 
 
 def _fixed_seed(seed: int) -> int:
     """The seed for C, where the largest one means "draw one": it gets the stream of another, far from its siblings'."""
     return seed ^ 0x8000_0000 if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed
+
+
+def _last_n(last_n: int, n_cells: int) -> int:
+    """A number of last tokens: -1 is the context, and no text is longer."""
+    return n_cells if last_n == -1 else min(last_n, n_cells)
+
+
+def _dry_key(params: SamplingParams) -> Any:
+    """What makes a DRY sampler different from others; None where it is off."""
+    if "dry" not in params.samplers or params.mirostat or params.dry_multiplier == 0 or params.dry_penalty_last_n == 0:
+        return None
+    return (
+        params.dry_multiplier,
+        params.dry_base,
+        params.dry_allowed_length,
+        params.dry_penalty_last_n,
+        params.dry_sequence_breakers,
+    )
+
+
+def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
+    texts = [text.encode(errors="replace") for text in params.dry_sequence_breakers]
+    return _checked(
+        llama_cpp.llama_sampler_init_dry(
+            vocab,
+            params.dry_multiplier,
+            params.dry_base,
+            params.dry_allowed_length,
+            _last_n(params.dry_penalty_last_n, n_cells),
+            (ctypes.c_char_p * len(texts))(*texts),
+            len(texts),
+        )
+    )
+
+
+def _grammar(vocab: int, grammar: str) -> Any:
+    if "\0" in grammar:
+        raise InvalidRequestError("grammar must not contain NUL", param="grammar")
+    with log.collected() as complaints:
+        sampler = llama_cpp.llama_sampler_init_grammar(vocab, grammar.encode(errors="replace"), b"root")
+    if not sampler:
+        raise InvalidRequestError(f"grammar doesn't parse: {complaints.reason}", param="grammar")
+    return sampler
 
 
 def _checked(sampler: Any) -> Any:

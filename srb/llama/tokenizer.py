@@ -30,6 +30,7 @@ class LlamaTokenizer:
         self._pieces = [b"" if is_control(vocab, token) else text for token, text in enumerate(texts)]
         self.longest_piece = max(1, *map(len, texts))
         self.ends = frozenset(token for token in tokens if is_end(vocab, token))
+        self.suppressed = _suppressed(vocab)
         self._users = 0
         self._closed = False
         self._changed = threading.Condition()  # guards the two
@@ -48,17 +49,21 @@ class LlamaTokenizer:
         """The bytes that a generated token adds to the text; nothing for control tokens."""
         return self._pieces[token]
 
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """The tokens of a prompt. Raises `InvalidRequestError` if this machine can't tokenize so long a text."""
-        with self._in_use():
-            return self._tokenize(text) if len(text) <= _OWN_STACK_CHARS else self._tokenize_long(text)
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        """The tokens of a text. Raises `InvalidRequestError` if this machine can't tokenize so long a one."""
+        with self.in_use():
+            if len(text) <= _OWN_STACK_CHARS:
+                return self._tokenize(text, is_prompt)
+            return self._tokenize_long(text, is_prompt)
 
-    def _tokenize_long(self, text: str) -> tuple[int, ...]:
+    def _tokenize_long(self, text: str, is_prompt: bool) -> tuple[int, ...]:
         result: list[tuple[int, ...]] = []
         with _stack_size_lock:
             stack = _STACK_BYTES + _STACK_BYTES_PER_CHAR * len(text)
             previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
-            thread = threading.Thread(target=lambda: result.append(self._tokenize(text)), name="srb-tokenizer")
+            thread = threading.Thread(
+                target=lambda: result.append(self._tokenize(text, is_prompt)), name="srb-tokenizer"
+            )
             try:
                 thread.start()
             except RuntimeError as error:
@@ -74,24 +79,25 @@ class LlamaTokenizer:
         return result[0]
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[int]:
+        """The vocabulary, which isn't freed meanwhile. Raises `UnavailableError` if it is already."""
         with self._changed:
             if self._closed:
                 raise UnavailableError("the model is no longer loaded")
             self._users += 1
         try:
-            yield
+            yield self._vocab
         finally:
             with self._changed:
                 self._users -= 1
                 self._changed.notify_all()
 
-    def _tokenize(self, text: str) -> tuple[int, ...]:
+    def _tokenize(self, text: str, is_prompt: bool) -> tuple[int, ...]:
         data = text.encode()
         size = len(data) + 8  # a token stands for a byte at least; the rest is for BOS, EOS and a space prefix
         while True:
             tokens = (ctypes.c_int32 * size)()
-            n: int = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, size, True, True)
+            n: int = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, size, is_prompt, True)
             if n >= 0:
                 return tuple(tokens[:n])
             if n == -(2**31):
@@ -105,6 +111,13 @@ def _read_piece(vocab: int, token: int, buffer: "ctypes.Array[ctypes.c_char]") -
         if n >= 0:
             return buffer.raw[:n]
         buffer = ctypes.create_string_buffer(-n)
+
+
+def _suppressed(vocab: int) -> list[int]:
+    """The tokens that the model file says are never to be drawn."""
+    n = ctypes.c_int32()
+    tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(n))
+    return [tokens[i] for i in range(n.value)]
 
 
 # threading.stack_size() is one setting for the whole process.

@@ -12,7 +12,8 @@ from srb.errors import InvalidRequestError, SrbError
 
 def assert_idle(engine: Engine, backend: FakeBackend) -> None:
     stats = engine.stats()
-    assert (stats.sequences, stats.cells, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
+    assert (stats.sequences, stats.cells, backend.cells) == (0, 0, 0)
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
 
 
 def test_the_events_of_a_request() -> None:

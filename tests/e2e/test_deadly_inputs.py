@@ -1,0 +1,69 @@
+"""Inputs that end a process if llama.cpp sees them: each is refused, or survived, and the next request is served."""
+
+from typing import Any
+
+import pytest
+from e2e.conftest import Server
+
+pytestmark = pytest.mark.e2e
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "a nested grammar": {"grammar": "root ::= " + "(" * 45_000 + '"a"' + ")" * 45_000},
+    "a malformed grammar": {"grammar": "root ::= ("},
+    "a grammar without end": {"grammar": "root ::= root"},
+    "a token id out of range": {"prompt": [49_152]},
+    "a negative token id": {"prompt": [-1]},
+    "a bias out of range": {"logit_bias": [[49_152, 1]]},
+    "a huge bias": {"logit_bias": {"5": 1e39}},
+    "too many sequences": {"n": 33},
+    "a huge n": {"n": 2**40},
+    "a huge max_tokens": {"max_tokens": 2**40},
+    "huge repeat_last_n": {"repeat_last_n": 2**40, "repeat_penalty": 1.1},
+    "huge dry_penalty_last_n": {"dry_penalty_last_n": 2**40, "dry_multiplier": 1},
+    "an infinite temperature": {"temperature": "inf"},
+    "a repeat penalty of 0": {"repeat_penalty": 0},
+    "a schema that fills the memory": {"json_schema": {"type": "string", "maxLength": 10**9}},
+    "a pattern that fills the memory": {"json_schema": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"}},
+    "a long prompt": {"prompt": "word " * 10_000},
+}
+
+SURVIVED: dict[str, dict[str, Any]] = {
+    "a grammar that refuses every token": {"grammar": "root ::= [^\\x00-\\U0010FFFF]"},
+    "an end that the grammar doesn't allow": {"grammar": 'root ::= "x" root', "ban_eos_token": False},
+    "a grammar at its end that may not end": {"grammar": 'root ::= "x"', "ignore_eos": True},
+    "all that the grammar allows is banned": {"grammar": 'root ::= "x"', "banned_tokens": ["x"]},
+    "a long run of one character": {"prompt": "a" * 20_000},
+    "the largest repeat_last_n": {"repeat_last_n": 2**31 - 1, "repeat_penalty": 1.1},
+    "the largest dry_penalty_last_n": {"dry_penalty_last_n": 2**31 - 1, "dry_multiplier": 1},
+    "the largest top_k and min_keep": {"top_k": 2**31 - 1, "min_keep": 2**31 - 1},
+    "the smallest temperature": {"temperature": 5e-324},
+    "all off": {"samplers": []},
+    "mirostat at its limits": {"mirostat": 1, "mirostat_tau": 0, "mirostat_eta": 1},
+    "everything at once": {
+        "mirostat": 0,
+        "xtc_probability": 1,
+        "xtc_threshold": 0,
+        "typical_p": 0,
+        "top_n_sigma": 0.0001,
+        "dynatemp_range": 100,
+        "dynatemp_exponent": 100,
+        "adaptive_target": 1,
+        "min_p": 1,
+        "top_p": 0,
+        "top_k": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(server: Server, what: str) -> None:
+    status, answer = server.request("/v1/completions", {"prompt": "Once", "n": 2, "max_tokens": 3} | REFUSED[what])
+    assert status == 400, answer
+    assert len(server.texts(n=2, max_tokens=2)) == 2
+
+
+@pytest.mark.parametrize("what", SURVIVED)
+def test_survived(server: Server, what: str) -> None:
+    events = server.events(**{"prompt": "Once", "n": 2, "max_tokens": 3} | SURVIVED[what])
+    assert events[-1]["event"] == "done"
+    assert len(server.texts(n=2, max_tokens=2)) == 2

@@ -1,0 +1,119 @@
+"""Grammars: what they allow, what they cost, and what would end the process."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driver import check_order, request, run, stops, texts
+
+from srb.engine.engine import Engine
+from srb.engine.events import ErrorEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError
+from srb.llama import LlamaBackend
+from srb.llama.grammar import grammar_of_schema
+
+pytestmark = pytest.mark.llama
+
+Load = Callable[..., LlamaBackend]
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 5])
+def test_a_schema_makes_every_alternative_valid(load: Load, temperature: float) -> None:
+    grammar = grammar_of_schema(PERSON)
+    events = run(Engine(load()), request("p", 8, grammar=grammar, temperature=temperature, max_tokens=100))
+    assert {stop.finish_reason for stop in stops(events).values()} == {"stop"}
+    for text in texts(events).values():
+        person = json.loads(text)
+        assert set(person) == {"name", "age"}
+        assert isinstance(person["name"], str)
+        assert isinstance(person["age"], int)
+
+
+def test_a_list_grammar(load: Load) -> None:
+    grammar = 'root ::= ("- " [a-z]{1,5} "\\n"){3}'
+    events = run(Engine(load()), request("p", 8, grammar=grammar, temperature=3))
+    for text in texts(events).values():
+        assert re.fullmatch(r"(- [a-z]{1,5}\n){3}", text)
+
+
+def test_a_grammar_that_leaves_no_token_ends_its_alternative_alone(load: Load) -> None:
+    stuck = SamplingParams(grammar='root ::= "x"', ignore_eos=True, seed=0)
+    free = SamplingParams(seed=0, ignore_eos=True, max_tokens=10)
+    engine = Engine(backend := load())
+    events = run(engine, each := CompletionRequest(((1,),), (free, stuck, free)))
+    check_order(events, each)
+    assert [event.index for event in events if isinstance(event, ErrorEvent)] == [1]
+    assert [stops(events)[k].finish_reason for k in range(3)] == ["length", "error", "length"]
+    assert texts(events)[1] == "x"
+    assert backend.held() == []
+
+
+def test_a_banned_token_does_not_get_past_a_grammar(load: Load) -> None:
+    engine = Engine(load())
+    events = run(engine, request(grammar='root ::= "x"', logit_bias=((ord("x"), float("-inf")),)))
+    assert stops(events)[0].finish_reason == "error"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ("root ::= (", "doesn't parse"),
+        ('foo ::= "x"', "does not contain a 'root' symbol"),
+        ('root ::= root "a"', "left recursion"),
+        ("root ::= missing", "doesn't parse"),
+        ('root ::= "a"{100000}', "doesn't parse"),
+        ('root ::= "a" \0', "NUL"),
+        ("root ::= " + "(" * 40_000 + '"a"' + ")" * 40_000, "nested 40000 parentheses deep; the limit is 100"),
+        ("x" * 100_001, "the limit is 100000"),
+    ],
+)
+def test_a_bad_grammar_is_refused_with_the_reason(load: Load, grammar: str, message: str) -> None:
+    engine = Engine(load())
+    with pytest.raises(InvalidRequestError, match=re.escape(message)) as caught:
+        engine.add_request(request(grammar=grammar))
+    assert caught.value.param == "grammar"
+    assert not engine.has_work
+
+
+def test_deep_and_long_grammars_within_the_limits_work(load: Load) -> None:
+    engine = Engine(load())
+    for grammar in (
+        "root ::= " + "(" * 99 + '"a"' + ")" * 99,
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"',
+    ):
+        assert texts(run(engine, request(grammar=grammar)))[0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (5, "must be an object"),
+        ({"type": "nope"}, "can't be turned into a grammar"),
+        ({"$ref": "https://example.org/schema.json"}, "can't be turned into a grammar"),
+        ({"type": "string", "maxLength": 10**9}, "repeats more than 2000 times"),
+        ({"type": "string", "pattern": "^((a{100}){100}){100}$"}, "repeats more than 2000 times"),
+        ({"items": [{"maxItems": float("inf")}]}, "repeats more than 2000 times"),
+        ({"enum": ["x" * 100_000]}, "the limit is 100000"),
+    ],
+)
+def test_a_bad_schema_is_refused_with_the_reason(schema: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        grammar_of_schema(schema)
+    assert caught.value.param == "json_schema"
+
+
+def test_a_schema_nested_too_deeply() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(2_000):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(InvalidRequestError):
+        grammar_of_schema(schema)

@@ -1,0 +1,212 @@
+"""Each sampler's distribution over 20,000 draws from one row of logits, against an independent numpy reference.
+
+The seeds are fixed, so a test passes always or never.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from driver import request, run, stops, texts
+from tiny_model import EOS, N_VOCAB
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.request import SamplingParams
+from srb.llama import LlamaBackend
+
+pytestmark = pytest.mark.llama
+
+DRAWS = 20_000
+PROMPT = b"the cat and the dog and the cat"
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Row:
+    """One row of logits in a context, and samplers on it."""
+
+    def __init__(self, backend: LlamaBackend) -> None:
+        self.backend = backend
+        batch = Batch()
+        self.row = batch.add(tuple(PROMPT), 0, 0, logits=True)
+        backend.decode(batch, None)
+        pointer = llama_cpp.llama_get_logits_ith(backend._context, self.row)
+        self.logits: Floats = np.ctypeslib.as_array(pointer, (N_VOCAB,)).astype(np.float64)
+
+    def draw(self, n: int = DRAWS, *, fresh: bool = False, **params: Any) -> Counter[int]:
+        """The tokens of n draws: of one sampler, or the first ones of n samplers with seeds of their own."""
+        result: Counter[int] = Counter()
+        compiled = self.backend.compile((SamplingParams(**params),))
+        for seed in range(n if fresh else 1):
+            sampler = self.backend.sampler(SamplingParams(seed=seed, **params), compiled, tuple(PROMPT))
+            result.update(sampler.sample(self.row) for _ in range(1 if fresh else n))
+            sampler.close()
+        compiled.close()
+        return result
+
+
+@pytest.fixture
+def row(load: Callable[..., LlamaBackend]) -> Row:
+    return Row(load())
+
+
+def softmax(logits: Floats) -> Floats:
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())
+
+
+def kept(logits: Floats, keep: Any) -> Floats:
+    """The logits with all but some tokens ruled out."""
+    result = np.full_like(logits, -np.inf)
+    result[keep] = logits[keep]
+    return result
+
+
+def top_p(logits: Floats, p: float) -> Floats:
+    order = np.argsort(-logits)
+    n = int(np.searchsorted(np.cumsum(softmax(logits)[order]), p)) + 1
+    return kept(logits, order[:n])
+
+
+def typical(logits: Floats, p: float) -> Floats:
+    probabilities = softmax(logits)
+    surprise = -np.log(probabilities)
+    order = np.argsort(np.abs(surprise - (probabilities * surprise).sum()))
+    n = int(np.searchsorted(np.cumsum(probabilities[order]), p, side="right")) + 1
+    return kept(logits, order[:n])
+
+
+def penalized(logits: Floats, last: bytes, repeat: float, frequency: float, presence: float) -> Floats:
+    result = logits.copy()
+    for token, count in Counter(last).items():
+        result[token] = result[token] * repeat if result[token] <= 0 else result[token] / repeat
+        result[token] -= count * frequency + presence
+    return result
+
+
+def assert_agrees(drawn: Counter[int], expected: Floats) -> None:
+    """A chi-square test; rare tokens are put together. Fails once in a million for a true match."""
+    n = sum(drawn.values())
+    assert all(expected[token] > 0 for token in drawn), "a token was drawn that the reference rules out"
+    counts, wanted = np.zeros(len(expected)), expected * n
+    for token, count in drawn.items():
+        counts[token] = count
+    rare = wanted < 10
+    observed = [*counts[~rare], counts[rare].sum()]
+    wanted_bins = [*wanted[~rare], wanted[rare].sum()]
+    bins = [(seen, should) for seen, should in zip(observed, wanted_bins, strict=True) if should > 0]
+    chi2 = sum((seen - should) ** 2 / should for seen, should in bins)
+    df = len(bins) - 1
+    if df == 0:
+        return
+    # Wilson and Hilferty's normal approximation of the chi-square distribution (PNAS 17, 1931).
+    z = ((chi2 / df) ** (1 / 3) - (1 - 2 / (9 * df))) / math.sqrt(2 / (9 * df))
+    assert z < 4.75, f"chi2 {chi2:.1f} with {df} degrees of freedom"
+
+
+ONLY: dict[str, Any] = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 1}
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1, 2.5])
+def test_temperature(row: Row, temperature: float) -> None:
+    assert_agrees(row.draw(**ONLY | {"temperature": temperature}), softmax(row.logits / temperature))
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_top_k(row: Row, k: int) -> None:
+    assert_agrees(row.draw(**ONLY | {"top_k": k}), softmax(kept(row.logits, np.argsort(-row.logits)[:k])))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_top_p(row: Row, p: float) -> None:
+    assert_agrees(row.draw(**ONLY | {"top_p": p}), softmax(top_p(row.logits, p)))
+
+
+@pytest.mark.parametrize("p", [0.02, 0.3])
+def test_min_p(row: Row, p: float) -> None:
+    probabilities = softmax(row.logits)
+    assert_agrees(row.draw(**ONLY | {"min_p": p}), softmax(kept(row.logits, probabilities >= p * probabilities.max())))
+
+
+@pytest.mark.parametrize("p", [0.3, 0.8])
+def test_typical_p(row: Row, p: float) -> None:
+    assert_agrees(row.draw(**ONLY | {"typical_p": p}), softmax(typical(row.logits, p)))
+
+
+@pytest.mark.parametrize("n", [0.5, 1.5])
+def test_top_n_sigma(row: Row, n: float) -> None:
+    keep = row.logits >= row.logits.max() - n * row.logits.std()
+    assert_agrees(row.draw(**ONLY | {"top_n_sigma": n}), softmax(kept(row.logits, keep)))
+
+
+def test_xtc(row: Row) -> None:
+    threshold, probability = 0.02, 0.4
+    probabilities = softmax(row.logits)
+    above = [token for token in np.argsort(-row.logits) if probabilities[token] >= threshold]
+    assert len(above) > 2
+    without = softmax(kept(row.logits, [t for t in range(N_VOCAB) if t not in above[:-1]]))
+    drawn = row.draw(**ONLY | {"xtc_probability": probability, "xtc_threshold": threshold}, fresh=True)
+    assert_agrees(drawn, probability * without + (1 - probability) * probabilities)
+
+
+@pytest.mark.parametrize(("repeat", "frequency", "presence"), [(1.5, 0, 0), (1, 0.4, 0), (1, 0, 0.9), (1.2, 0.3, 0.5)])
+@pytest.mark.parametrize("last_n", [-1, 8])
+def test_penalties_count_the_prompts_tokens(
+    row: Row, last_n: int, repeat: float, frequency: float, presence: float
+) -> None:
+    last = PROMPT if last_n == -1 else PROMPT[-last_n:]
+    names = {"repeat_penalty": repeat, "frequency_penalty": frequency, "presence_penalty": presence}
+    drawn = row.draw(**ONLY | names, repeat_last_n=last_n, fresh=True)
+    assert_agrees(drawn, softmax(penalized(row.logits, last, repeat, frequency, presence)))
+
+
+def test_logit_bias(row: Row) -> None:
+    likeliest = [int(token) for token in np.argsort(-row.logits)[:3]]
+    biased = row.logits.copy()
+    biased[likeliest[0]], biased[likeliest[1]] = -np.inf, biased[likeliest[1]] - 2
+    drawn = row.draw(**ONLY, logit_bias=((likeliest[0], -math.inf), (likeliest[1], -2.0)))
+    assert_agrees(drawn, softmax(biased))
+
+
+def test_the_default_chain_and_another_order(row: Row) -> None:
+    narrowed = top_p(kept(row.logits, np.argsort(-row.logits)[:40]), 0.95)
+    probabilities = softmax(narrowed)
+    narrowed = kept(narrowed, probabilities >= 0.05 * probabilities.max())
+    assert_agrees(row.draw(), softmax(narrowed / 0.8))
+    hot_first = softmax(top_p(row.logits / 3, 0.6))
+    assert_agrees(row.draw(temperature=3, top_p=0.6, samplers=("temperature", "top_p")), hot_first)
+
+
+def test_min_keep(row: Row) -> None:
+    assert len(row.draw(**ONLY | {"top_p": 0.0001, "temperature": 5}, min_keep=7)) == 7
+
+
+def test_samplers_that_adapt_draw_from_all_tokens_and_differ_from_plain_ones(row: Row) -> None:
+    plain = row.draw(2_000, **ONLY)
+    for params in ({"mirostat": 1}, {"mirostat": 2}, {"adaptive_target": 0.05}):
+        drawn = row.draw(2_000, **ONLY | params)
+        assert drawn != plain
+        assert len(drawn) > 3
+
+
+def test_dry_breaks_a_repetition(load: Callable[..., LlamaBackend]) -> None:
+    engine = Engine(load())
+    text = "abcabcabcabcabcabc"
+    biases = ((97, 30.0), (98, 29.0), (99, 28.0))
+    loop: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "ignore_eos": True, "logit_bias": biases}
+    assert texts(run(engine, request(text, 1, **loop)))[0] == "a" * 12
+    dry = texts(run(engine, request(text, 1, dry_multiplier=10, **loop)))[0]
+    assert "aaaa" not in dry
+
+
+def test_min_tokens_holds_the_end_back(load: Callable[..., LlamaBackend]) -> None:
+    engine = Engine(load())
+    eager: dict[str, Any] = {"temperature": 0, "logit_bias": ((EOS, 100.0),), "max_tokens": 20}
+    assert stops(run(engine, request(**eager)))[0].length == 1
+    assert stops(run(engine, request(min_tokens=5, **eager)))[0].length == 6
+    assert stops(run(engine, request(min_tokens=5, ignore_eos=True, **eager)))[0].length == 20

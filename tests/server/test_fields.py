@@ -1,0 +1,167 @@
+"""Request bodies as `SamplingParams`, in every notation that clients use."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from srb.engine.request import SAMPLERS, SamplingParams
+from srb.errors import InvalidRequestError
+from srb.server.fields import Limits, parse
+
+LIMITS = Limits("fake", n=1, max_n=8)
+
+
+def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    return (0, *text.encode()) if is_prompt else tuple(text.encode())
+
+
+def params(**fields: Any) -> SamplingParams:
+    request, ignored = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
+    assert ignored == []
+    return request.branches[0]
+
+
+def ignored(**fields: Any) -> list[str]:
+    return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize)[1]
+
+
+def test_nothing_said_means_llama_servers_defaults() -> None:
+    assert params() == SamplingParams(seed=0)
+    everything = {name: None for name in SamplingParams.__dataclass_fields__ if name != "label"}
+    assert params(**everything | {"seed": 0}) == SamplingParams(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name", "value"),
+    [
+        ("n_predict", "max_tokens", 5),
+        ("max_length", "max_tokens", 5),
+        ("max_new_tokens", "max_tokens", 5),
+        ("sampler_seed", "seed", 5),
+        ("repetition_penalty", "repeat_penalty", 1.5),
+        ("rep_pen", "repeat_penalty", 1.5),
+        ("rep_pen_range", "repeat_last_n", 5),
+        ("mirostat_mode", "mirostat", 2),
+        ("ban_eos_token", "ignore_eos", True),
+        ("nsigma", "top_n_sigma", 1.5),
+        ("typ_p", "typical_p", 0.5),
+        ("grammar_string", "grammar", 'root ::= "x"'),
+    ],
+)
+def test_other_servers_names(alias: str, name: str, value: Any) -> None:
+    assert (
+        getattr(parse(json.dumps({"prompt": "p", alias: value}).encode(), LIMITS, tokenize)[0].branches[0], name)
+        == value
+    )
+    assert ignored(**{name: value, alias: value}) == [alias]
+
+
+def test_numbers_as_strings() -> None:
+    assert params(temperature="0.5", top_k="7", mirostat="2") == SamplingParams(
+        seed=0, temperature=0.5, top_k=7, mirostat=2
+    )
+
+
+@pytest.mark.parametrize("breakers", [["\n", "x"], '["\\n", "x"]', "\n,x"])
+def test_dry_breakers_as_a_list_as_json_and_with_commas(breakers: Any) -> None:
+    assert params(dry_sequence_breakers=breakers).dry_sequence_breakers == ("\n", "x")
+
+
+@pytest.mark.parametrize(
+    ("bias", "expected"),
+    [
+        ({"5": 1.5, "ab": -2, "c": False}, {5: 1.5, 97: -2, 98: -2, 99: -math.inf}),
+        ([[5, 1.5], ["ab", "-2"], [99, False]], {5: 1.5, 97: -2, 98: -2, 99: -math.inf}),
+        ({}, {}),
+        ([], {}),
+    ],
+)
+def test_logit_bias_as_an_object_and_as_pairs(bias: Any, expected: dict[int, float]) -> None:
+    assert dict(params(logit_bias=bias).logit_bias) == expected
+
+
+def test_banned_tokens_as_ids_and_as_text() -> None:
+    assert dict(params(banned_tokens=[5, "ab"], logit_bias={"6": 1}).logit_bias) == {
+        6: 1,
+        5: -math.inf,
+        97: -math.inf,
+        98: -math.inf,
+    }
+
+
+def test_the_order_of_samplers_and_unknown_ones() -> None:
+    assert params(samplers=["temp", "typical_p", "top_k"]).samplers == ("temperature", "typ_p", "top_k")
+    assert params(samplers=SAMPLERS).samplers == SAMPLERS
+    assert ignored(samplers=["top_k", "tfs_z"]) == ["samplers.tfs_z"]
+
+
+def test_fields_without_effect_are_named() -> None:
+    assert ignored(tfs_z=1, top_a=0, branches=[{"top_a": 1}], user="me") == [
+        "tfs_z",
+        "top_a",
+        "user",
+        "branches[0].top_a",
+    ]
+
+
+def test_a_schema_in_three_notations() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    grammar = params(json_schema=schema).grammar
+    assert grammar is not None
+    assert '"\\"a\\""' in grammar
+    assert params(response_format={"type": "json_schema", "json_schema": {"schema": schema}}).grammar == grammar
+    assert params(response_format={"type": "json_object", "schema": schema}).grammar == grammar
+    assert params(response_format={"type": "json_object"}).grammar
+    assert params(response_format={"type": "text"}).grammar is None
+    assert params(grammar="").grammar is None
+
+
+def test_each_branch_may_have_its_own() -> None:
+    body = {
+        "prompt": "p",
+        "top_k": 5,
+        "branches": [{"grammar": 'root ::= "x"'}, {"mirostat": 2, "seed": 9}, {"logit_bias": {"7": 1}}],
+    }
+    first, second, third = parse(json.dumps(body).encode(), LIMITS, tokenize)[0].branches
+    assert (first.grammar, second.grammar) == ('root ::= "x"', None)
+    assert (second.mirostat, second.seed, third.mirostat) == (2, 9, 0)
+    assert third.logit_bias == ((7, 1.0),)
+    assert (first.top_k, second.top_k, third.top_k) == (5, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"logit_bias": 5}, "logit_bias", "got 5"),
+        ({"logit_bias": [[1]]}, "logit_bias", "pairs"),
+        ({"logit_bias": [[1, True]]}, "logit_bias", "a number or false"),
+        ({"logit_bias": {"a": "much"}}, "logit_bias", "a number or false"),
+        ({"logit_bias": {"a": "nan"}}, "logit_bias", "from -100 to 100"),
+        ({"logit_bias": {"a": 101}}, "logit_bias", "from -100 to 100"),
+        ({"logit_bias": {"": 1}}, "logit_bias", "token ids and strings"),
+        ({"logit_bias": [[i, 1] for i in range(10_001)]}, "logit_bias", "10000 tokens"),
+        ({"banned_tokens": [1.5]}, "banned_tokens", "1.5"),
+        ({"samplers": 5}, "samplers", "list"),
+        ({"dry_sequence_breakers": ["x" * 41]}, "dry_sequence_breakers", "1 to 40 characters"),
+        ({"dry_sequence_breakers": ["x"] * 33}, "dry_sequence_breakers", "at most 32"),
+        ({"dry_sequence_breakers": "[1]"}, "dry_sequence_breakers[0]", "string"),
+        ({"grammar": "(" * 101}, "grammar", "the limit is 100"),
+        ({"grammar": "x" * 100_001}, "grammar", "the limit is 100000"),
+        ({"grammar": 'root ::= "x"', "json_schema": {}}, "grammar", "exclude each other"),
+        ({"json_schema": []}, "json_schema", "an object"),
+        ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "missing"),
+        ({"mirostat": 3}, "mirostat", "from 0 to 2"),
+        ({"repeat_penalty": 0}, "repeat_penalty", "from 0.01 to 100"),
+        ({"repeat_last_n": 2**31}, "repeat_last_n", "to 2147483647"),
+        ({"xtc_probability": "1e999"}, "xtc_probability", "finite"),
+        ({"branches": [{}, {"logit_bias": {"a": 101}}]}, "branches[1].logit_bias", "from -100 to 100"),
+    ],
+)
+def test_wrong_values_are_named(fields: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        params(**fields)
+    assert caught.value.param == param
+    assert message in caught.value.message
