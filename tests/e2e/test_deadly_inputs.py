@@ -32,7 +32,6 @@ SURVIVED: dict[str, dict[str, Any]] = {
     "an end that the grammar doesn't allow": {"grammar": 'root ::= "x" root', "ban_eos_token": False},
     "a grammar at its end that may not end": {"grammar": 'root ::= "x"', "ignore_eos": True},
     "all that the grammar allows is banned": {"grammar": 'root ::= "x"', "banned_tokens": ["x"]},
-    "a long run of one character": {"prompt": "a" * 20_000},
     "the largest repeat_last_n": {"repeat_last_n": 2**31 - 1, "repeat_penalty": 1.1},
     "the largest dry_penalty_last_n": {"dry_penalty_last_n": 2**31 - 1, "dry_multiplier": 1},
     "the largest top_k and min_keep": {"top_k": 2**31 - 1, "min_keep": 2**31 - 1},
