@@ -13,18 +13,19 @@ from aiohttp import web
 
 from srb.async_engine import AsyncEngine, RequestStream
 from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
-from srb.server import fields, native, sse
+from srb.server import native, sse
+from srb.server.body import Limits, parse
 
 logger = logging.getLogger("srb")
 
 MAX_BODY_BYTES = 4 << 20
 
 ENGINE = web.AppKey("engine", AsyncEngine)
-LIMITS = web.AppKey("limits", fields.Limits)
+LIMITS = web.AppKey("limits", Limits)
 CREATED = web.AppKey("created", int)
 
 
-def create_app(engine: AsyncEngine, limits: fields.Limits) -> web.Application:
+def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
     """The application. Starting and stopping the engine is the caller's."""
     app = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES + 1)
     app[ENGINE] = engine
@@ -44,7 +45,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     engine.check_ready()
     body = await _read_body(request)
     # In a thread, because megabytes take seconds to parse and tokenize.
-    completion, ignored = await asyncio.to_thread(fields.parse, body, limits, engine.tokenize)
+    completion, ignored = await asyncio.to_thread(parse, body, limits, engine.tokenize)
     created = int(time.time())
     to_json = partial(native.to_json, model=limits.model, created=created, ignored=ignored)
     async with await engine.submit(completion) as stream:

@@ -1,16 +1,13 @@
-"""Request bodies: validated, and turned into what the engine takes. Pure functions.
-
-Types are checked here; ranges are `SamplingParams`' own.
-"""
+"""The fields of a request body: their names, aliases, types and notations. Their ranges are `SamplingParams`' own."""
 
 import dataclasses
 import json
 import math
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.request import SAMPLERS, CompletionRequest, SamplingParams
+from srb.engine.request import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama.grammar import grammar_of_schema
 
@@ -163,7 +160,7 @@ def _biases(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[i
     for pair in biases.items() if isinstance(biases, dict) else biases:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2):
             raise InvalidRequestError(
-                f"logit_bias takes pairs of a token and a number, got {_show(pair)}", param="logit_bias"
+                f"logit_bias takes pairs of a token and a number, got {show(pair)}", param="logit_bias"
             )
         key, value = pair
         result |= dict.fromkeys(_tokens("logit_bias", key, tokenize), _bias(key, value))
@@ -183,18 +180,18 @@ def _bias(key: Any, value: Any) -> float:
         bias = float(_not_a_bool(value))
     except (ValueError, TypeError):
         raise InvalidRequestError(
-            f"logit_bias takes a number or false for {_show(key)}, got {_show(value)}", param="logit_bias"
+            f"logit_bias takes a number or false for {show(key)}, got {show(value)}", param="logit_bias"
         ) from None
     return bias if math.isfinite(bias) else math.nan  # infinite only where it is false
 
 
 def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
     """The tokens that a key stands for: an id, as a number or as digits, or a text."""
-    if _is_token(key):
+    if is_token(key):
         return (key,)
     if isinstance(key, str) and key:
         return (int(key),) if key.isascii() and key.isdecimal() and len(key) < 10 else tokenize(key, is_prompt=False)
-    raise InvalidRequestError(f"{name} takes token ids and strings, got {_show(key)}", param=name)
+    raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
 
 
 def _schema(schema: Any, response_format: dict[str, Any] | None) -> Any:
@@ -211,7 +208,7 @@ def _schema(schema: Any, response_format: dict[str, Any] | None) -> Any:
         raise InvalidRequestError("response_format.json_schema.schema is missing", param="response_format")
     if kind != "text":
         raise InvalidRequestError(
-            f"response_format.type is text, json_object or json_schema, got {_show(kind)}", param="response_format"
+            f"response_format.type is text, json_object or json_schema, got {show(kind)}", param="response_format"
         )
     return schema
 
@@ -232,133 +229,12 @@ class CompletionFields(SamplingFields):
     stream: bool | str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What the server's settings say about requests."""
-
-    model: str
-    n: int
-    max_n: int
-
-
-def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> tuple[CompletionRequest, list[str]]:
-    """The request in a body, and the names of the fields in it that have no effect. Raises `InvalidRequestError`."""
-    fields = _validate(_read_json(body))
-    if isinstance(fields.stream, str) and fields.stream != "events":
-        raise InvalidRequestError(f'stream must be true, false or "events", got {_show(fields.stream)}', param="stream")
-    if isinstance(fields.stream, bool) or (fields.stream is None and fields.model is not None):
-        raise InvalidRequestError(
-            "the OpenAI format, which stream true or false or a model without stream ask for, isn't there yet; "
-            'send "stream": "events" for native events',
-            param="stream",
-            code="unsupported_format",
-        )
-    branches = _branches(fields, limits, tokenize)
-    prompts = _prompts(fields.prompt, limits, len(branches), tokenize)
-    ignored = fields.unknown
-    if fields.model not in (None, limits.model):
-        ignored.append("model")
-    for k, branch in enumerate(fields.branches or ()):
-        ignored += [f"branches[{k}].{name}" for name in branch.unknown]
-    return CompletionRequest(prompts, branches), ignored
-
-
-def _read_json(body: bytes) -> Any:
-    def refuse(constant: str) -> NoReturn:
-        raise InvalidRequestError(f"the body is not JSON: {constant} is no JSON number", code="invalid_json")
-
-    try:
-        return json.loads(body, parse_constant=refuse)
-    except RecursionError:
-        raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"the body is not JSON: {error}", code="invalid_json") from None
-    except ValueError:  # Python's guard against slow conversions
-        raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
-
-
-def _validate(data: Any) -> CompletionFields:
-    if not isinstance(data, dict):
-        raise InvalidRequestError(f"the body must be a JSON object, got {_show(data)}")
-    try:
-        return CompletionFields.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        param = ""
-        for part in first["loc"]:
-            if isinstance(part, int):
-                param += f"[{part}]"
-            elif not param or param.endswith("]"):
-                param += f".{part}" if param else part
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "model_type":  # pydantic's words name our class
-            message = "Input should be an object"
-        raise InvalidRequestError(f"{param}: {message}, got {_show(first['input'])}", param=param) from None
-
-
-def _branches(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
-    """The parameters of each alternative."""
-    if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
-        raise InvalidRequestError(
-            f"n is {fields.n}, but branches has {len(fields.branches)}; leave n out or make them agree",
-            param="n",
-        )
-    n = limits.n if fields.n is None else fields.n
-    name = "n"
-    if fields.branches is not None:
-        n, name = len(fields.branches), "the number of branches"
-    if not 1 <= n <= limits.max_n:
-        raise InvalidRequestError(
-            f"{name} must be from 1 to {limits.max_n}, got {n}", param="n" if name == "n" else "branches"
-        )
-    common = SamplingParams(**fields.given(tokenize)).alternatives(n)
-    if fields.branches is None:
-        return common
-    return tuple(
-        _override(params, branch, k, tokenize)
-        for k, (params, branch) in enumerate(zip(common, fields.branches, strict=True))
-    )
-
-
-def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize) -> SamplingParams:
-    try:
-        return dataclasses.replace(params, **branch.given(tokenize))
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
-
-
-def _prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
-    """The token ids of each prompt."""
-    if prompt is None:
-        raise InvalidRequestError("prompt is missing", param="prompt")
-    if not isinstance(prompt, list) or (prompt and _is_token(prompt[0])):
-        prompt = [prompt]
-    if len(prompt) * n > limits.max_n:
-        raise InvalidRequestError(
-            f"{len(prompt)} prompts with n = {n} make {len(prompt) * n} alternatives; the limit is {limits.max_n} "
-            "(--max-n); send fewer prompts or a smaller n",
-            param="prompt",
-        )
-    return tuple(_prompt_tokens(item, tokenize) for item in prompt)
-
-
-def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
-    if isinstance(prompt, str):
-        return tokenize(prompt)
-    if isinstance(prompt, list) and all(map(_is_token, prompt)):
-        return tuple(prompt)
-    raise InvalidRequestError(
-        "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids; "
-        f"got {_show(prompt)}",
-        param="prompt",
-    )
-
-
-def _is_token(value: Any) -> bool:
+def is_token(value: Any) -> bool:
+    """Whether it may be a token id: true and false are no numbers."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
     """A value as an error message quotes it."""
     text = repr(value) if not isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -12,7 +12,7 @@ from srb.async_engine import AsyncEngine
 from srb.errors import SettingsError
 from srb.llama.model_file import find_model
 from srb.server.app import create_app
-from srb.server.fields import Limits
+from srb.server.body import Limits
 from srb.settings import Settings
 
 logger = logging.getLogger("srb")

@@ -17,7 +17,7 @@ from srb.async_engine import AsyncEngine
 from srb.errors import ModelLoadError
 from srb.server import sse
 from srb.server.app import MAX_BODY_BYTES, create_app
-from srb.server.fields import Limits
+from srb.server.body import Limits
 
 Client = TestClient[web.Request, web.Application]
 Connect = Callable[..., Awaitable[Client]]
@@ -384,7 +384,7 @@ async def test_a_fault_of_ours_is_500_with_an_id_that_is_in_the_log(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await connect(FakeBackend())
-    monkeypatch.setattr("srb.server.fields.parse", lambda *_: 1 // 0)
+    monkeypatch.setattr("srb.server.app.parse", lambda *_: 1 // 0)
     response = await client.post("/v1/completions", json={"prompt": "p"})
     message = (await response.json())["error"]["message"]
     assert response.status == 500
