@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch
@@ -73,11 +73,14 @@ class FakeSampler:
     params: SamplingParams
     closed: bool = False
 
-    def sample(self, row: int) -> int:
+    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
         assert not self.closed
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
-        return self.backend.script(self.params, self.backend.logits[row])
+        token = self.backend.script(self.params, self.backend.logits[row])
+        while token in excluded:
+            token = (token + 1) % N_VOCAB
+        return token
 
     def close(self) -> None:
         assert not self.closed

@@ -3,7 +3,7 @@
 A backend belongs to one thread. Only its `tokenizer` and `compile` may be used from any.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from srb.engine.request import SamplingParams
@@ -70,8 +70,11 @@ class Compiled(Protocol):
 class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
-    def sample(self, row: int) -> int:
-        """Draws from the logits that the last decode left in this row. Raises `BackendError`."""
+    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
+        """Draws from the logits that the last decode left in this row. Raises `BackendError`.
+
+        excluded: tokens not to draw, unless the samplers leave no other.
+        """
 
     def close(self) -> None:
         """Frees it. Must be called once."""

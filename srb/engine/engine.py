@@ -276,18 +276,21 @@ class Engine:
 
     def _draw(self, seq: Sequence, row: int) -> None:
         """Draws the next token of a sequence from a row of logits, and sees what comes of it."""
-        active = seq.prompt.active
+        prompt, active = seq.prompt, seq.prompt.active
         if seq.max_tokens == 0:
             self._finish(seq, "length", None)
             return
         try:
             if seq.sampler is None:
-                seq.sampler = self._backend.sampler(seq.params, active.compiled, seq.prompt.tokens)
-            token = seq.sampler.sample(row)
+                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.tokens)
+            is_first = seq.length == 0
+            token = seq.sampler.sample(row, prompt.first_tokens if is_first and active.request.distinct else ())
         except BackendError as error:
             self._events.append(ErrorEvent(active.id, seq.index, error))
             self._finish(seq, "error", None)
             return
+        if is_first:
+            prompt.first_tokens.add(token)
         seq.last_token = token
         seq.length += 1
         self._tokens_generated += 1

@@ -197,6 +197,7 @@ class CompletionRequest:
     prompts: the token ids of each prompt; `Engine.tokenize` makes them from text.
     branches: the parameters of each alternative; `SamplingParams.alternatives` makes n of one kind. A seed of -1 is
         drawn here.
+    distinct: the alternatives of a prompt begin with different tokens, as long as their samplers leave enough of them.
     id: unique among the requests of an engine.
 
     The alternative number k of prompt number p has the index p * len(branches) + k.
@@ -204,6 +205,7 @@ class CompletionRequest:
 
     prompts: tuple[tuple[int, ...], ...]
     branches: tuple[SamplingParams, ...]
+    distinct: bool = False
     id: str = field(default_factory=new_request_id)
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ class ActiveRequest:
 class Prompt:
     """A prompt, evaluated once in the seq_id of its first sequence, then forked to the others."""
 
-    __slots__ = ("active", "evaluated", "forked", "sequences", "tokens")
+    __slots__ = ("active", "evaluated", "first_tokens", "forked", "sequences", "tokens")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Prompt:
         self.tokens = tokens
         self.evaluated = 0  # tokens
         self.forked = False
+        self.first_tokens: set[int] = set()  # those that sequences have begun with
         self.sequences = [
             Sequence(self, number * len(branches) + k, params, stops.get(params.stop))
             for k, params in enumerate(branches)

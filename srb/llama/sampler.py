@@ -1,7 +1,7 @@
 """llama.cpp's samplers, chained as llama-server chains them."""
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,6 +16,7 @@ from srb.llama.tokenizer import LlamaTokenizer
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
 _MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
 _BAN = float("-inf")
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
 class CompiledSampling:
@@ -79,6 +80,13 @@ class Candidates:
         self.array.sorted = False
 
     @property
+    def left(self) -> "tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.float32]]]":
+        """The ids and the logits of the tokens that samplers have left."""
+        rows = np.ctypeslib.as_array(ctypes.cast(self.array.data, _BYTES), (self.array.size * self._rows.itemsize,))
+        left = rows.view(self._rows.dtype)
+        return left["id"], left["logit"]
+
+    @property
     def selected(self) -> int:
         """The token that a chain has chosen."""
         return int(self.array.data[self.array.selected].id)
@@ -104,6 +112,7 @@ class LlamaSampler:
         self._context = context
         self._n_vocab = tokenizer.n_vocab
         self._n_cells: int = llama_cpp.llama_n_ctx(context)
+        self._seed = params.seed
         self._drawn = 0
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         with ExitStack() as stack:
@@ -202,9 +211,14 @@ class LlamaSampler:
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, _checked(sampler))
 
-    def sample(self, row: int) -> int:
-        """Draws from the logits of this row of the last batch. Raises `NoTokenError` if the grammar leaves none."""
-        if self._grammar:
+    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
+        """Draws from the logits of this row of the last batch. See `Sampler.sample`.
+
+        Raises `NoTokenError` if the grammar leaves none.
+        """
+        if excluded:
+            token = self._sample_other(row, excluded)
+        elif self._grammar:
             token = self._sample_by_grammar(row)
         else:
             token = llama_cpp.llama_sampler_sample(self._chain, self._context, row)
@@ -217,9 +231,33 @@ class LlamaSampler:
         token = self._apply(row)
         if not self._fits(token):
             token = self._apply(row, self._grammar)
-            if not self._fits(token):  # none does: accepting it would end the process
-                raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
+            self._require(token)
         llama_cpp.llama_sampler_accept(self._grammar, token)
+        llama_cpp.llama_sampler_accept(self._chain, token)
+        return token
+
+    def _sample_other(self, row: int, excluded: Collection[int]) -> int:
+        """Draws from what the chain leaves, without the excluded tokens.
+
+        Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
+        the distribution. Each draw takes the largest of the Gumbel-perturbed logits, which is Gumbel-top-k taken step
+        by step: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
+        """
+        self._candidates.fill(row)
+        array = ctypes.byref(self._candidates.array)
+        if self._grammar:
+            llama_cpp.llama_sampler_apply(self._grammar, array)
+        for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
+            llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
+        ids, logits = self._candidates.left
+        others = np.where(np.isin(ids, list(excluded)), -np.inf, logits)
+        if not np.isneginf(others).all():
+            logits = others
+        noise = np.random.default_rng(self._seed).gumbel(size=len(logits))
+        token = int(ids[np.argmax(logits + noise)])
+        if self._grammar:
+            self._require(token)
+            llama_cpp.llama_sampler_accept(self._grammar, token)
         llama_cpp.llama_sampler_accept(self._chain, token)
         return token
 
@@ -231,6 +269,11 @@ class LlamaSampler:
             llama_cpp.llama_sampler_apply(grammar, array)
         llama_cpp.llama_sampler_apply(self._chain, array)
         return self._candidates.selected
+
+    def _require(self, token: int) -> None:
+        """Raises `NoTokenError` if the token doesn't fit: none does then, and accepting it would end the process."""
+        if not self._fits(token):
+            raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
 
     def _fits(self, token: int) -> bool:
         one = llama_cpp.llama_token_data(token, 1.0, 0.0)

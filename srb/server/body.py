@@ -39,7 +39,7 @@ def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> tuple[CompletionRe
         ignored.append("model")
     for k, branch in enumerate(fields.branches or ()):
         ignored += [f"branches[{k}].{name}" for name in branch.unknown]
-    return CompletionRequest(prompts, branches), ignored
+    return CompletionRequest(prompts, branches, distinct=bool(fields.distinct)), ignored
 
 
 def _read_json(body: bytes) -> Any:

@@ -225,6 +225,7 @@ class CompletionFields(SamplingFields):
     prompt: Any = None
     n: Int | None = None
     branches: list[BranchFields] | None = None
+    distinct: bool | None = None
     model: str | None = None
     stream: bool | str | None = None
 

@@ -69,6 +69,27 @@ def test_branches_differ_as_asked(server: Server) -> None:
     assert start["labels"] == [None, None, "wild"]
 
 
+def test_distinct_alternatives_begin_differently(server: Server) -> None:
+    body = {"n": 16, "max_tokens": 1, "temperature": 1.5, "top_p": 1, "min_p": 0, "seed": 5}
+    assert len(set(server.texts(**body))) < 16
+    assert len(set(server.texts(distinct=True, **body))) == 16
+
+
+def test_a_schema_holds_whatever_the_temperature(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+    branches = [{"temperature": temperature} for temperature in (0, 0.5, 1, 1.5, 2, 3, 5, 10)]
+    for text in server.texts(
+        prompt="A person in JSON: ", json_schema=schema, branches=branches, max_tokens=200, seed=1
+    ):
+        person = json.loads(text)
+        assert isinstance(person["name"], str)
+        assert isinstance(person["age"], int)
+
+
 def test_a_stop_string_that_spans_tokens_never_shows(server: Server) -> None:
     whole = server.texts(prompt="1 2 3 4 5 6 7 8 9", temperature=0, n=1, max_tokens=30)[0]
     stop = whole[7:18]  # begins and ends anywhere, so it spans tokens

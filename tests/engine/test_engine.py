@@ -86,6 +86,13 @@ def test_branches_differ_in_everything() -> None:
     assert events[0].labels == ("short", None, None)
 
 
+def test_distinct_alternatives_begin_with_different_tokens() -> None:
+    backend = FakeBackend(script=lambda params, tokens: 65 if len(tokens) < 3 else 256)
+    alike = request(["a", "b"], n=3)
+    events = run(Engine(backend), CompletionRequest(alike.prompts, alike.branches, distinct=True))
+    assert texts(events) == {0: "AA", 1: "BA", 2: "CA", 3: "AA", 4: "BA", 5: "CA"}
+
+
 def test_several_prompts_have_their_alternatives_one_after_another() -> None:
     backend = FakeBackend(script=lambda params, tokens: tokens[0] if len(tokens) < 3 else 256)
     events = run(Engine(backend), each := request(["a", "b"], n=2))

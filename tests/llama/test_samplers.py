@@ -16,7 +16,7 @@ from tiny_model import EOS, N_VOCAB
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.request import SamplingParams
+from srb.engine.request import CompletionRequest, SamplingParams
 from srb.llama import LlamaBackend
 
 pytestmark = pytest.mark.llama
@@ -192,6 +192,47 @@ def test_samplers_that_adapt_draw_from_all_tokens_and_differ_from_plain_ones(row
         drawn = row.draw(2_000, **ONLY | params)
         assert drawn != plain
         assert len(drawn) > 3
+
+
+def test_distinct_draws_without_replacement_in_proportion(row: Row) -> None:
+    params: dict[str, Any] = {"top_k": 6, "top_p": 1, "min_p": 0, "temperature": 1.5}
+    p = softmax(kept(row.logits, np.argsort(-row.logits)[:6]) / 1.5)
+    second = np.array(
+        [sum(p[i] * p[j] / (1 - p[i]) for i in range(N_VOCAB) if i != j and p[i]) for j in range(N_VOCAB)]
+    )
+    compiled = row.backend.compile((SamplingParams(**params),))
+    drawn: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    for seed in range(0, 2 * DRAWS, 2):
+        taken: set[int] = set()
+        for k in range(2):
+            sampler = row.backend.sampler(SamplingParams(seed=seed + k, **params), compiled, ())
+            token = sampler.sample(row.row, taken)
+            sampler.close()
+            taken.add(token)
+            drawn[k][token] += 1
+        assert len(taken) == 2
+    compiled.close()
+    assert_agrees(drawn[0], p)
+    assert_agrees(drawn[1], second)
+
+
+@pytest.mark.parametrize(("top_k", "n"), [(8, 8), (5, 5), (1, 1), (0, 8)])
+def test_distinct_repeats_only_when_nothing_else_is_left(row: Row, top_k: int, n: int) -> None:
+    compiled = row.backend.compile((SamplingParams(),))
+    taken: set[int] = set()
+    for seed in range(8):
+        params = SamplingParams(seed=seed, **ONLY | {"top_k": top_k})
+        sampler = row.backend.sampler(params, compiled, tuple(PROMPT))
+        taken.add(sampler.sample(row.row, taken))
+        sampler.close()
+    compiled.close()
+    assert len(taken) == n
+
+
+def test_distinct_obeys_the_grammar(load: Callable[..., LlamaBackend]) -> None:
+    alike = request("p", 4, grammar="root ::= [a-d] [x]", temperature=2, top_p=1, min_p=0)
+    events = run(Engine(load()), CompletionRequest(alike.prompts, alike.branches, distinct=True))
+    assert sorted(texts(events).values()) == ["ax", "bx", "cx", "dx"]
 
 
 def test_dry_breaks_a_repetition(load: Callable[..., LlamaBackend]) -> None:
