@@ -79,10 +79,11 @@ async def _read_body(request: web.Request) -> bytes:
 async def cancel(request: web.Request) -> web.Response:
     """DELETE /v1/completions/{id} and .../choices/{index}: ends a request, or one alternative of it."""
     request_id, index = request.match_info["id"], request.match_info.get("index")
+    limits = request.app[LIMITS]
     if index is None:
         found = request.app[ENGINE].abort(request_id)
     else:
-        found = index.isdecimal() and request.app[ENGINE].abort(request_id, int(index))
+        found = index in map(str, range(limits.max_n)) and request.app[ENGINE].abort(request_id, int(index))
     if not found:
         what = f"request {request_id}" if index is None else f"alternative {index} of request {request_id}"
         raise NotFoundError(f"no {what} is waiting or running", param="id" if index is None else "index")

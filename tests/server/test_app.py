@@ -156,7 +156,13 @@ async def test_delete_ends_a_request_or_one_alternative(connect: Connect) -> Non
     path = f"/v1/completions/{first.headers['X-Request-Id']}"
     assert (await client.delete(f"{path}/choices/1")).status == 204
     assert (await client.delete(f"/v1/completions/{second.headers['X-Request-Id']}")).status == 204
-    for missing in ("/v1/completions/cmpl-nobody", f"{path}/choices/3", f"{path}/choices/x", f"{path}/choices/-1"):
+    for missing in (
+        "/v1/completions/cmpl-nobody",
+        f"{path}/choices/3",
+        f"{path}/choices/x",
+        f"{path}/choices/-1",
+        f"{path}/choices/{'9' * 5000}",
+    ):
         response = await client.delete(missing)
         assert response.status == 404
         assert (await response.json())["error"]["code"] == "not_found"
