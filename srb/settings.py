@@ -89,13 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(Settings):
         meta = field.metadata
         default = "" if field.default is None else f" (default: {field.default})"
+        choices = f": {', '.join(meta['choices'])}" if meta["choices"] else ""
         parser.add_argument(
             *([meta["short"]] if meta["short"] else []),
             _flag(field.name),
             dest=field.name,
             default=argparse.SUPPRESS,
-            metavar="|".join(meta["choices"]) if field.name == "flash_attn" else _type(field.name).__name__.upper(),
-            help=meta["help"] + default,
+            metavar=_type(field.name).__name__.upper(),
+            help=meta["help"] + choices + default,
         )
 
 

@@ -85,7 +85,7 @@ class SamplingParams:
     adaptive_target, adaptive_decay: prefer tokens near that probability, adapting as it goes; negative: off.
     logit_bias: pairs of a token id and what is added to its logit; -inf bans it.
     samplers: the narrowing samplers to use, in order; others are off.
-    min_keep: the narrowing samplers leave at least that many tokens.
+    min_keep: top_p, min_p, typical_p and xtc leave at least that many tokens.
     grammar: GBNF that the text must match, from its rule `root`.
     seed: of this alternative's own random stream; -1: drawn when the request is made.
     min_tokens: no end-of-generation token before that many tokens.

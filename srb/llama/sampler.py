@@ -177,7 +177,7 @@ class LlamaSampler:
                 params.top_n_sigma > 0,
                 lambda: llama_cpp.llama_sampler_init_top_n_sigma(params.top_n_sigma),
             ),
-            "top_k": (params.top_k > 0, lambda: llama_cpp.llama_sampler_init_top_k(max(params.top_k, keep))),
+            "top_k": (params.top_k > 0, lambda: llama_cpp.llama_sampler_init_top_k(params.top_k)),
             "typ_p": (params.typical_p < 1, lambda: llama_cpp.llama_sampler_init_typical(params.typical_p, keep)),
             "top_p": (params.top_p < 1, lambda: llama_cpp.llama_sampler_init_top_p(params.top_p, keep)),
             "min_p": (params.min_p > 0, lambda: llama_cpp.llama_sampler_init_min_p(params.min_p, keep)),
