@@ -106,7 +106,7 @@ pip_install() {
 
 wheel_folder() {
     local key
-    key=$({ echo "${CMAKE_ARGS-}"; uname -sm; processor; } | cksum | tr ' ' -)
+    key=$({ echo "${CMAKE_ARGS-}"; uname -sm; processor; graphics_cards; } | cksum | tr ' ' -)
     echo "$CACHE/wheels/$LLAMA_CPP_PYTHON-$key"
 }
 
@@ -117,6 +117,11 @@ find_wheel() {
 # llama.cpp is compiled for the instructions that this processor has.
 processor() {
     grep -m1 -E '^(flags|Features)' /proc/cpuinfo 2>/dev/null || sysctl -n machdep.cpu.brand_string 2>/dev/null || true
+}
+
+# A CUDA build is made for the cards that are there.
+graphics_cards() {
+    case "${CMAKE_ARGS-}" in *CUDA*) nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true ;; esac
 }
 
 compile_wheel() {
@@ -137,7 +142,7 @@ compile_wheel() {
     trap 'kill -- -$pid 2>/dev/null; exit 130' INT TERM
     watch_compilation "$pid" "$log"
     if ! wait "$pid"; then
-        tail -n 25 "$log" >&2
+        grep -m 5 -A 6 -E 'CMake Error|error:' "$log" >&2 || tail -n 25 "$log" >&2
         die "the compilation failed; the whole log is $log"
     fi
     trap - INT TERM

@@ -69,7 +69,7 @@ class LlamaBackend:
         self._exit.close()
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows. See `Backend.decode`. Only the CPU can be interrupted."""
+        """Evaluates the rows. See `Backend.decode`. A GPU can be interrupted between ubatches only."""
         # Asking costs a call into Python for every node of the graph, so it is done only where it's wanted.
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
@@ -82,6 +82,7 @@ class LlamaBackend:
         if code:
             raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")
         complaints.log()
+        llama_cpp.llama_synchronize(self._context)  # a GPU may still be at it, and its time is the decode's
         return True
 
     def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
