@@ -78,7 +78,7 @@ run_checks() {
     "$VENV/bin/pytest" "$@"
 }
 
-# It changes with the files that say what to install, and with what shapes the wheel.
+# A name for what is installed: it changes with the files that say what that is, and with what shapes the wheel.
 stamp_of() {
     { echo "$1" "$PWD"; wheel_folder; cat build.sh pyproject.toml constraints.txt; } | cksum
 }

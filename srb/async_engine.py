@@ -133,9 +133,8 @@ class AsyncEngine:
         """Starts the thread, which loads the model. Needs a running event loop."""
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[None] = self._loop.create_future()
-        self._loaded.add_done_callback(
-            lambda loaded: loaded.cancelled() or loaded.exception()
-        )  # ready() may not be awaited
+        # Nobody may wait for ready(), and asyncio complains of an exception that nobody has looked at.
+        self._loaded.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
         self._thread.start()
 
     async def ready(self) -> None:

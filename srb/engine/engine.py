@@ -132,7 +132,7 @@ class Engine:
         if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
             bad = next(token for token in tokens if not 0 <= token < n_vocab)
             raise InvalidRequestError(
-                f"{param} has the token id {bad}; the model's ids go from 0 to {n_vocab - 1}", param=param
+                f"{param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
             )
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:

@@ -137,8 +137,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and low <= value <= high):
-                raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value}", param=name)
+            if value is not None and not low <= value <= high:  # NaN is in no range
+                raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value!s:.60}", param=name)
         _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
         _check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         for name in self.samplers:

@@ -203,8 +203,7 @@ def _ggml_type(name: str) -> int:
 def physical_cores() -> int:
     """The physical cores that this process may use: threads that share one only get in each other's way."""
     try:
-        cpus = os.sched_getaffinity(0)
-        siblings = Path("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list")
-        return len({Path(str(siblings).format(cpu)).read_text() for cpu in cpus})
+        topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+        return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
     except (AttributeError, OSError):
         return os.cpu_count() or 1

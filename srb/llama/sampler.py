@@ -160,42 +160,31 @@ class LlamaSampler:
     def _narrowing(self, name: str, params: SamplingParams, compiled: CompiledSampling) -> Any:
         """The sampler of that name, or None where its parameters turn it off."""
         keep = params.min_keep
-        makers: dict[str, tuple[bool, Callable[[], Any]]] = {
-            "penalties": (
-                params.repeat_last_n != 0
-                and (params.repeat_penalty, params.frequency_penalty, params.presence_penalty) != (1, 0, 0),
-                lambda: llama_cpp.llama_sampler_init_penalties(
-                    self._n_vocab,
-                    _last_n(params.repeat_last_n, self._n_cells),
-                    params.repeat_penalty,
-                    params.frequency_penalty,
-                    params.presence_penalty,
-                ),
-            ),
-            "dry": (_dry_key(params) is not None, lambda: compiled.dry(params)),
-            "top_n_sigma": (
-                params.top_n_sigma > 0,
-                lambda: llama_cpp.llama_sampler_init_top_n_sigma(params.top_n_sigma),
-            ),
-            "top_k": (params.top_k > 0, lambda: llama_cpp.llama_sampler_init_top_k(params.top_k)),
-            "typ_p": (params.typical_p < 1, lambda: llama_cpp.llama_sampler_init_typical(params.typical_p, keep)),
-            "top_p": (params.top_p < 1, lambda: llama_cpp.llama_sampler_init_top_p(params.top_p, keep)),
-            "min_p": (params.min_p > 0, lambda: llama_cpp.llama_sampler_init_min_p(params.min_p, keep)),
-            "xtc": (
-                params.xtc_probability > 0,
-                lambda: llama_cpp.llama_sampler_init_xtc(
-                    params.xtc_probability, params.xtc_threshold, keep, _fixed_seed(params.seed)
-                ),
-            ),
-            "temperature": (
-                True,
-                lambda: llama_cpp.llama_sampler_init_temp_ext(
+        penalties = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
+        match name:
+            case "penalties" if params.repeat_last_n != 0 and penalties != (1, 0, 0):
+                last_n = _last_n(params.repeat_last_n, self._n_cells)
+                return llama_cpp.llama_sampler_init_penalties(self._n_vocab, last_n, *penalties)
+            case "dry":
+                return compiled.dry(params)
+            case "top_n_sigma" if params.top_n_sigma > 0:
+                return llama_cpp.llama_sampler_init_top_n_sigma(params.top_n_sigma)
+            case "top_k" if params.top_k > 0:
+                return llama_cpp.llama_sampler_init_top_k(params.top_k)
+            case "typ_p" if params.typical_p < 1:
+                return llama_cpp.llama_sampler_init_typical(params.typical_p, keep)
+            case "top_p" if params.top_p < 1:
+                return llama_cpp.llama_sampler_init_top_p(params.top_p, keep)
+            case "min_p" if params.min_p > 0:
+                return llama_cpp.llama_sampler_init_min_p(params.min_p, keep)
+            case "xtc" if params.xtc_probability > 0:
+                seed = _fixed_seed(params.seed)
+                return llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, keep, seed)
+            case "temperature":
+                return llama_cpp.llama_sampler_init_temp_ext(
                     _temperature(params), params.dynatemp_range, params.dynatemp_exponent
-                ),
-            ),
-        }
-        is_on, make = makers[name]
-        return make() if is_on else None
+                )
+        return None
 
     def _mirostat(self, params: SamplingParams) -> Any:
         seed, tau, eta = _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta

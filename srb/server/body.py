@@ -22,7 +22,13 @@ class Limits:
 
 def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> tuple[CompletionRequest, list[str]]:
     """The request in a body, and the names of the fields in it that have no effect. Raises `InvalidRequestError`."""
-    fields = _validate(_read_json(body))
+    try:
+        return _parse(_validate(_read_json(body)), limits, tokenize)
+    except RecursionError:  # reading it, and quoting it in an error, go down as deep as it does
+        raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
+
+
+def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> tuple[CompletionRequest, list[str]]:
     if isinstance(fields.stream, str) and fields.stream != "events":
         raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
     if isinstance(fields.stream, bool) or (fields.stream is None and fields.model is not None):
@@ -48,8 +54,6 @@ def _read_json(body: bytes) -> Any:
 
     try:
         return json.loads(body, parse_constant=refuse)
-    except RecursionError:
-        raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"the body is not JSON: {error}", code="invalid_json") from None
     except ValueError:  # Python's guard against slow conversions
@@ -67,7 +71,7 @@ def _validate(data: Any) -> CompletionFields:
         for part in first["loc"]:
             if isinstance(part, int):
                 param += f"[{part}]"
-            elif not param or param.endswith("]"):
+            elif not param or param.endswith("]"):  # elsewhere it is pydantic's name for a member of a union
                 param += f".{part}" if param else part
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "model_type":  # pydantic's words name our class
@@ -79,7 +83,7 @@ def _branches(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> t
     """The parameters of each alternative."""
     if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
         raise InvalidRequestError(
-            f"n is {fields.n}, but branches has {len(fields.branches)}; leave n out or make them agree",
+            f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",
             param="n",
         )
     n = limits.n if fields.n is None else fields.n
@@ -88,7 +92,7 @@ def _branches(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> t
         n, name = len(fields.branches), "the number of branches"
     if not 1 <= n <= limits.max_n:
         raise InvalidRequestError(
-            f"{name} must be from 1 to {limits.max_n}, got {n}", param="n" if name == "n" else "branches"
+            f"{name} must be from 1 to {limits.max_n}, got {n!s:.60}", param="n" if name == "n" else "branches"
         )
     common = SamplingParams(**fields.given(tokenize)).alternatives(n)
     if fields.branches is None:

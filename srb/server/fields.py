@@ -178,7 +178,7 @@ def _bias(key: Any, value: Any) -> float:
         return -math.inf
     try:
         bias = float(_not_a_bool(value))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise InvalidRequestError(
             f"logit_bias takes a number or false for {show(key)}, got {show(value)}", param="logit_bias"
         ) from None
@@ -189,9 +189,14 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
     """The tokens that a key stands for: an id, as a number or as digits, or a text."""
     if is_token(key):
         return (key,)
-    if isinstance(key, str) and key:
-        return (int(key),) if key.isascii() and key.isdecimal() and len(key) < 10 else tokenize(key, is_prompt=False)
-    raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
+    if not (isinstance(key, str) and key):
+        raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
+    if key.isascii() and key.isdecimal() and len(key) < 10:
+        return (int(key),)
+    try:
+        return tokenize(key, is_prompt=False)
+    except InvalidRequestError as error:  # tokenize takes it for a prompt
+        raise InvalidRequestError(f"{name} can't be {show(key)}: {error.message}", param=name) from None
 
 
 def _schema(schema: Any, response_format: dict[str, Any] | None) -> Any:

@@ -140,6 +140,10 @@ def test_each_branch_may_have_its_own() -> None:
         ({"logit_bias": {"a": "much"}}, "logit_bias", "a number or false"),
         ({"logit_bias": {"a": "nan"}}, "logit_bias", "from -100 to 100"),
         ({"logit_bias": {"a": 101}}, "logit_bias", "from -100 to 100"),
+        ({"logit_bias": {"a": 10**400}}, "logit_bias", "a number or false"),
+        ({"max_tokens": 10**400}, "max_tokens", "from -1 to 2147483647"),
+        ({"seed": 10**400}, "seed", "from -1"),
+        ({"dry_sequence_breakers": "[" * 100_000}, None, "nested too deeply"),
         ({"logit_bias": {"": 1}}, "logit_bias", "token ids and strings"),
         ({"logit_bias": [[i, 1] for i in range(10_001)]}, "logit_bias", "10000 tokens"),
         ({"banned_tokens": [1.5]}, "banned_tokens", "1.5"),
@@ -160,7 +164,7 @@ def test_each_branch_may_have_its_own() -> None:
         ({"branches": [{}, {"logit_bias": {"a": 101}}]}, "branches[1].logit_bias", "from -100 to 100"),
     ],
 )
-def test_wrong_values_are_named(fields: dict[str, Any], param: str, message: str) -> None:
+def test_wrong_values_are_named(fields: dict[str, Any], param: str | None, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         params(**fields)
     assert caught.value.param == param
