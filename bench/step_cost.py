@@ -1,21 +1,26 @@
 """What a decode step costs beside the decode: sampling, text and bookkeeping, and writing the events.
 
-usage: python bench/step_cost.py [MODEL.gguf]
+usage: python bench/step_cost.py [MODEL.gguf | --vocab N]
 
+--vocab makes a model with random weights, the size of Gemma 3 270M, and so many tokens in its vocabulary.
 Prints milliseconds per step, and what isn't decoding as a share of the decode. Medians over the steps of one run.
 """
 
+import argparse
 import dataclasses
 import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import gguf
+
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
-from srb.engine.backend import Batch
+from srb.engine.backend import Batch, Logprobs
 from srb.llama.sampler import LlamaSampler
 from srb.server import native
 
@@ -27,6 +32,8 @@ KINDS = {
     "penalties": SamplingParams(repeat_penalty=1.1, frequency_penalty=0.1, repeat_last_n=256),
     "dry": SamplingParams(dry_multiplier=0.8, dry_penalty_last_n=-1),
     "grammar": SamplingParams(grammar='root ::= ([a-z ,."\']+ "\\n"?)+'),
+    "logprobs 5": SamplingParams(),
+    "logprobs 20": SamplingParams(),
 }
 
 
@@ -58,6 +65,10 @@ class TimedSampler:
         token: int = self._clock.time(self._sampler.sample, row, excluded)
         return token
 
+    def logprobs(self, token: int, top: int) -> Logprobs:
+        result: Logprobs = self._clock.time(self._sampler.logprobs, token, top)
+        return result
+
     def close(self) -> None:
         self._sampler.close()
 
@@ -73,15 +84,19 @@ class TimedBackend(LlamaBackend):
         done: bool = self.decoding.time(super().decode, batch, interrupted)
         return done
 
+    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
+        result: Logprobs = self.sampling.time(super().logprobs, row, token, top)
+        return result
+
     def sampler(self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...]) -> Any:
         return TimedSampler(super().sampler(params, compiled, prompt), self.sampling)
 
 
-def measure(backend: TimedBackend, params: SamplingParams, n: int) -> list[float]:
+def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int | None) -> list[float]:
     """Median milliseconds of decoding, sampling, text and bookkeeping, and writing, per step."""
     engine = Engine(backend, default_max_tokens=STEPS)
     branches = dataclasses.replace(params, ignore_eos=params.grammar is None).alternatives(n)
-    engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), branches))
+    engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), branches, logprobs=logprobs))
     rows = []
     while engine.has_work:
         start = time.perf_counter()
@@ -93,19 +108,47 @@ def measure(backend: TimedBackend, params: SamplingParams, n: int) -> list[float
         writing = time.perf_counter() - start
         decoding, sampling = backend.decoding.take(), backend.sampling.take()
         rows.append((decoding, sampling, step - decoding - sampling, writing))
-    steady = rows[3:-2]  # without admission, the prompt and the end
+    steady = rows[3:-2] or rows  # without admission, the prompt and the end
     return [statistics.median(column) * 1000 for column in zip(*steady, strict=True)]
 
 
+def model_with(n_vocab: int, folder: Path) -> Path:
+    """A random-weight model as large as Gemma 3 270M, with so many tokens."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from tiny_model import write_tiny_model
+
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    return write_tiny_model(
+        folder / f"vocab-{n_vocab}.gguf",
+        n_vocab=n_vocab,
+        n_layer=18,
+        n_embd=640,
+        n_head=4,
+        n_ff=2048,
+        weight_type=q8,
+    )
+
+
 def main() -> None:
-    settings = Settings(model=Path(sys.argv[1]) if len(sys.argv) > 1 else None, max_n=32)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("--vocab", type=int)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = model_with(options.vocab, Path(folder)) if options.vocab else options.model
+        measure_all(Settings(model=model, max_n=32))
+
+
+def measure_all(settings: Settings) -> None:
+    """Prints the table for the model of these settings."""
     with TimedBackend(settings) as backend:
         print(f"{backend.path.name}, {backend.tokenizer.n_vocab} tokens in the vocabulary, ms per step\n")
         print("| samplers | n | decode | sample | text and books | write | beside the decode |")
         print("|---|---|---|---|---|---|---|")
         for kind, params in KINDS.items():
             for n in (1, 8, 32):
-                decode, sample, text, write = measure(backend, params, n)
+                logprobs = int(kind.split()[1]) if kind.startswith("logprobs") else None
+                decode, sample, text, write = measure(backend, params, n, logprobs)
                 share = (sample + text + write) / decode
                 print(f"| {kind} | {n} | {decode:.1f} | {sample:.2f} | {text:.2f} | {write:.2f} | {share:.1%} |")
 

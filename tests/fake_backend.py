@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch
+from srb.engine.backend import Batch, Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
@@ -20,6 +20,11 @@ def babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
     """A token that depends on the seed and on every token so far; sometimes the end."""
     rng = random.Random(zlib.crc32(repr((params.seed, tokens)).encode()))
     return END if not params.ignore_eos and rng.random() < 0.05 else rng.randrange(256)
+
+
+def score(context: tuple[int, ...], token: int) -> float:
+    """What the fake model thinks of a token after a context."""
+    return -(zlib.crc32(repr((context, token)).encode()) % 1000) / 100
 
 
 def says(*texts: bytes, prompt: int = 1) -> Script:
@@ -44,6 +49,9 @@ class ByteTokenizer:
 
     def piece(self, token: int) -> bytes:
         return bytes([token])
+
+    def special_piece(self, token: int) -> bytes:
+        return b"<END>" if token == END else bytes([token])
 
     def is_end(self, token: int) -> bool:
         return token == END
@@ -82,6 +90,9 @@ class FakeSampler:
             token = (token + 1) % N_VOCAB
         return token
 
+    def logprobs(self, token: int, top: int) -> Logprobs:
+        return 0.0, [(token, 0.0)][:top]
+
     def close(self) -> None:
         assert not self.closed
         self.closed = True
@@ -95,6 +106,7 @@ class FakeBackend:
     n_cells: int = 256
     n_seqs: int = 8
     n_batch: int = 64
+    n_outputs: int = 16
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
     """The numbers of the decodes, from 1, that fail halfway."""
@@ -119,6 +131,7 @@ class FakeBackend:
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
         assert 0 < len(batch) <= self.n_batch + self.n_seqs
+        assert sum(batch.logits) <= self.n_outputs + self.n_seqs
         self.decodes += 1
         self.logits = {}
         rows = zip(batch.tokens, batch.positions, batch.seq_ids, batch.logits, strict=True)
@@ -138,6 +151,11 @@ class FakeBackend:
                 self.logits[row] = tuple(cell.token for cell in cells)
         self.rows += len(batch)
         return True
+
+    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
+        context = self.logits[row]
+        likeliest = sorted(range(N_VOCAB), key=lambda each: -score(context, each))[:top]
+        return score(context, token), [(each, score(context, each)) for each in likeliest]
 
     def fork(self, source: int, target: int) -> None:
         assert self.sequences[source]

@@ -82,8 +82,7 @@ async def test_leaving_early_cancels_the_request() -> None:
         async for event in engine.generate(request(n=4, ignore_eos=True)):
             if not isinstance(event, StartEvent):
                 break
-        await until(lambda: backend.cells == 0 and backend.open_samplers == 0)
-        assert engine.health.running == 0
+        await until(lambda: backend.cells == 0 and backend.open_samplers == 0 and engine.health.running == 0)
 
 
 async def test_a_reader_that_is_cancelled_while_it_submits_leaves_nothing() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 EOS = 256
 CONTROL = 257
 N_VOCAB = 258
-N_LAYER, N_EMBD, N_HEAD, N_FF = 2, 64, 4, 128
 
 
 def _byte_to_unicode() -> list[str]:
@@ -25,40 +24,58 @@ def _byte_to_unicode() -> list[str]:
     return [names.get(byte) or chr(next(spare)) for byte in range(256)]
 
 
-def write_tiny_model(path: Path, *, pre: str = "gpt-2", n_ctx_train: int = 4096, seed: int = 0) -> Path:
-    """Writes the model to `path` and returns it. `pre` names the pre-tokenizer (GGUF `tokenizer.ggml.pre`)."""
+def write_tiny_model(
+    path: Path,
+    *,
+    pre: str = "gpt-2",
+    n_ctx_train: int = 4096,
+    n_vocab: int = N_VOCAB,
+    n_layer: int = 2,
+    n_embd: int = 64,
+    n_head: int = 4,
+    n_ff: int = 128,
+    weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    seed: int = 0,
+) -> Path:
+    """Writes the model to `path` and returns it, or one that isn't tiny.
+
+    pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
+    """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
     writer.add_context_length(n_ctx_train)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(N_LAYER)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(N_HEAD)
+    writer.add_embedding_length(n_embd)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(n_head)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(N_EMBD // N_HEAD)
+    writer.add_rope_dimension_count(n_embd // n_head)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
-    writer.add_token_list([*_byte_to_unicode(), "<|endoftext|>", "<|control|>"])
-    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2)
+    more = range(N_VOCAB, n_vocab)
+    writer.add_token_list([*_byte_to_unicode(), "<|endoftext|>", "<|control|>", *(f"t{token}" for token in more)])
+    types = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2
+    writer.add_token_types([*types, *(gguf.TokenType.NORMAL for _ in more)])
     writer.add_token_merges(["Ā Ā"])  # llama.cpp wants one; two NUL bytes don't occur in text
     writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(False)
 
     def weight(name: str, *shape: int, scale: float = 0.3) -> None:
-        writer.add_tensor(name, rng.normal(0, scale, shape).astype(np.float32))
+        values = rng.standard_normal(shape, np.float32) * np.float32(scale)
+        writer.add_tensor(name, gguf.quants.quantize(values, weight_type), raw_dtype=weight_type)
 
-    weight("token_embd.weight", N_VOCAB, N_EMBD, scale=1.0)
-    weight("output.weight", N_VOCAB, N_EMBD)
-    writer.add_tensor("output_norm.weight", np.ones(N_EMBD, np.float32))
-    for i in range(N_LAYER):
+    weight("token_embd.weight", n_vocab, n_embd, scale=1.0)
+    weight("output.weight", n_vocab, n_embd)
+    writer.add_tensor("output_norm.weight", np.ones(n_embd, np.float32))
+    for i in range(n_layer):
         for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(N_EMBD, np.float32))
+            writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(n_embd, np.float32))
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            weight(f"blk.{i}.{name}.weight", N_EMBD, N_EMBD)
-        weight(f"blk.{i}.ffn_gate.weight", N_FF, N_EMBD)
-        weight(f"blk.{i}.ffn_up.weight", N_FF, N_EMBD)
-        weight(f"blk.{i}.ffn_down.weight", N_EMBD, N_FF)
+            weight(f"blk.{i}.{name}.weight", n_embd, n_embd)
+        weight(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
+        weight(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
+        weight(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

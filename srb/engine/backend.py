@@ -26,16 +26,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, tokens: tuple[int, ...], position: int, seq_id: int, *, logits: bool) -> int:
-        """Adds `tokens` from `position` on, and returns the number of the last row.
-
-        Only that row gets logits, and only where `logits` is true.
-        """
+    def add(self, tokens: tuple[int, ...], position: int, seq_id: int, *, outputs: int) -> int:
+        """Adds `tokens` from `position` on, and returns the number of the last row. The last `outputs` get logits."""
         n = len(tokens)
         self.tokens += tokens
         self.positions += range(position, position + n)
         self.seq_ids += [seq_id] * n
-        self.logits += [False] * (n - 1) + [logits]
+        self.logits += [False] * (n - outputs) + [True] * outputs
         return len(self.tokens) - 1
 
 
@@ -56,6 +53,9 @@ class Tokenizer(Protocol):
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text: nothing for control tokens, not always valid UTF-8."""
 
+    def special_piece(self, token: int) -> bytes:
+        """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
+
     def is_end(self, token: int) -> bool:
         """Whether the token ends the generation."""
 
@@ -67,6 +67,10 @@ class Compiled(Protocol):
         """Frees it. Must be called once; the samplers live on."""
 
 
+Logprobs = tuple[float, list[tuple[int, float]]]
+"""The natural logarithm of a token's probability, and (token, logprob) of the likeliest tokens, the likeliest first."""
+
+
 class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
@@ -75,6 +79,9 @@ class Sampler(Protocol):
 
         excluded: tokens not to draw, unless the samplers leave no other.
         """
+
+    def logprobs(self, token: int, top: int) -> Logprobs:
+        """The token's and the `top` largest ones in what it drew from. To be asked before anything else is drawn."""
 
     def close(self) -> None:
         """Frees it. Must be called once."""
@@ -98,6 +105,10 @@ class Backend(Protocol):
     def n_batch(self) -> int:
         """How many prompt tokens one decode takes, beside one row for every sequence."""
 
+    @property
+    def n_outputs(self) -> int:
+        """How many of those prompt tokens may have logits."""
+
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows and keeps the logits of those that want them until the next decode.
 
@@ -105,6 +116,9 @@ class Backend(Protocol):
         and return False. Otherwise returns True. After False, or a `BackendError`, the sequences in the batch
         may hold any part of it and must be removed.
         """
+
+    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
+        """The token's and the `top` largest ones in a row of the last decode, as the model has them."""
 
     def fork(self, source: int, target: int) -> None:
         """Makes the empty sequence `target` share all cells of `source`."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from srb.engine.backend import Backend
+from srb.engine.backend import Backend, Logprobs
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -21,6 +21,7 @@ from srb.engine.events import (
     StopEvent,
     StreamEvent,
     Timings,
+    Token,
     Usage,
 )
 from srb.engine.kv_cache import KVCache
@@ -30,6 +31,7 @@ from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import BackendError, InvalidRequestError, SrbError
 
 DEFAULT_MAX_TOKENS = 128
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Engine:
         self._tokenizer = backend.tokenizer
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
-        self._scheduler = Scheduler(self._cache, backend.n_batch, default_max_tokens)
+        self._scheduler = Scheduler(self._cache, backend.n_batch, backend.n_outputs, default_max_tokens)
         self._events: list[Event] = []  # of this step
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
@@ -231,6 +233,19 @@ class Engine:
         )
         for index, reason in active.early_aborts.items():
             self._abort(active, index, reason)
+        for prompt in active.prompts:
+            if not request.scores_prompt:
+                self._precede(prompt)
+
+    def _precede(self, prompt: Prompt) -> None:
+        """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
+        echo, special = prompt.active.request.echo, self._tokenizer.special_piece
+        tokens = prompt.tokens if echo else prompt.tokens[-_LONGEST_CHARACTER:]
+        pieces = [special(token) for token in tokens]
+        for seq in prompt.living:
+            text = seq.text.precede(b"".join(pieces))
+            if echo:
+                self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
     def _run(self, plan: Plan) -> None:
         """Evaluates a batch and draws a token for each of its sequences."""
@@ -247,6 +262,8 @@ class Engine:
             return
         rows = plan.rows
         for prompt, n_tokens, row in plan.chunks:
+            if prompt.active.request.scores_prompt:
+                self._score(prompt, n_tokens, row)
             prompt.evaluated += n_tokens
             self._prompt_tokens_evaluated += n_tokens
             if prompt.evaluated == len(prompt.tokens):
@@ -276,7 +293,7 @@ class Engine:
 
     def _draw(self, seq: Sequence, row: int) -> None:
         """Draws the next token of a sequence from a row of logits, and sees what comes of it."""
-        prompt, active = seq.prompt, seq.prompt.active
+        prompt, active, request = seq.prompt, seq.prompt.active, seq.prompt.active.request
         if seq.max_tokens == 0:
             self._finish(seq, "length", None)
             return
@@ -284,7 +301,8 @@ class Engine:
             if seq.sampler is None:
                 seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.tokens)
             is_first = seq.length == 0
-            token = seq.sampler.sample(row, prompt.first_tokens if is_first and active.request.distinct else ())
+            token = seq.sampler.sample(row, prompt.first_tokens if is_first and request.distinct else ())
+            reported = self._report(seq, token, row) if request.reports_tokens else []
         except BackendError as error:
             self._events.append(ErrorEvent(active.id, seq.index, error))
             self._finish(seq, "error", None)
@@ -294,23 +312,70 @@ class Engine:
         seq.last_token = token
         seq.length += 1
         self._tokens_generated += 1
-        if self._tokenizer.is_end(token):
+        is_end = self._tokenizer.is_end(token)
+        self._say(seq, reported, "" if is_end else seq.text.push(self._tokenizer.piece(token)))
+        if is_end:
             self._finish(seq, "stop", None)
-            return
-        if text := seq.text.push(self._tokenizer.piece(token)):
-            self._events.append(StreamEvent(active.id, seq.index, text))
-        if seq.text.matched:
+        elif seq.text.matched:
             self._finish(seq, "stop", seq.text.matched)
         elif seq.length == seq.max_tokens:
             self._finish(seq, "length", None)
 
+    def _score(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
+        """Reports the tokens of a prompt that rows of the last decode foretell, and the first, which none does."""
+        start, top, special = prompt.evaluated, prompt.active.request.logprobs or 0, self._tokenizer.special_piece
+        tokens = [Token(prompt.tokens[0], special(prompt.tokens[0]), None)] if start == 0 else []
+        foretold = prompt.tokens[start + 1 : start + n_tokens + 1]
+        for row, token in enumerate(foretold, last_row - n_tokens + 1):
+            tokens.append(self._token(token, self._backend.logprobs(row, token, top)))
+        for seq in prompt.living:
+            for reported in tokens:
+                self._say(seq, [reported], seq.text.precede(reported.piece))
+
+    def _report(self, seq: Sequence, token: int, row: int) -> list[Token]:
+        """The token just drawn, with what the request wants to know about it."""
+        request = seq.prompt.active.request
+        if request.logprobs is None:
+            return [Token(token, b"", None)]
+        assert seq.sampler is not None
+        if request.post_sampling_probs:
+            logprobs = seq.sampler.logprobs(token, request.logprobs)
+        else:
+            logprobs = self._backend.logprobs(row, token, request.logprobs)
+        seq.sum_logprob += logprobs[0]
+        return [self._token(token, logprobs)]
+
+    def _token(self, token: int, logprobs: Logprobs) -> Token:
+        special, (logprob, top) = self._tokenizer.special_piece, logprobs
+        return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
+
+    def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
+        """Streams text and the tokens that it came from; where tokens are reported, not before they are whole."""
+        request = seq.prompt.active.request
+        if request.reports_tokens:
+            seq.unsaid += tokens
+            seq.unsaid_text += text
+            if not (seq.text.is_whole or is_last):
+                return
+            tokens, text = seq.unsaid, seq.unsaid_text
+            seq.unsaid, seq.unsaid_text = [], ""
+        if request.logprobs is None:
+            if text or tokens:
+                ids = tuple(token.id for token in tokens)
+                self._events.append(StreamEvent(request.id, seq.index, text, ids))
+            return
+        for token in tokens:
+            said = text if token is tokens[-1] else ""
+            ids = (token.id,) if request.return_tokens else ()
+            self._events.append(StreamEvent(request.id, seq.index, said, ids, token))
+
     def _finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """Ends a sequence, and its request with the last one."""
         active = seq.prompt.active
-        if text := seq.text.flush():
-            self._events.append(StreamEvent(active.id, seq.index, text))
+        self._say(seq, [], seq.text.flush(), is_last=True)
         seq.finish_reason = finish_reason
-        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason))
+        mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
+        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean))
         self._release(seq.prompt)
         if not active.living:
             active.compiled.close()

@@ -55,12 +55,34 @@ class StartEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """A token, and what the model thought of it.
+
+    piece: its bytes, which may be a part of a character; a special token's are its name.
+    logprob: the natural logarithm of its probability; None for the first token of a prompt.
+    top_logprobs: the likeliest tokens at its place, the likeliest first.
+    """
+
+    id: int
+    piece: bytes
+    logprob: float | None
+    top_logprobs: tuple["Token", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """More text of one alternative: whole characters, and never a part of a stop string."""
+    """More text of one alternative: whole characters, and never a part of a stop string.
+
+    A request with `logprobs` gets one for each token, with the `token`; its text is empty where the text of a
+    later one completes it. One with `return_tokens` gets the ids of the `tokens` that the text came from. Only with
+    these does the last event of an alternative have an empty text, for a stop string's tokens or the end token.
+    """
 
     request_id: str
     index: int
     text: str
+    tokens: tuple[int, ...] = ()
+    token: Token | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,7 @@ class StopEvent:
     """One alternative ended after `length` generated tokens.
 
     stop_reason: the stop string that matched, or why it was aborted, else None.
+    mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
     """
 
     request_id: str
@@ -75,6 +98,7 @@ class StopEvent:
     length: int
     finish_reason: FinishReason
     stop_reason: str | None
+    mean_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

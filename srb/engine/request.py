@@ -20,6 +20,7 @@ MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
 MAX_GRAMMAR_CHARS = 100_000
 MAX_GRAMMAR_DEPTH = 100
+MAX_LOGPROBS = 100
 
 _COUNT = 2**31 - 1
 
@@ -198,6 +199,11 @@ class CompletionRequest:
     branches: the parameters of each alternative; `SamplingParams.alternatives` makes n of one kind. A seed of -1 is
         drawn here.
     distinct: the alternatives of a prompt begin with different tokens, as long as their samplers leave enough of them.
+    logprobs: report each generated token with its log-probability, and so many of the likeliest at its place, 0 to
+        100. None: don't.
+    post_sampling_probs: by the distribution that the samplers left, not by the model's own.
+    echo: each alternative's text begins with its prompt; with `logprobs`, its tokens are reported, too.
+    return_tokens: report the ids of the tokens with their text.
     id: unique among the requests of an engine.
 
     The alternative number k of prompt number p has the index p * len(branches) + k.
@@ -206,6 +212,10 @@ class CompletionRequest:
     prompts: tuple[tuple[int, ...], ...]
     branches: tuple[SamplingParams, ...]
     distinct: bool = False
+    logprobs: int | None = None
+    post_sampling_probs: bool = False
+    echo: bool = False
+    return_tokens: bool = False
     id: str = field(default_factory=new_request_id)
 
     def __post_init__(self) -> None:
@@ -215,12 +225,26 @@ class CompletionRequest:
             raise InvalidRequestError("prompt must not be an empty list", param="prompt")
         if not all(self.prompts):
             raise InvalidRequestError("prompt must have at least one token", param="prompt")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise InvalidRequestError(
+                f"logprobs must be from 0 to {MAX_LOGPROBS}, got {self.logprobs!s:.60}", param="logprobs"
+            )
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
 
     @property
     def count(self) -> int:
         """How many alternatives there are in all."""
         return len(self.prompts) * len(self.branches)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the prompt's own tokens are reported with their log-probabilities."""
+        return self.echo and self.logprobs is not None
+
+    @property
+    def reports_tokens(self) -> bool:
+        """Whether tokens are reported with the text."""
+        return self.return_tokens or self.logprobs is not None
 
     @property
     def prompt_tokens(self) -> int:

@@ -29,11 +29,12 @@ class Plan:
 class Scheduler:
     """Requests wait in the order of their arrival; one runs at a time."""
 
-    def __init__(self, cache: KVCache, n_batch: int, default_max_tokens: int) -> None:
+    def __init__(self, cache: KVCache, n_batch: int, n_outputs: int, default_max_tokens: int) -> None:
         self.waiting: deque[ActiveRequest] = deque()
         self.running: list[ActiveRequest] = []
         self._cache = cache
         self._n_batch = n_batch
+        self._n_outputs = n_outputs
         self._default_max_tokens = default_max_tokens
 
     def check(self, request: CompletionRequest) -> None:
@@ -106,22 +107,35 @@ class Scheduler:
     def next_batch(self) -> Plan:
         """A row for every running sequence, and as much of the unevaluated prompts as a batch takes."""
         plan = Plan()
-        room = self._n_batch
+        room, outputs_room = self._n_batch, self._n_outputs
         for active in self.running:
             for prompt in active.prompts:
                 if prompt.forked:
                     for seq in prompt.living:
                         assert seq.seq_id is not None
-                        row = plan.batch.add((seq.last_token,), seq.position, seq.seq_id, logits=True)
+                        row = plan.batch.add((seq.last_token,), seq.position, seq.seq_id, outputs=1)
                         plan.rows.append((seq, row))
                 elif room > 0 and prompt.living:
                     assert prompt.holder.seq_id is not None
-                    chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + room]
-                    is_last = prompt.evaluated + len(chunk) == len(prompt.tokens)
-                    row = plan.batch.add(chunk, prompt.evaluated, prompt.holder.seq_id, logits=is_last)
-                    plan.chunks.append((prompt, len(chunk), row))
-                    room -= len(chunk)
+                    left = len(prompt.tokens) - prompt.evaluated
+                    n_tokens = min(left, room)
+                    if active.request.scores_prompt:
+                        n_tokens = min(n_tokens, _even_piece(left, outputs_room))
+                        outputs_room -= n_tokens
+                    outputs = n_tokens if active.request.scores_prompt else int(n_tokens == left)
+                    chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + n_tokens]
+                    row = plan.batch.add(chunk, prompt.evaluated, prompt.holder.seq_id, outputs=outputs)
+                    plan.chunks.append((prompt, n_tokens, row))
+                    room -= n_tokens
         return plan
+
+
+def _even_piece(left: int, most: int) -> int:
+    """What to take next of `left`, so that all pieces are alike and at most `most`.
+
+    A small one at the end would be computed in another way, and its logits differ (docs/benchmarks.md).
+    """
+    return -(-left // -(-left // most)) if most > 0 else 0
 
 
 def cells_for(max_tokens: int) -> int:

@@ -1,7 +1,7 @@
 """A request on its way through the engine: its prompts, and the sequences that continue them."""
 
 from srb.engine.backend import Compiled, Sampler
-from srb.engine.events import AbortReason, FinishReason
+from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.engine.text import StopStrings, TextState
 
@@ -96,7 +96,10 @@ class Sequence:
         "prompt",
         "sampler",
         "seq_id",
+        "sum_logprob",
         "text",
+        "unsaid",
+        "unsaid_text",
     )
 
     def __init__(self, prompt: Prompt, index: int, params: SamplingParams, stops: StopStrings | None) -> None:
@@ -107,6 +110,9 @@ class Sequence:
         self.max_tokens = 0  # set at admission, when the room is known
         self.length = 0  # generated tokens
         self.last_token = -1  # the next row evaluates it
+        self.sum_logprob = 0.0
+        self.unsaid: list[Token] = []  # with this text; only where tokens are reported
+        self.unsaid_text = ""
         self.seq_id: int | None = None
         self.cells = 0  # for its own tokens, beside those of the prompt
         self.sampler: Sampler | None = None

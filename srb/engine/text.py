@@ -76,6 +76,15 @@ class TextState:
         self._state = 0
         self._held = ""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all text has been returned that the tokens so far stand for."""
+        return not self._held and not self._decoder.getstate()[0]
+
+    def precede(self, data: bytes) -> str:
+        """Takes text that comes before the first token and can't be a stop string; returns what can be shown."""
+        return self._decoder.decode(data)
+
     def push(self, piece: bytes) -> str:
         """Takes the bytes of the next token and returns the text that can now be shown, which may be none."""
         text = self._decoder.decode(piece)

@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import llama_cpp
 
-from srb.engine.backend import Batch
+from srb.engine.backend import Batch, Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
+from srb.llama.logprobs import logprobs
 from srb.llama.model_file import find_model
 from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
@@ -23,6 +24,7 @@ _FLASH_ATTN = {
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
+_PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
 _CELLS_STEP = 256  # llama.cpp rounds a context up to this
 
 Progress = Callable[[float], bool]
@@ -52,8 +54,9 @@ class LlamaBackend:
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
         self.n_seqs = settings.max_n
         self.n_batch = settings.batch_size
+        self.n_outputs = _PROMPT_OUTPUTS
         self._candidates = Candidates(self._context, self.tokenizer.n_vocab)
-        self._rows = _Rows(llama_cpp.llama_n_batch(self._context))
+        self._rows = _Rows(llama_cpp.llama_n_batch(self._context), self.n_seqs + self.n_outputs)
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
@@ -88,6 +91,10 @@ class LlamaBackend:
     def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
         return self._interrupted is not None and self._interrupted()
 
+    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
+        """The log-probabilities of a token and the likeliest ones in this row, as the model has them."""
+        return logprobs(self._candidates.logits(row), token, top)
+
     def fork(self, source: int, target: int) -> None:
         """Makes `target` share all cells of `source`."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
@@ -110,14 +117,15 @@ class LlamaBackend:
 
     def sampler(self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> LlamaSampler:
         """A sampler chain with these parameters, that has seen the prompt."""
-        return LlamaSampler(self._candidates, self._context, self.tokenizer, params, compiled, prompt)
+        return LlamaSampler(self._candidates, self.n_cells, self.tokenizer, params, compiled, prompt)
 
 
 class _Rows:
-    """The arrays behind a `llama_batch` of up to `size` rows."""
+    """The arrays behind a `llama_batch` of up to `size` rows, `outputs` of which may have logits."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, outputs: int) -> None:
         self._size = size
+        self._outputs = outputs
         self._tokens: Any = (ctypes.c_int32 * size)()
         self._positions: Any = (ctypes.c_int32 * size)()
         self._seq_ids: Any = (ctypes.c_int32 * size)()
@@ -132,6 +140,8 @@ class _Rows:
         n = len(batch)
         if not 0 < n <= self._size:
             raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")
+        if (outputs := sum(batch.logits)) > self._outputs:
+            raise BackendError(f"a batch has up to {self._outputs} rows with logits, not {outputs}")
         self._tokens[:n] = batch.tokens
         self._positions[:n] = batch.positions
         self._seq_ids[:n] = batch.seq_ids
@@ -179,7 +189,7 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
     params.n_batch = settings.batch_size + settings.max_n
     params.n_ubatch = settings.ubatch_size
     params.n_seq_max = settings.max_n
-    params.n_outputs_max = settings.max_n  # one row of logits per sequence; the default is one per token
+    params.n_outputs_max = settings.max_n + _PROMPT_OUTPUTS  # the default is one for each token of a batch
     params.n_threads = settings.threads or physical_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
     params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]

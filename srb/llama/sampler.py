@@ -8,9 +8,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from srb.engine.backend import Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError, NoTokenError
 from srb.llama import log
+from srb.llama.logprobs import logprobs
 from srb.llama.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
@@ -66,13 +68,17 @@ class Candidates:
         self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
         self.array = llama_cpp.llama_token_data_array()
 
-    def fill(self, row: int) -> None:
-        """Sets them to the logits of this row of the last batch."""
+    def logits(self, row: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
+        """This row of the last batch, of shape (n_vocab,), valid until the next."""
         logits = llama_cpp.llama_get_logits_ith(self._context, row)
         if not logits:
             raise BackendError(f"llama.cpp has no logits for row {row}")
+        return np.ctypeslib.as_array(logits, (len(self._rows),))
+
+    def fill(self, row: int) -> None:
+        """Sets them to the logits of this row of the last batch."""
+        self._rows["logit"] = self.logits(row)
         self._rows["id"] = self._ids
-        self._rows["logit"] = np.ctypeslib.as_array(logits, (len(self._rows),))
         self._rows["p"] = 0
         self.array.data = self._data
         self.array.size = len(self._rows)
@@ -102,16 +108,15 @@ class LlamaSampler:
     def __init__(
         self,
         candidates: Candidates,
-        context: int,
+        n_cells: int,
         tokenizer: LlamaTokenizer,
         params: SamplingParams,
         compiled: CompiledSampling,
         prompt: tuple[int, ...],
     ) -> None:
         self._candidates = candidates
-        self._context = context
         self._n_vocab = tokenizer.n_vocab
-        self._n_cells: int = llama_cpp.llama_n_ctx(context)
+        self._n_cells = n_cells
         self._seed = params.seed
         self._drawn = 0
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
@@ -205,24 +210,26 @@ class LlamaSampler:
 
         Raises `NoTokenError` if the grammar leaves none.
         """
-        if excluded:
-            token = self._sample_other(row, excluded)
-        elif self._grammar:
-            token = self._sample_by_grammar(row)
-        else:
-            token = llama_cpp.llama_sampler_sample(self._chain, self._context, row)
+        token = self._sample_other(row, excluded) if excluded else self._sample(row)
+        if self._grammar:
+            llama_cpp.llama_sampler_accept(self._grammar, token)
+        llama_cpp.llama_sampler_accept(self._chain, token)
         self._drawn += 1
         if self._drawn == self._min_tokens:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
         return token
 
-    def _sample_by_grammar(self, row: int) -> int:
+    def logprobs(self, token: int, top: int) -> Logprobs:
+        """The log-probabilities of a token and the likeliest ones in what the last draw was made from."""
+        ids, logits = self._candidates.left
+        logprob, places = logprobs(logits, int(np.flatnonzero(ids == token)[0]), top)
+        return logprob, [(int(ids[place]), p) for place, p in places if p > _BAN]
+
+    def _sample(self, row: int) -> int:
         token = self._apply(row)
-        if not self._fits(token):
+        if self._grammar and not self._fits(token):
             token = self._apply(row, self._grammar)
             self._require(token)
-        llama_cpp.llama_sampler_accept(self._grammar, token)
-        llama_cpp.llama_sampler_accept(self._chain, token)
         return token
 
     def _sample_other(self, row: int, excluded: Collection[int]) -> int:
@@ -239,15 +246,13 @@ class LlamaSampler:
         for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
         ids, logits = self._candidates.left
-        others = np.where(np.isin(ids, list(excluded)), -np.inf, logits)
-        if not np.isneginf(others).all():
-            logits = others
+        is_excluded = np.isin(ids, list(excluded))
+        if not np.isneginf(logits[~is_excluded]).all():
+            logits[is_excluded] = _BAN
         noise = np.random.default_rng(self._seed).gumbel(size=len(logits))
         token = int(ids[np.argmax(logits + noise)])
         if self._grammar:
             self._require(token)
-            llama_cpp.llama_sampler_accept(self._grammar, token)
-        llama_cpp.llama_sampler_accept(self._chain, token)
         return token
 
     def _apply(self, row: int, grammar: Any = None) -> int:

@@ -29,6 +29,9 @@ class LlamaTokenizer:
         is_control, is_end = llama_cpp.llama_vocab_is_control, llama_cpp.llama_vocab_is_eog
         self._pieces = [b"" if is_control(vocab, token) else text for token, text in enumerate(texts)]
         self.longest_piece = max(1, *map(len, texts))
+        self._special_pieces = texts
+        if llama_cpp.llama_vocab_get_add_bos(vocab):
+            self._special_pieces[llama_cpp.llama_vocab_bos(vocab)] = b""
         self.ends = frozenset(token for token in tokens if is_end(vocab, token))
         self.suppressed = _suppressed(vocab)
         self._users = 0
@@ -48,6 +51,10 @@ class LlamaTokenizer:
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text; nothing for control tokens."""
         return self._pieces[token]
+
+    def special_piece(self, token: int) -> bytes:
+        """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
+        return self._special_pieces[token]
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text. Raises `InvalidRequestError` if this machine can't tokenize so long a one."""

@@ -40,12 +40,32 @@ def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> tupl
         )
     branches = _branches(fields, limits, tokenize)
     prompts = _prompts(fields.prompt, limits, len(branches), tokenize)
-    ignored = fields.unknown
+    ignored = fields.ignored(fields.mirostat)
     if fields.model not in (None, limits.model):
         ignored.append("model")
     for k, branch in enumerate(fields.branches or ()):
-        ignored += [f"branches[{k}].{name}" for name in branch.unknown]
-    return CompletionRequest(prompts, branches, distinct=bool(fields.distinct)), ignored
+        mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
+        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
+    logprobs = fields.n_probs or None if fields.logprobs is None else fields.logprobs  # n_probs 0 is llama-server's off
+    if fields.post_sampling_probs and logprobs is None:
+        ignored.append("post_sampling_probs")
+    if fields.best_of is not None:
+        if fields.best_of > len(branches):
+            raise InvalidRequestError(
+                f"best_of ({fields.best_of!s:.60}) can't be more than n ({len(branches)}) in a stream, which shows "
+                "alternatives before the best are known; raise n, or leave best_of out",
+                param="best_of",
+            )
+        ignored.append("best_of")
+    return CompletionRequest(
+        prompts,
+        branches,
+        distinct=bool(fields.distinct),
+        logprobs=logprobs,
+        post_sampling_probs=bool(fields.post_sampling_probs),
+        echo=bool(fields.echo),
+        return_tokens=bool(fields.return_tokens),
+    ), ignored
 
 
 def _read_json(body: bytes) -> Any:

@@ -28,6 +28,14 @@ ALIASES = {
 }
 """What other servers' clients call a field. Where both names are sent, the alias is ignored and reported."""
 
+REPLACED_BY_MIROSTAT = {
+    *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
+    *("xtc_probability", "xtc_threshold", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+    *("adaptive_target", "adaptive_decay", "samplers"),
+}
+"""The fields without effect where mirostat is on: it takes the place of all samplers but temperature and biases."""
+
 MAX_LOGIT_BIASES = 10_000
 
 SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
@@ -82,7 +90,7 @@ class _Fields(BaseModel):
         return fields
 
     @property
-    def unknown(self) -> list[str]:
+    def _unknown(self) -> list[str]:
         return list(self.model_extra or ())
 
 
@@ -126,11 +134,12 @@ class SamplingFields(_Fields):
     json_schema: Any = None
     response_format: dict[str, Any] | None = None
 
-    @property
-    def unknown(self) -> list[str]:
-        """The names in it that mean nothing here."""
+    def ignored(self, mirostat: int | None) -> list[str]:
+        """The names of the fields, and of samplers, that were sent and have no effect."""
         known = {*SAMPLERS, *SAMPLER_ALIASES}
-        return [*super().unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
+        unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
+        replaced = REPLACED_BY_MIROSTAT & self.model_fields_set if mirostat else ()
+        return [*unknown, *sorted(replaced)]
 
     def given(self, tokenize: Tokenize) -> dict[str, Any]:
         """The fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
@@ -231,6 +240,12 @@ class CompletionFields(SamplingFields):
     n: Int | None = None
     branches: list[BranchFields] | None = None
     distinct: bool | None = None
+    logprobs: Int | None = None
+    n_probs: Int | None = None
+    post_sampling_probs: bool | None = None
+    echo: bool | None = None
+    return_tokens: bool | None = None
+    best_of: Int | None = None
     model: str | None = None
     stream: bool | str | None = None
 

@@ -3,14 +3,23 @@
 import dataclasses
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+
+_LEAST_LOGPROB = -9999.0
+"""OpenAI's logprob of the impossible; JSON has no infinity."""
 
 
 def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> dict[str, Any]:
     """The JSON object of an event. `created` is in seconds since 1970."""
     match event:
         case StreamEvent():
-            return {"event": "stream", "index": event.index, "text": event.text}
+            stream: dict[str, Any] = {"event": "stream", "index": event.index, "text": event.text}
+            if event.tokens:
+                stream["tokens"] = event.tokens
+            if event.token:
+                stream |= _token(event.token)
+                stream["top_logprobs"] = [_token(each) for each in event.token.top_logprobs]
+            return stream
         case StopEvent():
             return {
                 "event": "stop",
@@ -19,6 +28,7 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
                 "stop": int(event.finish_reason == "stop"),
                 "finish_reason": event.finish_reason,
                 "stop_reason": event.stop_reason,
+                **({} if event.mean_logprob is None else {"mean_logprob": round(event.mean_logprob, 6)}),
             }
         case StartEvent():
             start = {
@@ -50,3 +60,13 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
                 },
                 "timings": {name: round(value, 3) for name, value in dataclasses.asdict(timings).items()},
             }
+
+
+def _token(token: Token) -> dict[str, Any]:
+    """A token as llama-server's `completion_probabilities` have it."""
+    return {
+        "id": token.id,
+        "token": token.piece.decode(errors="replace"),
+        "bytes": list(token.piece),
+        "logprob": None if token.logprob is None else round(max(token.logprob, _LEAST_LOGPROB), 6),
+    }

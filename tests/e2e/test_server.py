@@ -75,6 +75,24 @@ def test_distinct_alternatives_begin_differently(server: Server) -> None:
     assert len(set(server.texts(distinct=True, **body))) == 16
 
 
+def test_generated_tokens_have_the_logprobs_that_scoring_the_same_text_gives(server: Server) -> None:
+    """For fewer than 64 tokens in all: llama.cpp computes more at once in another way (docs/api.md)."""
+    events = server.events(n=3, max_tokens=40, logprobs=3, return_tokens=True, seed=7)
+    for index in range(3):
+        tokens = [event for event in events if event["event"] == "stream" and event["index"] == index]
+        stop = next(event for event in events if event["event"] == "stop" and event["index"] == index)
+        assert stop["length"] == len(tokens)
+        ids = [each for event in tokens for each in event["tokens"]]
+        echoed = server.events(prompt="Once upon a time,", n=1, max_tokens=0, logprobs=0, echo=True)[1:-2]
+        prompt = [event["id"] for event in echoed]
+        scored = server.events(prompt=[*prompt, *ids], n=1, max_tokens=0, logprobs=0, echo=True)[1:-2]
+        assert scored[0]["logprob"] is None
+        expected = [event["logprob"] for event in scored[len(prompt) :]]
+        assert [event["logprob"] for event in tokens] == pytest.approx(expected, abs=1e-3)
+        mean = sum(event["logprob"] for event in tokens) / len(tokens)
+        assert stop["mean_logprob"] == pytest.approx(mean, abs=1e-5)
+
+
 def test_a_schema_holds_whatever_the_temperature(server: Server) -> None:
     schema = {
         "type": "object",

@@ -149,7 +149,7 @@ def shared_backend(tiny_model: Path) -> LlamaBackend:
 def test_an_evaluation_is_interrupted_in_the_middle(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     backend = load(ctx_size=4096, batch_size=4096)
     batch = Batch()
-    batch.add(tuple(b"p" * 3000), 0, 0, logits=True)
+    batch.add(tuple(b"p" * 3000), 0, 0, outputs=1)
     asked = []
 
     def interrupted() -> bool:
@@ -167,16 +167,23 @@ def test_an_evaluation_is_interrupted_in_the_middle(load: Load, caplog: pytest.L
 def test_what_llama_cpp_refuses_becomes_an_error_and_it_lives(load: Load) -> None:
     engine = Engine(backend := load())
     batch = Batch()
-    batch.add((1,), 5, 0, logits=True)
-    batch.add((1,), 3, 0, logits=True)  # positions must go up
+    batch.add((1,), 5, 0, outputs=1)
+    batch.add((1,), 3, 0, outputs=1)  # positions must go up
     with pytest.raises(BackendError, match=r"llama_decode failed with code -1: .+"):
         backend.decode(batch, None)
     huge = Batch()
-    huge.add((1,) * 5000, 0, 0, logits=True)
+    huge.add((1,) * 5000, 0, 0, outputs=1)
     with pytest.raises(BackendError, match="a batch has 1 to"):
         backend.decode(huge, None)
     backend.remove(0)
     assert len(texts(run(engine, request(n=2, max_tokens=5, ignore_eos=True)))) == 2
+
+
+def test_more_logits_than_there_is_room_for_are_refused(load: Load) -> None:
+    wide = Batch()
+    wide.add((1,) * 137, 0, 0, outputs=137)
+    with pytest.raises(BackendError, match="up to 136 rows with logits, not 137"):
+        load(batch_size=256).decode(wide, None)
 
 
 def test_the_tokenizer(load: Load) -> None:

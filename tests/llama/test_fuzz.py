@@ -105,8 +105,12 @@ def body(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.2:
         result["branches"] = [sampling_fields(rng) for _ in range(rng.randrange(4))]
         result.pop("n", None)
-    if rng.random() < 0.2:
-        result["distinct"] = True
+    for name in ("distinct", "echo", "return_tokens", "post_sampling_probs"):
+        if rng.random() < 0.2:
+            result[name] = rng.choice([True, True, False, "x"])
+    for name in ("logprobs", "n_probs", "best_of"):
+        if rng.random() < 0.15:
+            result[name] = number(rng, 0, 100)
     if rng.random() < 0.1:
         result[rng.choice(sorted(result))] = rng.choice(JUNK)
     return result
@@ -126,7 +130,11 @@ async def test_no_body_ends_the_process_or_the_engine(load: Any, aiohttp_client:
         assert response.status in statuses, f"{response.status} for {sent}: {text}"
         statuses[response.status] += 1
         if response.status == 200:
-            events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line]
+            events = [
+                json.loads(line.removeprefix("data: "), parse_constant=pytest.fail)
+                for line in text.split("\n\n")
+                if line
+            ]
             kinds = [event["event"] for event in events]
             assert (kinds[0], kinds[-1]) == ("start", "done"), sent
             stopped = sorted(event["index"] for event in events if event["event"] == "stop")

@@ -33,7 +33,7 @@ class Row:
     def __init__(self, backend: LlamaBackend) -> None:
         self.backend = backend
         batch = Batch()
-        self.row = batch.add(tuple(PROMPT), 0, 0, logits=True)
+        self.row = batch.add(tuple(PROMPT), 0, 0, outputs=1)
         backend.decode(batch, None)
         pointer = llama_cpp.llama_get_logits_ith(backend._context, self.row)
         self.logits: Floats = np.ctypeslib.as_array(pointer, (N_VOCAB,)).astype(np.float64)

@@ -59,8 +59,8 @@ def test_other_servers_names(alias: str, name: str, value: Any) -> None:
 
 
 def test_numbers_as_strings() -> None:
-    assert params(temperature="0.5", top_k="7", mirostat="2") == SamplingParams(
-        seed=0, temperature=0.5, top_k=7, mirostat=2
+    assert params(temperature="0.5", top_k="7", min_keep="2") == SamplingParams(
+        seed=0, temperature=0.5, top_k=7, min_keep=2
     )
 
 
@@ -95,6 +95,29 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
     assert params(samplers=["temp", "typical_p", "top_k"]).samplers == ("temperature", "typ_p", "top_k")
     assert params(samplers=SAMPLERS).samplers == SAMPLERS
     assert ignored(samplers=["top_k", "tfs_z"]) == ["samplers.tfs_z"]
+
+
+def test_probabilities_have_two_names() -> None:
+    def logprobs(**fields: Any) -> int | None:
+        return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize)[0].logprobs
+
+    assert logprobs() is None
+    assert logprobs(logprobs=0) == 0
+    assert logprobs(n_probs=0) is None  # llama-server's off
+    assert logprobs(n_probs="10") == 10
+    assert logprobs(n_probs=10, logprobs=3) == 3
+
+
+def test_what_mirostat_replaces_is_named() -> None:
+    assert ignored(mirostat=2, top_k=5, temperature=1, mirostat_tau=4, min_p=0.1) == ["min_p", "top_k"]
+    assert ignored(mirostat=0, top_k=5) == []
+    assert ignored(mirostat=1, branches=[{"top_p": 0.5}, {"top_p": 0.5, "mirostat": 0}]) == ["branches[0].top_p"]
+
+
+def test_best_of_is_not_for_streams() -> None:
+    with pytest.raises(InvalidRequestError, match=r"best_of \(5\) can't be more than n \(4\)"):
+        params(best_of=5, n=4)
+    assert ignored(best_of=1, post_sampling_probs=True) == ["post_sampling_probs", "best_of"]
 
 
 def test_fields_without_effect_are_named() -> None:

@@ -1,0 +1,146 @@
+"""Log-probabilities against a plain forward pass."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from driver import request, run, stops
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import StreamEvent, Token
+from srb.engine.request import CompletionRequest
+from srb.llama import LlamaBackend
+from srb.llama.logprobs import logprobs
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def reference(logits: Floats) -> Floats:
+    """log softmax in double precision, the slow way."""
+    return np.asarray(logits - logits.max() - math.log(math.fsum(np.exp(logits - logits.max()))))
+
+
+@given(
+    arrays.arrays(np.float32, st.integers(1, 1500), elements=st.floats(-50, 50, width=32)),
+    st.integers(0, 100),
+    st.randoms(),
+)
+def test_the_likeliest_are_those_of_a_full_sort(logits: Any, top: int, random: Any) -> None:
+    token = random.randrange(len(logits))
+    logprob, likeliest = logprobs(logits, token, top)
+    expected = reference(logits.astype(np.float64))
+    assert logprob == pytest.approx(expected[token], abs=1e-4)
+    assert [place for place, _ in likeliest] == np.argsort(-logits, kind="stable")[:top].tolist()
+    assert [p for _, p in likeliest] == pytest.approx(expected[[place for place, _ in likeliest]], abs=1e-4)
+
+
+@pytest.mark.parametrize("n_vocab", [258, 49_152, 262_144])
+def test_probabilities_add_up_to_one(n_vocab: int) -> None:
+    logits = np.random.default_rng(0).normal(0, 3, n_vocab).astype(np.float32)
+    total = math.fsum(math.exp(logprobs(logits, token, 0)[0]) for token in range(0, n_vocab, max(1, n_vocab // 258)))
+    exact = math.fsum(np.exp(reference(logits.astype(np.float64))[:: max(1, n_vocab // 258)]))
+    assert total == pytest.approx(exact, rel=1e-5)
+    assert math.fsum(np.exp(np.asarray([p for _, p in logprobs(logits, 0, n_vocab)[1]]))) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_banned_token_has_no_probability() -> None:
+    logits = np.array([1, -np.inf, 1], np.float32)
+    logprob, likeliest = logprobs(logits, 1, 3)
+    assert logprob == -math.inf
+    assert [place for place, _ in likeliest] == [0, 2, 1]
+    assert [p for _, p in likeliest] == pytest.approx([math.log(0.5), math.log(0.5), -math.inf])
+
+
+def forward(backend: LlamaBackend, tokens: tuple[int, ...], prompt: int) -> list[float]:
+    """The log-probability of each token but the first, in a plain pass over the prompt and one over the rest.
+
+    llama.cpp computes pieces of 64 tokens and more in another way than smaller ones, so the two stay apart.
+    """
+    expected: list[float] = []
+    pieces = -(-prompt // 120)
+    cuts = [prompt * i // pieces for i in range(pieces + 1)] + [len(tokens)]
+    for start, end in itertools.pairwise(cuts):
+        batch = Batch()
+        batch.add(tokens[start:end], start, 0, outputs=end - start)
+        backend.decode(batch, None)
+        for row, token in enumerate(tokens[start + 1 : end + 1]):
+            logits = llama_cpp.llama_get_logits_ith(backend._context, row)
+            row_logits = np.ctypeslib.as_array(logits, (backend.tokenizer.n_vocab,)).astype(np.float64)
+            expected.append(float(reference(row_logits)[token]))
+    backend.remove(0)
+    return expected
+
+
+def reported(backend: LlamaBackend, each: CompletionRequest) -> list[list[Token]]:
+    """The tokens of each index."""
+    result: list[list[Token]] = [[] for _ in range(each.count)]
+    for event in run(Engine(backend), each):
+        if isinstance(event, StreamEvent):
+            assert event.token
+            result[event.index].append(event.token)
+    return result
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("length", [1, 2, 100, 129, 300])
+def test_echoed_and_generated_tokens_have_the_logprobs_of_a_plain_pass(
+    load: Callable[..., LlamaBackend], length: int
+) -> None:
+    backend = load(batch_size=512, ubatch_size=512)
+    prompt = bytes(np.random.default_rng(length).integers(32, 127, length).tolist()).decode()
+    each = dataclasses.replace(request(prompt, 3, max_tokens=20, ignore_eos=True), logprobs=5, echo=True)
+    for tokens in reported(backend, each):
+        assert len(tokens) == length + 20
+        assert tokens[0].logprob is None
+        expected = forward(backend, tuple(token.id for token in tokens), length)
+        assert [token.logprob for token in tokens[1:]] == pytest.approx(expected, abs=1e-3)
+        for token in tokens[1:]:
+            likeliest = [other.logprob or 0 for other in token.top_logprobs]
+            assert likeliest == sorted(likeliest, reverse=True)
+            assert len(likeliest) == 5
+            assert (token.logprob or 0) <= likeliest[0]
+    assert backend.held() == []
+
+
+@pytest.mark.llama
+def test_probabilities_after_sampling_are_of_what_was_left(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    each = request("some prompt", 4, max_tokens=30, top_k=3, top_p=1, min_p=0, ignore_eos=True)
+    asked = dataclasses.replace(each, logprobs=100, post_sampling_probs=True, distinct=True)
+    for index, tokens in enumerate(reported(backend, asked)):
+        for place, token in enumerate(tokens):
+            left = 3 - index % 3 if place == 0 and index < 3 else 3  # distinct ones begin without the others' tokens
+            assert len(token.top_logprobs) == left
+            assert math.fsum(math.exp(other.logprob or 0) for other in token.top_logprobs) == pytest.approx(1)
+            assert (token.id, token.logprob) in {(other.id, other.logprob) for other in token.top_logprobs}
+
+
+@pytest.mark.llama
+def test_greedy_tokens_are_certain_after_sampling_and_not_before(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    each = request("some prompt", 1, max_tokens=10, temperature=0, ignore_eos=True)
+    after = reported(backend, dataclasses.replace(each, logprobs=2, post_sampling_probs=True))[0]
+    before = reported(backend, dataclasses.replace(each, id="other", logprobs=2))[0]
+    assert [token.logprob for token in after] == [0] * 10
+    assert all(token.top_logprobs[0].id == token.id for token in before)
+    assert all((token.logprob or 0) < -0.01 for token in before)
+
+
+@pytest.mark.llama
+def test_the_mean_is_that_of_the_reported_tokens(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    each = dataclasses.replace(request("abc", 2, max_tokens=30), logprobs=0)
+    events = run(Engine(backend), each)
+    for index, stop in stops(events).items():
+        of_index = [e.token.logprob for e in events if isinstance(e, StreamEvent) and e.index == index and e.token]
+        assert len(of_index) == stop.length
+        assert stop.mean_logprob == pytest.approx(sum(p or 0 for p in of_index) / stop.length)
