@@ -12,13 +12,15 @@ from typing import Any
 from aiohttp import web
 
 from srb.async_engine import AsyncEngine, RequestStream
+from srb.engine.events import Event
 from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
-from srb.server import native, sse
+from srb.server import native, openai, sse
 from srb.server.body import Limits, parse
 
 logger = logging.getLogger("srb")
 
 MAX_BODY_BYTES = 4 << 20
+MAX_HEADER_CHARS = 1_000
 
 ENGINE = web.AppKey("engine", AsyncEngine)
 LIMITS = web.AppKey("limits", Limits)
@@ -32,6 +34,7 @@ def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
     app[LIMITS] = limits
     app[CREATED] = int(time.time())
     app.router.add_post("/v1/completions", completions)
+    app.router.add_post("/v1/completions/", completions)  # some clients write it so
     app.router.add_delete("/v1/completions/{id}", cancel)
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
     app.router.add_get("/v1/models", models)
@@ -40,30 +43,49 @@ def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/completions: queues a request and streams its events."""
+    """POST /v1/completions: queues a request and answers with its events, in the format that it asks for."""
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     engine.check_ready()
     body = await _read_body(request)
     # In a thread, because megabytes take seconds to parse and tokenize.
-    completion, ignored = await asyncio.to_thread(parse, body, limits, engine.tokenize)
-    created = int(time.time())
-    to_json = partial(native.to_json, model=limits.model, created=created, ignored=ignored)
+    parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize)
+    completion, created = parsed.completion, int(time.time())
+    headers = {"X-Request-Id": completion.id}
+    if parsed.format == "events":
+        to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
+        async with await engine.submit(completion) as stream:
+            return await sse.respond(request, _Batches(stream, partial(map, to_json)), headers=headers)
+    if parsed.ignored:
+        names = ", ".join(parsed.ignored)[:MAX_HEADER_CHARS]
+        headers["x-srb-ignored"] = names.encode("unicode_escape").decode()
+    reply = openai.Completion(
+        completion.id,
+        model=limits.model,
+        created=created,
+        per_prompt=len(completion.branches),
+        n=parsed.n,
+        logprobs=parsed.logprobs,
+        usage=parsed.usage,
+    )
     async with await engine.submit(completion) as stream:
-        return await sse.respond(request, _Batches(stream, to_json), headers={"X-Request-Id": completion.id})
+        if parsed.format == "chunks":
+            return await sse.respond(request, _Batches(stream, reply.chunks), headers=headers)
+        events = [event async for batch in stream for event in batch]
+    return web.json_response(reply.object(events), headers=headers)
 
 
 class _Batches:
-    """A request's events as JSON objects, a list per step. Waiting for the next may be cancelled, as for a ping."""
+    """A request's events as JSON, a batch per step. Waiting for the next may be cancelled, as for a ping."""
 
-    def __init__(self, stream: RequestStream, to_json: Callable[[Any], dict[str, Any]]) -> None:
+    def __init__(self, stream: RequestStream, to_json: Callable[[list[Event]], Iterable[dict[str, Any] | str]]) -> None:
         self._stream = stream
         self._to_json = to_json
 
-    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any]]]:
+    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any] | str]]:
         return self
 
-    async def __anext__(self) -> Iterable[dict[str, Any]]:
-        return map(self._to_json, await anext(self._stream))
+    async def __anext__(self) -> Iterable[dict[str, Any] | str]:
+        return self._to_json(await anext(self._stream))
 
 
 async def _read_body(request: web.Request) -> bytes:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pydantic import ValidationError
 
@@ -20,25 +20,39 @@ class Limits:
     max_n: int
 
 
-def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> tuple[CompletionRequest, list[str]]:
-    """The request in a body, and the names of the fields in it that have no effect. Raises `InvalidRequestError`."""
+Format = Literal["events", "chunks", "object"]
+"""Native events, or OpenAI's: chunks, or one object."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """What a body asks for.
+
+    ignored: the names of the fields in it that have no effect.
+    n: how many alternatives of each prompt to return; `best_of` runs more.
+    logprobs, usage: whether to show them, in OpenAI's formats.
+    """
+
+    completion: CompletionRequest
+    ignored: list[str]
+    format: Format
+    n: int
+    logprobs: bool
+    usage: bool
+
+
+def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> Parsed:
+    """What a body asks for. Raises `InvalidRequestError`."""
     try:
         return _parse(_validate(_read_json(body)), limits, tokenize)
     except RecursionError:  # reading it, and quoting it in an error, go down as deep as it does
         raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
 
 
-def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> tuple[CompletionRequest, list[str]]:
-    if isinstance(fields.stream, str) and fields.stream != "events":
-        raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
-    if isinstance(fields.stream, bool) or (fields.stream is None and fields.model is not None):
-        raise InvalidRequestError(
-            "the OpenAI format, which stream true or false or a model without stream ask for, isn't there yet; "
-            'send "stream": "events" for native events',
-            param="stream",
-            code="unsupported_format",
-        )
-    branches = _branches(fields, limits, tokenize)
+def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Parsed:
+    form = _format(fields)
+    n = _n(fields, limits.n if form == "events" else 1, limits)
+    branches = _branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
     prompts = _prompts(fields.prompt, limits, len(branches), tokenize)
     ignored = fields.ignored(fields.mirostat)
     if fields.model not in (None, limits.model):
@@ -49,23 +63,29 @@ def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> tupl
     logprobs = fields.n_probs or None if fields.logprobs is None else fields.logprobs  # n_probs 0 is llama-server's off
     if fields.post_sampling_probs and logprobs is None:
         ignored.append("post_sampling_probs")
-    if fields.best_of is not None:
-        if fields.best_of > len(branches):
-            raise InvalidRequestError(
-                f"best_of ({fields.best_of!s:.60}) can't be more than n ({len(branches)}) in a stream, which shows "
-                "alternatives before the best are known; raise n, or leave best_of out",
-                param="best_of",
-            )
+    if form == "events" and fields.best_of is not None:
         ignored.append("best_of")
-    return CompletionRequest(
+    if form != "events" and fields.return_tokens:
+        ignored.append("return_tokens")
+    completion = CompletionRequest(
         prompts,
         branches,
         distinct=bool(fields.distinct),
-        logprobs=logprobs,
+        logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # to know the best
         post_sampling_probs=bool(fields.post_sampling_probs),
         echo=bool(fields.echo),
-        return_tokens=bool(fields.return_tokens),
-    ), ignored
+        return_tokens=bool(fields.return_tokens) and form == "events",
+    )
+    usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
+    return Parsed(completion, ignored, form, n, logprobs is not None, usage)
+
+
+def _format(fields: CompletionFields) -> Format:
+    if isinstance(fields.stream, str) and fields.stream != "events":
+        raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
+    if fields.stream is True:
+        return "chunks"
+    return "object" if fields.stream is False or (fields.stream is None and fields.model is not None) else "events"
 
 
 def _read_json(body: bytes) -> Any:
@@ -99,14 +119,14 @@ def _validate(data: Any) -> CompletionFields:
         raise InvalidRequestError(f"{param}: {message}, got {show(first['input'])}", param=param) from None
 
 
-def _branches(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
-    """The parameters of each alternative."""
+def _n(fields: CompletionFields, default: int, limits: Limits) -> int:
+    """The number of alternatives of each prompt."""
     if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
         raise InvalidRequestError(
             f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",
             param="n",
         )
-    n = limits.n if fields.n is None else fields.n
+    n = default if fields.n is None else fields.n
     name = "n"
     if fields.branches is not None:
         n, name = len(fields.branches), "the number of branches"
@@ -114,6 +134,31 @@ def _branches(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> t
         raise InvalidRequestError(
             f"{name} must be from 1 to {limits.max_n}, got {n!s:.60}", param="n" if name == "n" else "branches"
         )
+    return n
+
+
+def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> int:
+    """How many alternatives to choose n from."""
+    best_of = n if fields.best_of is None else fields.best_of
+    message = None
+    if best_of < n and form != "events":
+        message = f"best_of must be at least n ({n}), got {best_of}"
+    elif best_of > n and form != "object":
+        message = (
+            f"best_of ({best_of!s:.60}) can't be more than n ({n}) in a stream, which shows alternatives before the "
+            'best are known; send "stream": false, or leave best_of out'
+        )
+    elif best_of > n and fields.branches is not None:
+        message = "best_of and branches exclude each other"
+    elif best_of > limits.max_n:
+        message = f"best_of must be at most {limits.max_n} (--max-n), got {best_of!s:.60}"
+    if message:
+        raise InvalidRequestError(message, param="best_of")
+    return best_of
+
+
+def _branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+    """The parameters of each of n alternatives."""
     common = SamplingParams(**fields.given(tokenize)).alternatives(n)
     if fields.branches is None:
         return common

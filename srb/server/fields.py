@@ -246,6 +246,7 @@ class CompletionFields(SamplingFields):
     echo: bool | None = None
     return_tokens: bool | None = None
     best_of: Int | None = None
+    stream_options: dict[str, Any] | None = None
     model: str | None = None
     stream: bool | str | None = None
 

@@ -4,9 +4,7 @@ import dataclasses
 from typing import Any
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-
-_LEAST_LOGPROB = -9999.0
-"""OpenAI's logprob of the impossible; JSON has no infinity."""
+from srb.server.openai import LEAST_LOGPROB
 
 
 def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> dict[str, Any]:
@@ -68,5 +66,5 @@ def _token(token: Token) -> dict[str, Any]:
         "id": token.id,
         "token": token.piece.decode(errors="replace"),
         "bytes": list(token.piece),
-        "logprob": None if token.logprob is None else round(max(token.logprob, _LEAST_LOGPROB), 6),
+        "logprob": None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6),
     }

@@ -17,13 +17,13 @@ HEADERS = {
 
 async def respond(
     request: web.Request,
-    batches: AsyncIterator[Iterable[dict[str, Any]]],
+    batches: AsyncIterator[Iterable[dict[str, Any] | str]],
     *,
     headers: dict[str, str],
 ) -> web.StreamResponse:
     """Answers with a stream of JSON objects, and with a comment whenever nothing has come for PING_SECONDS.
 
-    The response begins at once, and ends early when the reader is gone.
+    A string among them is sent as it is. The response begins at once, and ends early when the reader is gone.
     """
     response = web.StreamResponse(headers=HEADERS | headers)
     try:
@@ -35,7 +35,7 @@ async def respond(
     return response
 
 
-async def _write(response: web.StreamResponse, batches: AsyncIterator[Iterable[dict[str, Any]]]) -> None:
+async def _write(response: web.StreamResponse, batches: AsyncIterator[Iterable[dict[str, Any] | str]]) -> None:
     while True:
         try:
             async with asyncio.timeout(PING_SECONDS):
@@ -49,5 +49,5 @@ async def _write(response: web.StreamResponse, batches: AsyncIterator[Iterable[d
             await response.write("".join(map(_event, objects)).encode(errors="backslashreplace"))
 
 
-def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+def _event(data: dict[str, Any] | str) -> str:
+    return f"data: {data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)}\n\n"

@@ -105,6 +105,8 @@ def body(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.2:
         result["branches"] = [sampling_fields(rng) for _ in range(rng.randrange(4))]
         result.pop("n", None)
+    if rng.random() < 0.2:
+        result["stream"] = rng.choice([True, False, "events"])
     for name in ("distinct", "echo", "return_tokens", "post_sampling_probs"):
         if rng.random() < 0.2:
             result[name] = rng.choice([True, True, False, "x"])
@@ -129,7 +131,9 @@ async def test_no_body_ends_the_process_or_the_engine(load: Any, aiohttp_client:
         text = await response.text()
         assert response.status in statuses, f"{response.status} for {sent}: {text}"
         statuses[response.status] += 1
-        if response.status == 200:
+        if response.status == 200 and isinstance(sent.get("stream"), bool):
+            assert text.endswith("data: [DONE]\n\n") if sent["stream"] else json.loads(text)["choices"], sent
+        elif response.status == 200:
             events = [
                 json.loads(line.removeprefix("data: "), parse_constant=pytest.fail)
                 for line in text.split("\n\n")

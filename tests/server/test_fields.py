@@ -18,13 +18,13 @@ def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
 
 
 def params(**fields: Any) -> SamplingParams:
-    request, ignored = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
-    assert ignored == []
-    return request.branches[0]
+    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
+    assert parsed.ignored == []
+    return parsed.completion.branches[0]
 
 
 def ignored(**fields: Any) -> list[str]:
-    return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize)[1]
+    return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).ignored
 
 
 def test_nothing_said_means_llama_servers_defaults() -> None:
@@ -52,7 +52,9 @@ def test_nothing_said_means_llama_servers_defaults() -> None:
 )
 def test_other_servers_names(alias: str, name: str, value: Any) -> None:
     assert (
-        getattr(parse(json.dumps({"prompt": "p", alias: value}).encode(), LIMITS, tokenize)[0].branches[0], name)
+        getattr(
+            parse(json.dumps({"prompt": "p", alias: value}).encode(), LIMITS, tokenize).completion.branches[0], name
+        )
         == value
     )
     assert ignored(**{name: value, alias: value}) == [alias]
@@ -99,7 +101,7 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
 
 def test_probabilities_have_two_names() -> None:
     def logprobs(**fields: Any) -> int | None:
-        return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize)[0].logprobs
+        return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.logprobs
 
     assert logprobs() is None
     assert logprobs(logprobs=0) == 0
@@ -147,7 +149,7 @@ def test_each_branch_may_have_its_own() -> None:
         "top_k": 5,
         "branches": [{"grammar": 'root ::= "x"'}, {"mirostat": 2, "seed": 9}, {"logit_bias": {"7": 1}}],
     }
-    first, second, third = parse(json.dumps(body).encode(), LIMITS, tokenize)[0].branches
+    first, second, third = parse(json.dumps(body).encode(), LIMITS, tokenize).completion.branches
     assert (first.grammar, second.grammar) == ('root ::= "x"', None)
     assert (second.mirostat, second.seed, third.mirostat) == (2, 9, 0)
     assert third.logit_bias == ((7, 1.0),)

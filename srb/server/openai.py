@@ -1,0 +1,157 @@
+"""OpenAI's wire format for completions: chunks, or one object. Pure functions of the engine's events."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from srb.engine.events import DoneEvent, ErrorEvent, Event, FinishReason, StopEvent, StreamEvent, Token, Usage
+from srb.errors import SrbError
+
+LEAST_LOGPROB = -9999.0
+"""The logprob of the impossible; JSON has no infinity."""
+
+
+@dataclass
+class _Choice:
+    """What has come of one alternative."""
+
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    mean_logprob: float = 0.0
+
+    def add(self, event: StreamEvent) -> None:
+        if event.token:
+            self.tokens.append(event.token)
+            self.offsets.append(len(self.text))
+        self.text += event.text
+
+    def drop_textless(self) -> None:
+        """Forgets the tokens at the end that add no text: the end token, those of a stop string."""
+        while self.tokens and self.offsets[-1] == len(self.text):
+            self.tokens.pop()
+            self.offsets.pop()
+
+
+class Completion:
+    """A completion on its way out.
+
+    n: how many alternatives of each prompt to return, of the `per_prompt` that are run.
+    logprobs: whether to show them.
+    """
+
+    def __init__(
+        self, request_id: str, *, model: str, created: int, per_prompt: int, n: int, logprobs: bool, usage: bool = True
+    ) -> None:
+        self._head = {"id": request_id, "object": "text_completion", "created": created, "model": model}
+        self._per_prompt = per_prompt
+        self._n = n
+        self._logprobs = logprobs
+        self._usage = usage
+        self._choices: dict[int, _Choice] = {}
+
+    def object(self, events: Iterable[Event]) -> dict[str, Any]:
+        """The `text_completion` object of a request that is over.
+
+        Of `per_prompt` alternatives the n with the highest mean log-probability are returned, the best first. Raises
+        `SrbError` for a fault in the whole request, or if no alternative came of it.
+        """
+        usage: dict[str, Any] = {}
+        error: SrbError | None = None
+        for event in events:
+            match event:
+                case StreamEvent():
+                    self._choice(event.index).add(event)
+                case StopEvent():
+                    choice = self._choice(event.index)
+                    choice.finish_reason = event.finish_reason
+                    choice.mean_logprob = event.mean_logprob or 0.0
+                    choice.drop_textless()
+                case ErrorEvent():
+                    error = event.error
+                    if event.index is None:
+                        raise error
+                case DoneEvent():
+                    usage = _usage(event.usage)
+        if error and all(choice.finish_reason == "error" for choice in self._choices.values()):
+            raise error
+        choices = [
+            self._choice_object(place, choice.text, choice.tokens, choice.offsets, choice.finish_reason)
+            for place, choice in enumerate(self._returned())
+        ]
+        return self._head | {"choices": choices, "usage": usage}
+
+    def _returned(self) -> list[_Choice]:
+        """The alternatives to return, in the order of their prompts."""
+        in_order = [self._choices[index] for index in sorted(self._choices)]
+        if self._n == self._per_prompt:
+            return in_order
+        result = []
+        for start in range(0, len(in_order), self._per_prompt):
+            ran = in_order[start : start + self._per_prompt]
+            result += sorted(ran, key=lambda choice: (choice.finish_reason == "error", -choice.mean_logprob))[: self._n]
+        return result
+
+    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
+        """The `text_completion` chunks of some events, and after the last one `[DONE]`."""
+        usage = {"usage": None} if self._usage else {}
+        for event in events:
+            match event:
+                case StreamEvent():
+                    choice = self._choice(event.index)
+                    choice.add(event)
+                    if event.text:
+                        choices = [self._choice_object(event.index, event.text, choice.tokens, choice.offsets, None)]
+                        yield self._head | {"choices": choices} | usage
+                        choice.tokens, choice.offsets = [], []
+                case StopEvent():
+                    choices = [self._choice_object(event.index, "", [], [], event.finish_reason)]
+                    yield self._head | {"choices": choices} | usage
+                case ErrorEvent():
+                    yield {"error": event.error.body()}
+                case DoneEvent():
+                    if self._usage:
+                        yield self._head | {"choices": [], "usage": _usage(event.usage)}
+                    yield "[DONE]"
+
+    def _choice(self, index: int) -> _Choice:
+        return self._choices.setdefault(index, _Choice())
+
+    def _choice_object(
+        self, index: int, text: str, tokens: list[Token], offsets: list[int], finish_reason: FinishReason | None
+    ) -> dict[str, Any]:
+        logprobs = _logprobs(tokens, offsets) if self._logprobs else None
+        return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _logprobs(tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+    return {
+        "tokens": [_text(token) for token in tokens],
+        "token_logprobs": [_logprob(token) for token in tokens],
+        "top_logprobs": [
+            None if token.logprob is None else {_text(each): _logprob(each) for each in (*token.top_logprobs, token)}
+            for token in tokens
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _text(token: Token) -> str:
+    """A token's text; bytes that aren't text as OpenAI writes them."""
+    try:
+        return token.piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
+
+
+def _logprob(token: Token) -> float | None:
+    return None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

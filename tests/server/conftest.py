@@ -1,0 +1,33 @@
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+from fake_backend import FakeBackend
+
+from srb.async_engine import AsyncEngine
+from srb.server.app import create_app
+from srb.server.body import Limits
+
+Client = TestClient[web.Request, web.Application]
+Connect = Callable[..., Awaitable[Client]]
+
+
+@pytest.fixture
+async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
+    """Makes a client of a server on a backend."""
+    engines: list[AsyncEngine] = []
+
+    async def make(backend: FakeBackend) -> Client:
+        engine = AsyncEngine(lambda _progress: backend)
+        engine.start()
+        engines.append(engine)
+        await engine.ready()
+        app = create_app(engine, Limits("fake", n=4, max_n=8))
+        client: Client = await aiohttp_client(app, server_kwargs={"handler_cancellation": True})
+        return client
+
+    yield make
+    for engine in engines:
+        await engine.stop()

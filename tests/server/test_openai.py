@@ -1,0 +1,142 @@
+"""OpenAI's format of /v1/completions, on the fake backend."""
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import ClientTimeout
+from fake_backend import END, FakeBackend, says, score
+from server.conftest import Connect
+
+
+async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
+    client = await connect(backend)
+    response = await client.post("/v1/completions", json={"prompt": "p", "stream": True, "seed": 0} | body)
+    assert response.status == 200, await response.text()
+    lines = (await response.text()).split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+async def completion(connect: Connect, backend: FakeBackend, status: int = 200, **body: Any) -> dict[str, Any]:
+    client = await connect(backend)
+    response = await client.post("/v1/completions", json={"prompt": "p", "model": "fake", "seed": 0} | body)
+    result: dict[str, Any] = await response.json()
+    assert response.status == status, result
+    return result
+
+
+async def test_one_object(connect: Connect) -> None:
+    backend = FakeBackend(script=says(b"ab", b"c##d"))
+    reply = await completion(connect, backend, n=2, stop=["##"])
+    assert reply.pop("created") > 1_700_000_000
+    assert reply.pop("id").startswith("cmpl-")
+    assert reply == {
+        "object": "text_completion",
+        "model": "fake",
+        "choices": [
+            {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop"},
+            {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7},
+    }
+    assert len((await completion(connect, backend))["choices"]) == 1  # OpenAI's default
+    assert (await completion(connect, backend, model=None, stream=False, max_tokens=1))["choices"][0][
+        "finish_reason"
+    ] == "length"
+
+
+async def test_chunks(connect: Connect) -> None:
+    received = await chunks(connect, FakeBackend(script=says(b"ab")), stream_options={"include_usage": True})
+    assert [chunk["choices"] for chunk in received] == [
+        [{"text": "a", "index": 0, "logprobs": None, "finish_reason": None}],
+        [{"text": "b", "index": 0, "logprobs": None, "finish_reason": None}],
+        [{"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}],
+        [],
+    ]
+    assert [chunk["usage"] and chunk["usage"]["completion_tokens"] for chunk in received] == [None, None, None, 3]
+    assert len({chunk["id"] for chunk in received}) == 1
+    assert "usage" not in (await chunks(connect, FakeBackend(script=says(b"ab"))))[0]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_logprobs_and_echo(connect: Connect, stream: bool) -> None:
+    backend = FakeBackend(script=says("é!##".encode()))
+    body: dict[str, Any] = {"prompt": "p", "logprobs": 1, "echo": True, "stop": ["##"]}
+    if stream:
+        all_logprobs = [chunk["choices"][0]["logprobs"] for chunk in await chunks(connect, backend, **body)]
+        logprobs = {key: [each for part in all_logprobs for each in part[key]] for key in all_logprobs[0]}
+    else:
+        choice = (await completion(connect, backend, **body))["choices"][0]
+        assert choice["text"] == "pé!"
+        logprobs = choice["logprobs"]
+    assert logprobs["tokens"] == ["p", "bytes:\\xc3", "bytes:\\xa9", "!"]
+    assert logprobs["text_offset"] == [0, 1, 1, 2]
+    ids = (112, 0xC3, 0xA9, 33)
+    assert logprobs["token_logprobs"] == [None, *(round(score(ids[:i], ids[i]), 6) for i in (1, 2, 3))]
+    assert logprobs["top_logprobs"][0] is None
+    assert all(len(top) in (1, 2) for top in logprobs["top_logprobs"][1:])
+
+
+async def test_the_drawn_token_is_always_among_the_likeliest(connect: Connect) -> None:
+    choice = (await completion(connect, FakeBackend(script=says(b"a")), logprobs=0))["choices"][0]
+    assert choice["logprobs"]["top_logprobs"] == [{"a": score((112,), 97)}]
+
+
+async def test_best_of_returns_the_likeliest(connect: Connect) -> None:
+    texts = [b"a", b"b", b"c", b"d"]
+    likeliest = sorted(texts, key=lambda t: -(score((112,), t[0]) + score((112, t[0]), END)))
+    for prompt in ("p", ["p", "p"]):
+        reply = await completion(connect, FakeBackend(script=says(*texts)), prompt=prompt, n=2, best_of=4)
+        expected = [text.decode() for text in likeliest[:2]] * (1 if prompt == "p" else 2)
+        assert [choice["text"] for choice in reply["choices"]] == expected
+        assert [choice["index"] for choice in reply["choices"]] == list(range(len(expected)))
+        assert all(choice["logprobs"] is None for choice in reply["choices"])
+        assert reply["usage"]["completion_tokens"] == 8 * len(expected) // 2
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"best_of": 5, "n": 4, "stream": True}, "best_of (5) can't be more than n (4) in a stream"),
+        ({"best_of": 1, "n": 2}, "best_of must be at least n (2), got 1"),
+        ({"best_of": 9}, "best_of must be at most 8 (--max-n), got 9"),
+        ({"best_of": 3, "branches": [{}, {}]}, "exclude each other"),
+        ({"best_of": 4, "prompt": ["p"] * 3}, "3 prompts with n = 4 make 12"),
+    ],
+)
+async def test_best_of_has_limits(connect: Connect, body: dict[str, Any], message: str) -> None:
+    reply = await completion(connect, FakeBackend(), 400, **body)
+    assert message in reply["error"]["message"]
+
+
+async def test_fields_without_effect_are_named_in_a_header(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says(b"a")))
+    for stream in (True, False):
+        body = {"prompt": "p", "stream": stream, "user": "me", "top\r\nä": 1, "model": "gpt"}
+        response = await client.post("/v1/completions/", json=body)
+        assert response.headers["x-srb-ignored"] == "user, top\\r\\n\\xe4, model"
+
+
+async def test_a_fault_in_all_alternatives_is_the_responses(connect: Connect) -> None:
+    reply = await completion(connect, FakeBackend(fail_decodes={1}), 500, n=2)
+    assert "llama_decode failed" in reply["error"]["message"]
+    broken = [{"label": "broken"}, {}]
+    reply = await completion(connect, FakeBackend(script=says(b"a")), branches=broken)
+    assert [choice["finish_reason"] for choice in reply["choices"]] == ["error", "stop"]
+
+
+async def test_a_client_that_leaves_ends_its_request(connect: Connect) -> None:
+    backend = FakeBackend(n_cells=10_000, on_decode=lambda: None)
+    client = await connect(backend)
+    with pytest.raises(TimeoutError):
+        await client.post(
+            "/v1/completions",
+            json={"prompt": "p", "model": "m", "max_tokens": 9_000, "ignore_eos": True},
+            timeout=ClientTimeout(total=0.05),
+        )
+    while True:
+        health = await (await client.get("/health")).json()
+        if not health["running"] and not health["sequences"]:
+            break
+    assert health["tokens_generated"] < 9_000
