@@ -102,9 +102,11 @@ class AsyncEngine:
         load: Callable[[Callable[[float], bool]], Backend],
         *,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
+        prefill_chunk: int = 0,
     ) -> None:
         self._load = load
         self._default_max_tokens = default_max_tokens
+        self._prefill_chunk = prefill_chunk
         self._status: Status = "loading"
         self._progress = 0.0
         self._streams: dict[str, RequestStream] = {}
@@ -119,7 +121,11 @@ class AsyncEngine:
     @classmethod
     def from_settings(cls, settings: Settings) -> "AsyncEngine":
         """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't."""
-        return cls(partial(LlamaBackend, settings), default_max_tokens=settings.max_tokens)
+        return cls(
+            partial(LlamaBackend, settings),
+            default_max_tokens=settings.max_tokens,
+            prefill_chunk=settings.prefill_chunk,
+        )
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -283,7 +289,7 @@ class AsyncEngine:
             call(self._on_load_failed, error)
             return
         try:
-            engine = Engine(backend, default_max_tokens=self._default_max_tokens)
+            engine = Engine(backend, default_max_tokens=self._default_max_tokens, prefill_chunk=self._prefill_chunk)
             call(self._on_loaded, engine, engine.stats())
             while engine.has_work or not self._closing:
                 if engine.has_work:

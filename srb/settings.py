@@ -53,6 +53,9 @@ class Settings:
         8192, "KV cells, shared by all alternatives; 0: what the model was trained for", short="-c", low=0
     )
     batch_size: int = _option(2048, "prompt tokens evaluated in one step", short="-b", low=1)
+    prefill_chunk: int = _option(
+        0, "prompt tokens that join a step of running alternatives; 0: half as many as these are", low=0
+    )
     ubatch_size: int = _option(512, "tokens computed at once", short="-ub", low=1)
     threads: int | None = _option(
         None, "threads for a step of one row (default: the physical cores)", short="-t", low=1

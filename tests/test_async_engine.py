@@ -53,7 +53,7 @@ async def test_the_events_of_a_request() -> None:
 async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend) as engine:
-        requests = [request(n=2, max_tokens=4) for _ in range(4)]
+        requests = [request(n=6, max_tokens=4) for _ in range(4)]
         tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
         await until(lambda: (engine.health.running, engine.health.waiting) == (1, 3))
         gate.open()
@@ -168,7 +168,7 @@ async def test_stopping_gives_running_requests_their_grace_and_waiting_ones_none
     engine = engine_on(backend)
     engine.start()
     await engine.ready()
-    running, waiting = request(max_tokens=5, ignore_eos=True), request()
+    running, waiting = request(n=5, max_tokens=5, ignore_eos=True), request(n=5)
     tasks = [asyncio.create_task(collect(engine, each)) for each in (running, waiting)]
     await until(lambda: (engine.health.running, engine.health.waiting) == (1, 1))
     stopping = asyncio.create_task(engine.stop(grace=10))

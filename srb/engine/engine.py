@@ -65,7 +65,8 @@ class Engine:
     """Runs completion requests on a backend.
 
     `tokenize`, `add_request` and `abort` may be called from any thread; everything else belongs to the thread
-    that calls `step`. `default_max_tokens` is what an alternative gets whose `max_tokens` is None; -1 is as many
+    that calls `step`. `prefill_chunk` is how many prompt tokens join a step of running sequences, 0 half as many as
+    these are; `default_max_tokens` is what an alternative gets whose `max_tokens` is None; -1 is as many
     as the context has room for.
     """
 
@@ -74,13 +75,14 @@ class Engine:
         backend: Backend,
         *,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
+        prefill_chunk: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
         self._tokenizer = backend.tokenizer
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
-        self._scheduler = Scheduler(self._cache, backend.n_batch, backend.n_outputs, default_max_tokens)
+        self._scheduler = Scheduler(self._cache, backend.n_batch, backend.n_outputs, default_max_tokens, prefill_chunk)
         self._events: list[Event] = []  # of this step
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
@@ -173,7 +175,7 @@ class Engine:
         other exceptions are bugs.
         """
         self._read_mail()
-        if active := self._scheduler.admit():
+        while active := self._scheduler.admit():
             self._start(active)
         if not self._events and len(plan := self._scheduler.next_batch()):
             self._run(plan)
@@ -251,11 +253,11 @@ class Engine:
         """Evaluates a batch and draws a token for each of its sequences."""
         self._steps += 1
         try:
-            if not self._backend.decode(plan.batch, self._is_unwanted if plan.chunks else None):
+            if not self._backend.decode(plan.batch, None if plan.rows else self._is_unwanted):
                 return  # everybody in the batch is being aborted: the next step reads it in the mail
         except BackendError as error:
             self._last_error = error.message
-            for active in list(self._scheduler.running):
+            for active in plan.requests:
                 self._events.append(ErrorEvent(active.id, None, error))
                 for seq in active.living:
                     self._finish(seq, "error", None)

@@ -169,11 +169,84 @@ def test_what_needs_no_evaluation_is_told_before_one_begins() -> None:
     assert backend.decodes == 0
 
 
-def test_requests_run_one_after_another_in_the_order_of_their_arrival() -> None:
-    requests = [request(n=2, max_tokens=5) for _ in range(3)]
-    events = run(Engine(FakeBackend()), *requests)
-    order = [event.request_id for event in events if isinstance(event, (StartEvent, DoneEvent))]
-    assert order == [each.id for each in requests for _ in range(2)]
+def started(events: list[Event]) -> list[str]:
+    return [event.request_id for event in events if isinstance(event, StartEvent)]
+
+
+def test_requests_run_side_by_side() -> None:
+    backend = FakeBackend(n_seqs=8)
+    requests = [request(f"prompt {k}", n=2, max_tokens=20, ignore_eos=True, seed=k) for k in range(4)]
+    together = run(Engine(backend), *requests)
+    assert started(together) == [each.id for each in requests]
+    assert backend.decodes == 20  # the four prompts are evaluated in one, and everybody runs in all of them
+    for each in requests:
+        alone = run(Engine(FakeBackend()), each)
+        assert texts([event for event in together if event.request_id == each.id]) == texts(alone)
+        check_order(together, each)
+
+
+def test_a_request_joins_while_another_runs_and_leaves_before_it() -> None:
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(long := request("long", max_tokens=50, ignore_eos=True))
+    events = [event for _ in range(10) for event in engine.step()]
+    events += run(engine, short := request("short", max_tokens=5, ignore_eos=True))
+    assert [event.request_id for event in events if isinstance(event, DoneEvent)] == [short.id, long.id]
+    assert {stop.length for each in (long, short) for stop in stops_of(events, each)} == {5, 50}
+    assert_idle(engine, backend)
+
+
+def stops_of(events: list[Event], each: CompletionRequest) -> list[StopEvent]:
+    return [event for event in events if isinstance(event, StopEvent) and event.request_id == each.id]
+
+
+def test_a_request_waits_for_all_the_room_that_it_may_need_and_those_behind_it_too() -> None:
+    for first, second, third in (
+        (request("p" * 100, max_tokens=101, ignore_eos=True), request("p" * 100, max_tokens=2), request(max_tokens=1)),
+        (request(n=5, max_tokens=9, ignore_eos=True), request(n=4, max_tokens=2), request(n=1, max_tokens=1)),
+    ):
+        engine = Engine(backend := FakeBackend())
+        for each in (first, second, third):
+            engine.add_request(each)
+        assert started(engine.step()) == [first.id]
+        events = run(engine)
+        assert started(events) == [second.id, third.id]
+        done = [event.request_id for event in events if isinstance(event, DoneEvent)]
+        assert done[0] == first.id
+        assert_idle(engine, backend)
+
+
+def test_open_ended_requests_take_what_is_free_but_wait_for_a_fair_share() -> None:
+    engine = Engine(FakeBackend(n_cells=300, script=says(b"")), default_max_tokens=-1)
+    events = run(engine, request(max_tokens=101), request(), request(max_tokens=-1))
+    limits = [event.max_tokens for event in events if isinstance(event, StartEvent)]
+    assert limits == [101, 300 - 101 - 1 + 1, 300]  # the third has to wait
+
+
+@pytest.mark.parametrize(("prefill_chunk", "steps"), [(0, 30), (10, 6), (100, 1)])
+def test_a_long_prompt_joins_in_chunks_while_others_run(prefill_chunk: int, steps: int) -> None:
+    engine = Engine(backend := FakeBackend(), prefill_chunk=prefill_chunk)
+    engine.add_request(running := request("r", n=4, max_tokens=40, ignore_eos=True))
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], StreamEvent):
+        events = engine.step()
+    engine.add_request(long := request("p" * 60, max_tokens=1))
+    assert started(engine.step()) == [long.id]
+    for _ in range(steps):
+        before = backend.rows
+        events = engine.step()
+        assert sum(isinstance(event, StreamEvent) and event.request_id == running.id for event in events) <= 4
+        assert backend.rows - before <= 4 + (prefill_chunk or 2)
+    assert stops_of(events, long)
+    run(engine)
+    assert_idle(engine, backend)
+
+
+def test_a_failed_decode_ends_only_the_requests_in_the_batch() -> None:
+    engine = Engine(backend := FakeBackend(n_batch=4, fail_decodes={1}))
+    events = run(engine, first := request("p" * 4, max_tokens=2), second := request("q", max_tokens=2, ignore_eos=True))
+    assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
+    assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
+    assert_idle(engine, backend)
 
 
 def test_an_aborted_request_is_gone_within_a_step() -> None:
