@@ -107,6 +107,7 @@ class FakeBackend:
     n_seqs: int = 8
     n_batch: int = 64
     n_outputs: int = 16
+    shares_prefixes: bool = True
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
     """The numbers of the decodes, from 1, that fail halfway."""
@@ -157,10 +158,10 @@ class FakeBackend:
         likeliest = sorted(range(N_VOCAB), key=lambda each: -score(context, each))[:top]
         return score(context, token), [(each, score(context, each)) for each in likeliest]
 
-    def fork(self, source: int, target: int) -> None:
-        assert self.sequences[source]
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        assert 0 < n_tokens <= len(self.sequences[source])
         assert not self.sequences[target]
-        self.sequences[target] = list(self.sequences[source])
+        self.sequences[target] = self.sequences[source][:n_tokens]
 
     def remove(self, seq_id: int) -> None:
         self.sequences[seq_id] = []

@@ -120,8 +120,12 @@ class Backend(Protocol):
     def logprobs(self, row: int, token: int, top: int) -> Logprobs:
         """The token's and the `top` largest ones in a row of the last decode, as the model has them."""
 
-    def fork(self, source: int, target: int) -> None:
-        """Makes the empty sequence `target` share all cells of `source`."""
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a sequence can be forked before its end."""
+
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Makes the empty sequence `target` share the first `n_tokens` cells of `source`."""
 
     def remove(self, seq_id: int) -> None:
         """Empties the sequence; cells that no other sequence shares become free."""

@@ -24,7 +24,7 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.engine.kv_cache import KVCache
+from srb.engine.kv_cache import KVCache, common_prefix
 from srb.engine.request import CompletionRequest
 from srb.engine.scheduler import Plan, Scheduler
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
@@ -32,6 +32,7 @@ from srb.errors import BackendError, InvalidRequestError, SrbError
 
 DEFAULT_MAX_TOKENS = 128
 _LONGEST_CHARACTER = 4  # bytes of UTF-8
+_WORTH_SHARING = 16  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,8 @@ class Engine:
         self._read_mail()
         while active := self._scheduler.admit():
             self._start(active)
+        if not self._events:
+            self._share_prefixes()
         if not self._events and len(plan := self._scheduler.next_batch()):
             self._run(plan)
         return self._take_events()
@@ -227,7 +230,7 @@ class Engine:
                 request_id=request.id,
                 count=request.count,
                 prompt_tokens=request.prompt_tokens,
-                cached_tokens=0,
+                cached_tokens=self._find_prefixes(active),
                 max_tokens=max(seq.max_tokens for seq in sequences),
                 seeds=tuple(seq.params.seed for seq in sequences),
                 labels=tuple(seq.params.label for seq in sequences),
@@ -238,6 +241,37 @@ class Engine:
         for prompt in active.prompts:
             if not request.scores_prompt:
                 self._precede(prompt)
+
+    def _find_prefixes(self, active: ActiveRequest) -> int:
+        """Finds for each prompt the earlier one that it shares most with; returns how many tokens that saves."""
+        if not self._backend.shares_prefixes or active.request.scores_prompt:
+            return 0
+        earlier = [prompt for each in self._scheduler.running if each is not active for prompt in each.prompts]
+        saved = 0
+        for prompt in active.prompts:
+            shared = [(common_prefix(prompt.tokens[:-1], other.tokens), other) for other in earlier if other.living]
+            n_tokens, source = max(shared, key=lambda pair: pair[0], default=(0, prompt))
+            if n_tokens >= _WORTH_SHARING:
+                prompt.source = source, n_tokens
+                saved += n_tokens
+            earlier.append(prompt)
+        return saved
+
+    def _share_prefixes(self) -> None:
+        """Forks prompts off those that they share a beginning with, where these have come that far."""
+        for prompt in self._scheduler.sharing:
+            assert prompt.source
+            source, n_tokens = prompt.source
+            if not source.leased:
+                prompt.source = None  # it was aborted
+            elif source.evaluated >= n_tokens:
+                source_id, seq_id = source.leased[0].seq_id, prompt.holder.seq_id
+                assert source_id is not None
+                assert seq_id is not None
+                self._backend.fork(source_id, seq_id, n_tokens)
+                self._forks += 1
+                prompt.evaluated = prompt.cached = n_tokens
+                prompt.source = None
 
     def _precede(self, prompt: Prompt) -> None:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
@@ -268,6 +302,8 @@ class Engine:
                 self._score(prompt, n_tokens, row)
             prompt.evaluated += n_tokens
             self._prompt_tokens_evaluated += n_tokens
+        self._share_prefixes()  # before anybody finishes and gives back what others wait for
+        for prompt, _, row in plan.chunks:
             if prompt.evaluated == len(prompt.tokens):
                 rows += [(seq, row) for seq in self._fork(prompt)]
         for seq, row in rows:
@@ -285,7 +321,7 @@ class Engine:
             if seq is not holder:
                 assert holder.seq_id is not None
                 assert seq.seq_id is not None
-                self._backend.fork(holder.seq_id, seq.seq_id)
+                self._backend.fork(holder.seq_id, seq.seq_id, len(prompt.tokens))
                 self._forks += 1
         prompt.forked = True
         if all(each.forked for each in prompt.active.prompts):
@@ -408,7 +444,7 @@ class Engine:
             usage=Usage(active.request.prompt_tokens, generated),
             timings=Timings(
                 queued_ms=(admitted - active.arrived) * 1000,
-                prompt_n=sum(prompt.evaluated for prompt in active.prompts),
+                prompt_n=sum(prompt.evaluated - prompt.cached for prompt in active.prompts),
                 prompt_ms=(evaluated - admitted) * 1000,
                 predicted_n=generated,
                 predicted_ms=(now - evaluated) * 1000,

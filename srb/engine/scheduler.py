@@ -130,6 +130,16 @@ class Scheduler:
             seq.max_tokens += free // len(greedy)
         return free // len(greedy) * len(greedy) if greedy else 0
 
+    @property
+    def sharing(self) -> list[Prompt]:
+        """The prompts that wait for another to have evaluated what they share."""
+        return [
+            prompt
+            for active in self.running
+            for prompt in active.prompts
+            if prompt.source and prompt.holder.seq_id is not None
+        ]
+
     def next_batch(self) -> Plan:
         """A row for every running sequence, and some of the prompts that aren't evaluated yet.
 
@@ -148,7 +158,7 @@ class Scheduler:
         if plan.rows:
             room = min(room, self._prefill_chunk or -(-len(plan.rows) // 2))
         for prompt in prompts:
-            if room > 0 and not prompt.forked and prompt.living:
+            if room > 0 and not prompt.forked and prompt.living and not prompt.source:
                 scores = prompt.active.request.scores_prompt
                 left = len(prompt.tokens) - prompt.evaluated
                 n_tokens = min(left, room)

@@ -38,7 +38,7 @@ class ActiveRequest:
 class Prompt:
     """A prompt, evaluated once in the seq_id of its first sequence, then forked to the others."""
 
-    __slots__ = ("active", "evaluated", "first_tokens", "forked", "sequences", "tokens")
+    __slots__ = ("active", "cached", "evaluated", "first_tokens", "forked", "sequences", "source", "tokens")
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class Prompt:
         self.active = active
         self.tokens = tokens
         self.evaluated = 0  # tokens
+        self.cached = 0  # of these, shared with another prompt
+        self.source: tuple[Prompt, int] | None = None  # who is to share so many of its tokens
         self.forked = False
         self.first_tokens: set[int] = set()  # those that sequences have begun with
         self.sequences = [

@@ -47,6 +47,10 @@ class LlamaBackend:
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
+            # The state of a recurrent layer is of the end of its sequence; there is none of the middle.
+            self.shares_prefixes = not (
+                llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+            )
             self._context = _make_context(self.path, model, settings)
             stack.callback(llama_cpp.llama_free, self._context)
             self._exit = stack.pop_all()
@@ -95,9 +99,9 @@ class LlamaBackend:
         """The log-probabilities of a token and the likeliest ones in this row, as the model has them."""
         return logprobs(self._candidates.logits(row), token, top)
 
-    def fork(self, source: int, target: int) -> None:
-        """Makes `target` share all cells of `source`."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Makes `target` share the first `n_tokens` cells of `source`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
 
     def remove(self, seq_id: int) -> None:
         """Empties the sequence."""

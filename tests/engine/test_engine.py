@@ -241,6 +241,39 @@ def test_a_long_prompt_joins_in_chunks_while_others_run(prefill_chunk: int, step
     assert_idle(engine, backend)
 
 
+def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
+    text = "x" * 60
+    together = [request(text, max_tokens=1 + k, seed=k, ignore_eos=True) for k in range(4)]
+    engine = Engine(backend := FakeBackend(n_cells=1000))
+    events = run(engine, *together, listed := request([text + "a", text + "b"], n=2, max_tokens=3, ignore_eos=True))
+    assert engine.stats().prompt_tokens_evaluated == 60 + 3 + 2
+    cached = [event.cached_tokens for event in events if isinstance(event, StartEvent)]
+    assert cached == [0, 59, 59, 59, 120]
+    for each in (*together, listed):
+        alone = run(Engine(FakeBackend()), each)
+        assert texts([event for event in events if event.request_id == each.id]) == texts(alone)
+    assert_idle(engine, backend)
+
+
+def test_a_prompt_whose_source_is_aborted_goes_on_alone() -> None:
+    engine = Engine(backend := FakeBackend(n_batch=16))
+    engine.add_request(first := request("x" * 60, max_tokens=3))
+    engine.add_request(second := request("x" * 60, max_tokens=3, ignore_eos=True))
+    while engine.stats().prompt_tokens_evaluated < 32:
+        engine.step()
+    engine.abort(first.id)
+    events = run(engine)
+    assert engine.stats().prompt_tokens_evaluated == 32 + 60
+    assert [stop.length for stop in stops_of(events, second)] == [3]
+    assert_idle(engine, backend)
+
+
+def test_a_model_that_cannot_share_prefixes_evaluates_each_prompt() -> None:
+    engine = Engine(FakeBackend(shares_prefixes=False))
+    run(engine, *(request("x" * 60, max_tokens=1) for _ in range(2)))
+    assert engine.stats().prompt_tokens_evaluated == 120
+
+
 def test_a_failed_decode_ends_only_the_requests_in_the_batch() -> None:
     engine = Engine(backend := FakeBackend(n_batch=4, fail_decodes={1}))
     events = run(engine, first := request("p" * 4, max_tokens=2), second := request("q", max_tokens=2, ignore_eos=True))
