@@ -19,6 +19,7 @@ from srb.errors import SettingsError
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 ENV_PREFIX = "SRB_"
 ENV_CONFIG = "SRB_CONFIG"
 
@@ -68,6 +69,7 @@ class Settings:
     cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
     cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
     log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
+    exit_on_fatal: bool = _option(False, "end the process when the engine fails, for a supervisor to restart it")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -91,16 +93,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for field in dataclasses.fields(Settings):
         meta = field.metadata
-        default = "" if field.default is None else f" (default: {field.default})"
+        default = "" if field.default in (None, False) else f" (default: {field.default})"
         choices = f": {', '.join(meta['choices'])}" if meta["choices"] else ""
-        parser.add_argument(
-            *([meta["short"]] if meta["short"] else []),
-            _flag(field.name),
-            dest=field.name,
-            default=argparse.SUPPRESS,
-            metavar=_type(field.name).__name__.upper(),
-            help=meta["help"] + choices + default,
-        )
+        flags = [*([meta["short"]] if meta["short"] else []), _flag(field.name)]
+        text = meta["help"] + choices + default
+        if _type(field.name) is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(*flags, dest=field.name, default=argparse.SUPPRESS, action=action, help=text)
+        else:
+            metavar = _type(field.name).__name__.upper()
+            parser.add_argument(*flags, dest=field.name, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
 
 def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -146,6 +148,10 @@ def _type(name: str) -> type:
 
 def _convert(name: str, value: Any, source: str) -> Any:
     kind = _type(name)
+    if kind is bool:
+        if str(value).lower() in BOOLS:
+            return BOOLS[str(value).lower()]
+        raise SettingsError(f"{source} takes true or false, got {value!r}")
     if kind is not int:
         if not isinstance(value, str):
             raise SettingsError(f"{source} takes a string, got {value!r}")

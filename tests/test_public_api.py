@@ -25,6 +25,7 @@ def test_the_public_names() -> None:
         "InvalidRequestError",
         "LlamaBackend",
         "ModelLoadError",
+        "ProgressEvent",
         "SamplingParams",
         "Settings",
         "SettingsError",

@@ -34,8 +34,11 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
     samples = {"flash_attn": "on", "cache_type_k": "q8_0", "cache_type_v": "q8_0", "log_level": "debug"}
     for field in dataclasses.fields(Settings):
         text = samples.get(field.name, "9")
-        flag = "--" + field.name.replace("_", "-")
-        by_flag, by_variable = load(flag, text), load(**{f"SRB_{field.name.upper()}": text})
+        flags = ["--" + field.name.replace("_", "-"), text]
+        if isinstance(field.default, bool):
+            text = str(not field.default)
+            flags = [flags[0] if not field.default else flags[0].replace("--", "--no-", 1)]
+        by_flag, by_variable = load(*flags), load(**{f"SRB_{field.name.upper()}": text})
         assert str(getattr(by_flag, field.name)) == text
         assert by_flag == by_variable
 
@@ -57,6 +60,7 @@ def test_llama_servers_short_names() -> None:
         (["--n", "33"], {}, "--n 33 is more than --max-n 32: lower the one or raise the other"),
         (["--flash-attn", "maybe"], {}, "--flash-attn is one of on, off, auto; got 'maybe'"),
         ([], {"SRB_THREADS": "two"}, "SRB_THREADS takes a whole number, got 'two'"),
+        ([], {"SRB_EXIT_ON_FATAL": "perhaps"}, "SRB_EXIT_ON_FATAL takes true or false, got 'perhaps'"),
         ([], {"SRB_PROT": "1"}, "SRB_PROT is not an option; did you mean port?; unset it"),
         (["--config", "/nowhere.toml"], {}, "/nowhere.toml can't be read: No such file"),
     ],

@@ -441,7 +441,7 @@ class Engine:
         return DoneEvent(
             request_id=active.id,
             count=active.request.count,
-            usage=Usage(active.request.prompt_tokens, generated),
+            usage=Usage(active.request.prompt_tokens, generated, sum(prompt.cached for prompt in active.prompts)),
             timings=Timings(
                 queued_ms=(admitted - active.arrived) * 1000,
                 prompt_n=sum(prompt.evaluated - prompt.cached for prompt in active.prompts),

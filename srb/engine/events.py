@@ -1,8 +1,8 @@
 """What the engine answers. A request gets its events in this order:
 
-one `StartEvent` when it is admitted; `StreamEvent`s; one `StopEvent` per index, after that index's last
-`StreamEvent`; one `DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come.
-A request that is aborted before it was admitted has no `StartEvent`.
+one `StartEvent` when it is admitted; `ProgressEvent`s, if it asked for them; `StreamEvent`s; one `StopEvent` per
+index, after that index's last `StreamEvent`; one `DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the
+`DoneEvent` still come. A request that is aborted before it was admitted has no `StartEvent`.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,14 @@ AbortReason = Literal["cancelled", "timeout", "shutdown"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a request, over all its prompts and alternatives."""
+    """Token counts of a request, over all its prompts and alternatives.
+
+    cached_tokens: of the prompts', those that weren't evaluated, because they were known from other requests.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,19 @@ class StartEvent:
     max_tokens: int
     seeds: tuple[int, ...]
     labels: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """How far the prompts of a request with `return_progress` have come.
+
+    Of `total` tokens `cached` were known from other requests, and `evaluated` have been evaluated.
+    """
+
+    request_id: str
+    evaluated: int
+    cached: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +137,4 @@ class DoneEvent:
     timings: Timings
 
 
-Event = StartEvent | StreamEvent | StopEvent | ErrorEvent | DoneEvent
+Event = StartEvent | ProgressEvent | StreamEvent | StopEvent | ErrorEvent | DoneEvent

@@ -204,6 +204,8 @@ class CompletionRequest:
     post_sampling_probs: by the distribution that the samplers left, not by the model's own.
     echo: each alternative's text begins with its prompt; with `logprobs`, its tokens are reported, too.
     return_tokens: report the ids of the tokens with their text.
+    return_progress: report how far the prompts have come while they are evaluated.
+    cache_prompt: begin with what other requests have evaluated, and keep what this one evaluates for others.
     id: unique among the requests of an engine.
 
     The alternative number k of prompt number p has the index p * len(branches) + k.
@@ -216,6 +218,8 @@ class CompletionRequest:
     post_sampling_probs: bool = False
     echo: bool = False
     return_tokens: bool = False
+    return_progress: bool = False
+    cache_prompt: bool = True
     id: str = field(default_factory=new_request_id)
 
     def __post_init__(self) -> None:

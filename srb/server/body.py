@@ -65,8 +65,8 @@ def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Pars
         ignored.append("post_sampling_probs")
     if form == "events" and fields.best_of is not None:
         ignored.append("best_of")
-    if form != "events" and fields.return_tokens:
-        ignored.append("return_tokens")
+    if form != "events":
+        ignored += [name for name in ("return_tokens", "return_progress") if getattr(fields, name)]
     completion = CompletionRequest(
         prompts,
         branches,
@@ -75,6 +75,8 @@ def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Pars
         post_sampling_probs=bool(fields.post_sampling_probs),
         echo=bool(fields.echo),
         return_tokens=bool(fields.return_tokens) and form == "events",
+        return_progress=bool(fields.return_progress) and form == "events",
+        cache_prompt=fields.cache_prompt is not False,
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
     return Parsed(completion, ignored, form, n, logprobs is not None, usage)

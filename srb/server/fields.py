@@ -245,6 +245,8 @@ class CompletionFields(SamplingFields):
     post_sampling_probs: bool | None = None
     echo: bool | None = None
     return_tokens: bool | None = None
+    return_progress: bool | None = None
+    cache_prompt: bool | None = None
     best_of: Int | None = None
     stream_options: dict[str, Any] | None = None
     model: str | None = None

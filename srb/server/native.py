@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent, Token
 from srb.server.openai import LEAST_LOGPROB
 
 
@@ -42,6 +42,13 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
                 "ignored": ignored,
             }
             return start | ({"labels": event.labels} if any(event.labels) else {})
+        case ProgressEvent():
+            return {
+                "event": "progress",
+                "evaluated": event.evaluated,
+                "cached": event.cached,
+                "total": event.total,
+            }
         case ErrorEvent():
             index = {} if event.index is None else {"index": event.index}
             return {"event": "error", **index, "error": event.error.body()}
@@ -55,6 +62,7 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
                     "prompt_tokens": usage.prompt_tokens,
                     "completion_tokens": usage.completion_tokens,
                     "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                    "cached_tokens": usage.cached_tokens,
                 },
                 "timings": {name: round(value, 3) for name, value in dataclasses.asdict(timings).items()},
             }

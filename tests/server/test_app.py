@@ -67,7 +67,7 @@ async def test_native_events(connect: Connect) -> None:
         {"event": "stop", "index": 1, "length": 4, "stop": 1, "finish_reason": "stop", "stop_reason": None},
     ]
     assert (done["event"], done["count"], done["id"]) == ("done", 2, request_id)
-    assert done["usage"] == {"prompt_tokens": 1, "completion_tokens": 8, "total_tokens": 9}
+    assert done["usage"] == {"prompt_tokens": 1, "completion_tokens": 8, "total_tokens": 9, "cached_tokens": 0}
     assert done["timings"]["prompt_n"] == 1
     assert done["timings"]["predicted_n"] == 8
 

@@ -38,7 +38,10 @@ async def test_one_object(connect: Connect) -> None:
             {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop"},
             {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
         ],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7},
+        "usage": {
+            **{"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7},
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
     }
     assert len((await completion(connect, backend))["choices"]) == 1  # OpenAI's default
     assert (await completion(connect, backend, model=None, stream=False, max_tokens=1))["choices"][0][
