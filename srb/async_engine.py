@@ -103,8 +103,10 @@ class AsyncEngine:
         *,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
         prefill_chunk: int = 0,
+        cache_bytes: int = 0,
     ) -> None:
         self._load = load
+        self._cache_bytes = cache_bytes
         self._default_max_tokens = default_max_tokens
         self._prefill_chunk = prefill_chunk
         self._status: Status = "loading"
@@ -125,6 +127,7 @@ class AsyncEngine:
             partial(LlamaBackend, settings),
             default_max_tokens=settings.max_tokens,
             prefill_chunk=settings.prefill_chunk,
+            cache_bytes=settings.cache_ram << 20,
         )
 
     async def __aenter__(self) -> Self:
@@ -289,7 +292,12 @@ class AsyncEngine:
             call(self._on_load_failed, error)
             return
         try:
-            engine = Engine(backend, default_max_tokens=self._default_max_tokens, prefill_chunk=self._prefill_chunk)
+            engine = Engine(
+                backend,
+                default_max_tokens=self._default_max_tokens,
+                prefill_chunk=self._prefill_chunk,
+                cache_bytes=self._cache_bytes,
+            )
             call(self._on_loaded, engine, engine.stats())
             while engine.has_work or not self._closing:
                 if engine.has_work:

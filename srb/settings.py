@@ -46,14 +46,20 @@ class Settings:
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(9090, "port to listen on; 0 takes a free one", low=0, high=65535)
     n: int = _option(8, "alternatives of a request that doesn't say how many", low=1)
-    max_n: int = _option(32, "most alternatives that one request may have", low=1, high=256)
+    max_n: int = _option(32, "most alternatives that one request may have", low=1, high=1024)
+    parallel: int = _option(
+        32, "alternatives that run at the same time, of all requests; others wait", short="-np", low=1, high=127
+    )
     max_tokens: int = _option(
         128, "tokens per alternative of a request that doesn't say; -1: all there is room for", low=-1
     )
     ctx_size: int = _option(
         8192, "KV cells, shared by all alternatives; 0: what the model was trained for", short="-c", low=0
     )
-    batch_size: int = _option(2048, "prompt tokens evaluated in one step", short="-b", low=1)
+    cache_ram: int = _option(
+        1024, "MiB of memory for what finished requests have evaluated; 0: none", short="-cram", low=0
+    )
+    batch_size: int = _option(512, "prompt tokens evaluated in one step", short="-b", low=1)
     prefill_chunk: int = _option(
         0, "prompt tokens that join a step of running alternatives; 0: half as many as these are", low=0
     )

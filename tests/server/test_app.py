@@ -87,7 +87,7 @@ async def test_labels_come_back_even_those_that_are_not_unicode(connect: Connect
 
 
 async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(connect: Connect) -> None:
-    client = await connect(FakeBackend(fail_decodes={2}))
+    client = await connect(FakeBackend(fail_decodes={2, 3}))
     events = await events_of(await client.post("/v1/completions", json={"prompt": "p", "ignore_eos": True}))
     assert [event["event"] for event in events if event["event"] != "stream"] == ["start", "error"] + ["stop"] * 4 + [
         "done"

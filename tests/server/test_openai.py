@@ -39,7 +39,9 @@ async def test_one_object(connect: Connect) -> None:
             {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
         ],
         "usage": {
-            **{"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7},
+            "prompt_tokens": 1,
+            "completion_tokens": 6,
+            "total_tokens": 7,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
     }
@@ -122,7 +124,7 @@ async def test_fields_without_effect_are_named_in_a_header(connect: Connect) -> 
 
 
 async def test_a_fault_in_all_alternatives_is_the_responses(connect: Connect) -> None:
-    reply = await completion(connect, FakeBackend(fail_decodes={1}), 500, n=2)
+    reply = await completion(connect, FakeBackend(fail_decodes={1, 2}), 500, n=2)
     assert "llama_decode failed" in reply["error"]["message"]
     broken = [{"label": "broken"}, {}]
     reply = await completion(connect, FakeBackend(script=says(b"a")), branches=broken)
