@@ -39,7 +39,9 @@ async def test_one_object(connect: Connect) -> None:
             {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
         ],
         "usage": {
-            **{"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7},
+            "prompt_tokens": 1,
+            "completion_tokens": 6,
+            "total_tokens": 7,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
     }
