@@ -20,6 +20,7 @@ from srb.errors import SettingsError
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+MAX_SECONDS = 365 * 86_400
 ENV_PREFIX = "SRB_"
 ENV_CONFIG = "SRB_CONFIG"
 
@@ -74,6 +75,12 @@ class Settings:
     flash_attn: str = _option("auto", "flash attention", short="-fa", choices=("on", "off", "auto"))
     cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
     cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
+    max_queue: int = _option(128, "requests that may wait; further ones are answered with 429", low=1)
+    queue_timeout: int = _option(0, "seconds that a request may wait; 0: any number", low=0, high=MAX_SECONDS)
+    request_timeout: int = _option(
+        0, "seconds that a request may take, waiting included; 0: any number", low=0, high=MAX_SECONDS
+    )
+    show_prompts: bool = _option(False, "show the prompts' texts in GET /v1/requests")
     log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
     exit_on_fatal: bool = _option(False, "end the process when the engine fails, for a supervisor to restart it")
 

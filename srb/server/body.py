@@ -18,6 +18,7 @@ class Limits:
     model: str
     n: int
     max_n: int
+    show_prompts: bool = False
 
 
 Format = Literal["events", "chunks", "object"]
@@ -104,7 +105,7 @@ def _read_json(body: bytes) -> Any:
 
 def _validate(data: Any) -> CompletionFields:
     if not isinstance(data, dict):
-        raise InvalidRequestError(f"the body must be a JSON object, got {show(data)}")
+        raise InvalidRequestError(f"the body must be a JSON object, got {_kind(data)}")
     try:
         return CompletionFields.model_validate(data)
     except ValidationError as error:
@@ -199,6 +200,14 @@ def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
         return tuple(prompt)
     raise InvalidRequestError(
         "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids; "
-        f"got {show(prompt)}",
+        f"got {_kind(prompt)}",
         param="prompt",
     )
+
+
+def _kind(value: Any) -> str:
+    """What something is in JSON: messages are logged, prompts are not."""
+    if isinstance(value, list):
+        return "a list with something else in it"
+    names = {str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
