@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal, Self
 
 from srb.engine.backend import Backend, Tokenizer
-from srb.engine.engine import Engine, EngineStats
+from srb.engine.engine import Engine, EngineStats, Measure
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import CompletionRequest
 from srb.errors import EngineDeadError, InvalidRequestError, QueueFullError, SrbError, UnavailableError
@@ -80,8 +80,13 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "AsyncEngine":
-        """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't."""
+    def from_settings(
+        cls, settings: Settings, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
+    ) -> "AsyncEngine":
+        """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't.
+
+        observe: gets the engine's measurements, in its thread.
+        """
         return cls(
             partial(LlamaBackend, settings),
             make=partial(
@@ -89,6 +94,7 @@ class AsyncEngine:
                 default_max_tokens=settings.max_tokens,
                 prefill_chunk=settings.prefill_chunk,
                 cache_bytes=settings.cache_ram << 20,
+                observe=observe,
             ),
             max_queue=settings.max_queue,
             queue_timeout=settings.queue_timeout,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from srb.engine.backend import Backend, Logits, Logprobs
 from srb.engine.events import (
@@ -35,6 +36,9 @@ from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import BackendError, InvalidRequestError, SrbError
 
 DEFAULT_MAX_TOKENS = 128
+Measure = Literal["first_token", "next_token", "decode", "overhead"]
+"""What is measured: from a request's arrival to its first token, from a sequence's token to its next, the evaluation in
+a step, and all else in a step."""
 _LONGEST_CHARACTER = 4  # bytes of UTF-8
 
 
@@ -47,7 +51,8 @@ class EngineStats:
     retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
     prompt_tokens: of all requests that were admitted; prompt_tokens_cached of these were known from others, and
         prompt_tokens_evaluated were evaluated.
-    tokens_generated, forks, steps, aborts (by reason): counted since the start.
+    prompt_seconds, predicted_seconds: for evaluating these, and the generated ones.
+    tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
     last_error: the message of the last decode that failed.
     """
 
@@ -62,8 +67,11 @@ class EngineStats:
     prompt_tokens_cached: int
     prompt_tokens_evaluated: int
     tokens_generated: int
+    prompt_seconds: float
+    predicted_seconds: float
     forks: int
     steps: int
+    rows: int
     aborts: dict[AbortReason, int]
     last_error: str | None
 
@@ -84,6 +92,7 @@ class Engine:
     default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
     prefill_chunk: how many prompt tokens join a step of running sequences; 0: half as many as these are.
     cache_bytes: how much may be kept of finished requests; 0: nothing.
+    observe: gets each measurement, in seconds.
     """
 
     def __init__(
@@ -93,10 +102,12 @@ class Engine:
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
         prefill_chunk: int = 0,
         cache_bytes: int = 0,
+        observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
         self._tokenizer = backend.tokenizer
+        self._observe = observe
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
         self._retained = Retained(cache_bytes if backend.shares_prefixes else 0, can_cut=backend.can_cut_saved)
@@ -111,6 +122,7 @@ class Engine:
             shares_prefixes=backend.shares_prefixes,
         )
         self._events: list[Event] = []  # of this step
+        self._evaluated_at = 0.0  # on the clock; of the last decode
         self._finished: list[Sequence] = []  # to be released
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
@@ -122,6 +134,9 @@ class Engine:
         self._tokens_generated = 0
         self._forks = 0
         self._steps = 0
+        self._rows = 0
+        self._prompt_seconds = 0.0
+        self._predicted_seconds = 0.0
         self._aborts: dict[AbortReason, int] = {}
         self._last_error: str | None = None
 
@@ -198,8 +213,11 @@ class Engine:
             prompt_tokens_cached=self._prompt_tokens_cached,
             prompt_tokens_evaluated=self._prompt_tokens_evaluated,
             tokens_generated=self._tokens_generated,
+            prompt_seconds=self._prompt_seconds,
+            predicted_seconds=self._predicted_seconds,
             forks=self._forks,
             steps=self._steps,
+            rows=self._rows,
             aborts=dict(self._aborts),
             last_error=self._last_error,
         )
@@ -340,6 +358,8 @@ class Engine:
     def _run(self, plan: Plan) -> None:
         """Evaluates a batch and draws a token for each of its sequences."""
         self._steps += 1
+        self._rows += len(plan.rows)
+        began = self._clock()
         try:
             if not self._decode(plan):
                 return  # everybody in the batch is being aborted: the next step reads it in the mail
@@ -350,6 +370,10 @@ class Engine:
                 for seq in active.living:
                     self._finish(seq, "error", None)
             return
+        self._evaluated_at = self._clock()
+        seconds = self._evaluated_at - began
+        self._predicted_seconds += seconds * len(plan.rows) / len(plan)
+        self._prompt_seconds += seconds * (1 - len(plan.rows) / len(plan))
         for prompt, n_tokens, row in plan.chunks:
             if prompt.active.request.scores_prompt:
                 self._score(prompt, n_tokens, row)
@@ -362,6 +386,8 @@ class Engine:
         for seq, row in plan.rows:
             self._draw(seq, self._backend.logits(row))
         self._begin()
+        self._observe("decode", seconds)
+        self._observe("overhead", self._clock() - self._evaluated_at)
 
     def _decode(self, plan: Plan) -> bool:
         """Evaluates a batch; if that fails, a second time, without what the first has left in the cells."""
@@ -412,6 +438,12 @@ class Engine:
             return
         if is_first:
             prompt.first_tokens.add(token)
+            if not active.has_tokens:
+                active.has_tokens = True
+                self._observe("first_token", self._clock() - active.arrived)
+        else:
+            self._observe("next_token", self._evaluated_at - seq.drawn_at)
+        seq.drawn_at = self._evaluated_at
         seq.tokens.append(token)
         self._tokens_generated += 1
         is_end = self._tokenizer.is_end(token)

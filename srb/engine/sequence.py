@@ -20,6 +20,7 @@ class ActiveRequest:
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
         self.admitted: float | None = None
         self.evaluated: float | None = None
+        self.has_tokens = False
 
     @property
     def id(self) -> str:
@@ -55,11 +56,6 @@ class ActiveRequest:
 class Prompt:
     """A prompt, evaluated once in a sequence of its own, then forked to those that continue it."""
 
-    __slots__ = (
-        *("active", "cached", "evaluated", "first_tokens", "hit", "logits"),
-        *("seq_id", "sequences", "source", "span", "tokens"),
-    )
-
     def __init__(
         self,
         active: ActiveRequest,
@@ -92,22 +88,6 @@ class Prompt:
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased."""
 
-    __slots__ = (
-        *(
-            "finish_reason",
-            "index",
-            "is_greedy",
-            "max_tokens",
-            "params",
-            "prompt",
-            "sampler",
-            "seq_id",
-            "span",
-            "sum_logprob",
-        ),
-        *("text", "tokens", "unsaid", "unsaid_text"),
-    )
-
     def __init__(self, prompt: Prompt, index: int, params: SamplingParams, stops: StopStrings | None) -> None:
         self.prompt = prompt
         self.index = index
@@ -116,6 +96,7 @@ class Sequence:
         self.max_tokens = 0  # set at admission, when the room is known
         self.is_greedy = False  # wants as many as there is room for
         self.tokens: list[int] = []  # generated; the next row evaluates the last one
+        self.drawn_at = 0.0  # its last token
         self.sum_logprob = 0.0
         self.unsaid: list[Token] = []  # with this text; only where tokens are reported
         self.unsaid_text = ""

@@ -18,6 +18,7 @@ from srb.request_log import logfmt
 from srb.request_stream import RequestStream
 from srb.server import native, openai, sse
 from srb.server.body import Limits, parse
+from srb.server.metrics import CONTENT_TYPE, Metrics
 
 logger = logging.getLogger("srb")
 
@@ -26,14 +27,16 @@ MAX_HEADER_CHARS = 1_000
 
 ENGINE = web.AppKey("engine", AsyncEngine)
 LIMITS = web.AppKey("limits", Limits)
+METRICS = web.AppKey("metrics", Metrics)
 CREATED = web.AppKey("created", int)
 
 
-def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
-    """The application. Starting and stopping the engine is the caller's."""
+def create_app(engine: AsyncEngine, limits: Limits, metrics: Metrics | None = None) -> web.Application:
+    """The application. Starting and stopping the engine is the caller's, and so is making it fill the metrics."""
     app = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES + 1)
     app[ENGINE] = engine
     app[LIMITS] = limits
+    app[METRICS] = metrics or Metrics()
     app[CREATED] = int(time.time())
     app.router.add_post("/v1/completions", completions)
     app.router.add_post("/v1/completions/", completions)  # some clients write it so
@@ -42,6 +45,7 @@ def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
     app.router.add_get("/v1/requests", requests)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
+    app.router.add_get("/metrics", metrics_text)
     return app
 
 
@@ -167,6 +171,12 @@ async def health(request: web.Request) -> web.Response:
     except UnavailableError as error:
         return _error_response(error, body, status=500 if health.status == "dead" else error.status)
     return web.json_response(body)
+
+
+async def metrics_text(request: web.Request) -> web.Response:
+    """GET /metrics: for Prometheus."""
+    text = request.app[METRICS].text(request.app[ENGINE])
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -14,6 +14,7 @@ from srb.errors import SettingsError
 from srb.llama.model_file import find_model
 from srb.server.app import create_app
 from srb.server.body import Limits
+from srb.server.metrics import Metrics
 from srb.settings import Settings
 
 logger = logging.getLogger("srb")
@@ -33,8 +34,9 @@ async def serve(settings: Settings) -> None:
     """
     path = find_model(settings.model)
     model = settings.alias or path.stem
-    engine = AsyncEngine.from_settings(settings)
-    app = create_app(engine, Limits(model, settings.n, settings.max_n, settings.show_prompts))
+    metrics = Metrics()
+    engine = AsyncEngine.from_settings(settings, metrics.observe)
+    app = create_app(engine, Limits(model, settings.n, settings.max_n, settings.show_prompts), metrics)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LINGER_SECONDS)
     stop = _stop_signal()
     await runner.setup()

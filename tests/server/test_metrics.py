@@ -1,0 +1,67 @@
+"""GET /metrics: Prometheus' own parser reads it."""
+
+from functools import partial
+
+from fake_backend import FakeBackend
+from prometheus_client.parser import text_string_to_metric_families
+from pytest_aiohttp.plugin import AiohttpClient
+from server.conftest import Client
+
+from srb.async_engine import AsyncEngine
+from srb.engine.engine import Engine
+from srb.server.app import create_app
+from srb.server.body import Limits
+from srb.server.metrics import Metrics
+
+
+async def values_of(client: Client) -> dict[str, float]:
+    response = await client.get("/metrics")
+    assert response.content_type == "text/plain"
+    families = text_string_to_metric_families(await response.text())
+    return {
+        sample.name + "".join(sample.labels.values()): sample.value for family in families for sample in family.samples
+    }
+
+
+async def test_metrics(aiohttp_client: AiohttpClient) -> None:
+    metrics = Metrics()
+    make = partial(Engine, cache_bytes=10_000, observe=metrics.observe)
+    async with AsyncEngine(lambda _progress: FakeBackend(), make=make) as engine:
+        client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8), metrics))
+        body = {"prompt": "p" * 20, "n": 3, "max_tokens": 4, "ignore_eos": True, "stream": False}
+        for _ in range(2):
+            assert (await client.post("/v1/completions", json=body)).status == 200
+        values = await values_of(client)
+    expected = {
+        "llamacpp:prompt_tokens_total": 20,
+        "srb:prompt_tokens_asked_total": 40,
+        "srb:prompt_tokens_cached_total": 20,
+        "llamacpp:tokens_predicted_total": 24,
+        "srb:forks_total": 6,
+        "llamacpp:n_decode_total": 7,
+        "llamacpp:requests_processing": 0,
+        "llamacpp:requests_deferred": 0,
+        "srb:time_to_first_token_seconds_count": 2,
+        "srb:time_between_tokens_seconds_count": 18,
+        "srb:step_decode_seconds_count": 7,
+        "srb:step_overhead_seconds_count": 7,
+    }
+    assert {name: values[name] for name in expected} == expected
+    assert values["srb:cells_used"] + values["srb:cells_free"] == 256
+    assert values["llamacpp:predicted_tokens_seconds"] > 0
+
+
+async def test_a_cancelled_request_is_counted_by_its_reason(aiohttp_client: AiohttpClient) -> None:
+    async with AsyncEngine(lambda _progress: FakeBackend(n_cells=10_000)) as engine:
+        client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8)))
+        response = await client.post("/v1/completions", json={"prompt": "p", "max_tokens": 9_000, "ignore_eos": True})
+        await client.delete(f"/v1/completions/{response.headers['X-Request-Id']}")
+        await response.read()
+        assert (await values_of(client))["srb:aborts_totalcancelled"] == 1
+
+
+async def test_metrics_while_the_model_loads(aiohttp_client: AiohttpClient) -> None:
+    client: Client = await aiohttp_client(
+        create_app(AsyncEngine(lambda _progress: FakeBackend()), Limits("f", n=1, max_n=1))
+    )
+    assert (await values_of(client))["llamacpp:requests_processing"] == 0
