@@ -13,8 +13,15 @@ from aiohttp import web
 
 from srb.async_engine import AsyncEngine, RequestStream
 from srb.engine.events import Event
-from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
-from srb.server import native, openai, sse
+from srb.errors import (
+    AuthenticationError,
+    MethodNotAllowedError,
+    NotFoundError,
+    PayloadTooLargeError,
+    SrbError,
+    UnavailableError,
+)
+from srb.server import auth, cors, native, openai, sse
 from srb.server.body import Limits, parse
 
 logger = logging.getLogger("srb")
@@ -27,9 +34,15 @@ LIMITS = web.AppKey("limits", Limits)
 CREATED = web.AppKey("created", int)
 
 
-def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
-    """The application. Starting and stopping the engine is the caller's."""
-    app = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES + 1)
+def create_app(
+    engine: AsyncEngine, limits: Limits, *, api_keys: tuple[bytes, ...] = (), cors_origins: str = cors.LOCAL
+) -> web.Application:
+    """The application. Starting and stopping the engine is the caller's. Raises `SettingsError` for a wrong origin."""
+    middlewares = [_errors_as_json, cors.answer_preflight, auth.check_key]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES + 1)
+    app.on_response_prepare.append(cors.add_headers)
+    app[auth.API_KEYS] = api_keys
+    app[cors.ORIGINS] = cors.read_origins(cors_origins)
     app[ENGINE] = engine
     app[LIMITS] = limits
     app[CREATED] = int(time.time())
@@ -173,4 +186,6 @@ def _error_response(error: SrbError, body: dict[str, Any] | None = None, status:
     headers = {}
     if isinstance(error, UnavailableError) and error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
     return web.json_response((body or {}) | {"error": error.body()}, status=status or error.status, headers=headers)

@@ -12,6 +12,7 @@ from srb.async_engine import AsyncEngine
 from srb.errors import SettingsError
 from srb.llama.model_file import find_model
 from srb.server.app import create_app
+from srb.server.auth import read_keys
 from srb.server.body import Limits
 from srb.settings import Settings
 
@@ -32,7 +33,8 @@ async def serve(settings: Settings) -> None:
     path = find_model(settings.model)
     model = settings.alias or path.stem
     engine = AsyncEngine.from_settings(settings)
-    app = create_app(engine, Limits(model, settings.n, settings.max_n))
+    limits = Limits(model, settings.n, settings.max_n)
+    app = create_app(engine, limits, api_keys=read_keys(settings), cors_origins=settings.cors_origins)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LINGER_SECONDS)
     stop = _stop_signal()
     await runner.setup()

@@ -16,15 +16,15 @@ Connect = Callable[..., Awaitable[Client]]
 
 @pytest.fixture
 async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
-    """Makes a client of a server on a backend."""
+    """Makes a client of a server on a backend; options go to `create_app`."""
     engines: list[AsyncEngine] = []
 
-    async def make(backend: FakeBackend) -> Client:
+    async def make(backend: FakeBackend, **options: Any) -> Client:
         engine = AsyncEngine(lambda _progress: backend)
         engine.start()
         engines.append(engine)
         await engine.ready()
-        app = create_app(engine, Limits("fake", n=4, max_n=8))
+        app = create_app(engine, Limits("fake", n=4, max_n=8), **options)
         client: Client = await aiohttp_client(app, server_kwargs={"handler_cancellation": True})
         return client
 
