@@ -15,13 +15,14 @@ from srb.async_engine import AsyncEngine, RequestStream
 from srb.engine.events import Event
 from srb.errors import (
     AuthenticationError,
+    InvalidRequestError,
     MethodNotAllowedError,
     NotFoundError,
     PayloadTooLargeError,
     SrbError,
     UnavailableError,
 )
-from srb.server import auth, cors, native, openai, sse
+from srb.server import auth, cors, docs_page, native, openai, openapi, sse
 from srb.server.body import Limits, parse
 
 logger = logging.getLogger("srb")
@@ -32,6 +33,7 @@ MAX_HEADER_CHARS = 1_000
 ENGINE = web.AppKey("engine", AsyncEngine)
 LIMITS = web.AppKey("limits", Limits)
 CREATED = web.AppKey("created", int)
+OPENAPI = web.AppKey("openapi", dict[str, Any])
 
 
 def create_app(
@@ -46,12 +48,15 @@ def create_app(
     app[ENGINE] = engine
     app[LIMITS] = limits
     app[CREATED] = int(time.time())
+    app[OPENAPI] = openapi.describe(limits, keyed=bool(api_keys))
     app.router.add_post("/v1/completions", completions)
     app.router.add_post("/v1/completions/", completions)  # some clients write it so
     app.router.add_delete("/v1/completions/{id}", cancel)
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
+    app.router.add_get("/openapi.json", openapi_json)
+    app.router.add_get("/docs", docs)
     return app
 
 
@@ -109,6 +114,8 @@ async def _read_body(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_large from None
+    except web.RequestPayloadError:
+        raise InvalidRequestError("the body is not in its Content-Encoding or Transfer-Encoding") from None
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -156,6 +163,17 @@ async def health(request: web.Request) -> web.Response:
     except UnavailableError as error:
         return _error_response(error, body, status=500 if health.status == "dead" else error.status)
     return web.json_response(body)
+
+
+async def openapi_json(request: web.Request) -> web.Response:
+    """GET /openapi.json: every path and field, for programs."""
+    return web.json_response(request.app[OPENAPI])
+
+
+async def docs(request: web.Request) -> web.Response:
+    """GET /docs: the same, for people."""
+    page = docs_page.render(request.app[OPENAPI])
+    return web.Response(text=page, content_type="text/html", headers=docs_page.HEADERS)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
