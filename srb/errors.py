@@ -5,6 +5,7 @@
     ├── ModelLoadError         the model file can't be found, read or used
     ├── InvalidRequestError    400  a field is malformed or out of range; `param` names it
     │   └── PayloadTooLargeError    413
+    ├── AuthenticationError    401  no API key, or a wrong one
     ├── NotFoundError          404  no such path, or no such running request or alternative
     ├── MethodNotAllowedError  405
     ├── QueueFullError         429  as many requests wait as may; come back later
@@ -64,6 +65,14 @@ class PayloadTooLargeError(InvalidRequestError):
 
     status = 413
     code = "payload_too_large"
+
+
+class AuthenticationError(SrbError):
+    """The request has none of the server's API keys."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
 
 
 class NotFoundError(SrbError):

@@ -33,9 +33,10 @@ def _option(
     low: int | None = None,
     high: int | None = None,
     choices: tuple[str, ...] | None = None,
+    secret: bool = False,
 ) -> Any:
-    metadata = {"help": text, "short": short, "low": low, "high": high, "choices": choices}
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"help": text, "short": short, "low": low, "high": high, "choices": choices, "secret": secret}
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,14 @@ class Settings:
     alias: str | None = _option(None, "name of the model in replies (default: its file name)", short="-a")
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(9090, "port to listen on; 0 takes a free one", low=0, high=65535)
+    uds: Path | None = _option(None, "Unix socket to listen on, instead of --host and --port")
+    ssl_cert_file: Path | None = _option(None, "PEM file with the certificate, for HTTPS")
+    ssl_key_file: Path | None = _option(None, "PEM file with the certificate's private key")
+    api_key: str | None = _option(None, "key that requests must have; several with commas between", secret=True)
+    api_key_file: Path | None = _option(None, "file with one such key on each line")
+    cors_origins: str = _option(
+        "localhost", "origins whose web pages may use the server, with commas between; *: all, localhost: on any port"
+    )
     n: int = _option(8, "alternatives of a request that doesn't say how many", low=1)
     max_n: int = _option(32, "most alternatives that one request may have", low=1, high=1024)
     parallel: int = _option(
@@ -167,7 +176,9 @@ def _convert(name: str, value: Any, source: str) -> Any:
         raise SettingsError(f"{source} takes true or false, got {value!r}")
     if kind is not int:
         if not isinstance(value, str):
-            raise SettingsError(f"{source} takes a string, got {value!r}")
+            secret = Settings.__dataclass_fields__[name].metadata["secret"]
+            got = type(value).__name__ if secret else repr(value)
+            raise SettingsError(f"{source} takes a string, got {got}")
         return kind(value)
     try:
         if isinstance(value, (int, str)) and not isinstance(value, bool):

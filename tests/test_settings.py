@@ -86,3 +86,11 @@ def test_wrong_files_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=r"srb\.toml") as caught:
         load("--config", str(config))
     assert message in caught.value.message
+
+
+def test_a_key_of_another_type_is_refused_without_showing_it(tmp_path: Path) -> None:
+    config = tmp_path / "srb.toml"
+    config.write_text("api-key = 12345")
+    with pytest.raises(SettingsError) as caught:
+        load("--config", str(config))
+    assert caught.value.message.endswith("api-key takes a string, got int")

@@ -13,10 +13,18 @@ from aiohttp import web
 
 from srb.async_engine import AsyncEngine
 from srb.engine.events import Event
-from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
+from srb.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    MethodNotAllowedError,
+    NotFoundError,
+    PayloadTooLargeError,
+    SrbError,
+    UnavailableError,
+)
 from srb.request_log import logfmt
 from srb.request_stream import RequestStream
-from srb.server import native, openai, sse
+from srb.server import auth, cors, docs_page, native, openai, openapi, sse
 from srb.server.body import Limits, parse
 from srb.server.metrics import CONTENT_TYPE, Metrics
 
@@ -29,15 +37,31 @@ ENGINE = web.AppKey("engine", AsyncEngine)
 LIMITS = web.AppKey("limits", Limits)
 METRICS = web.AppKey("metrics", Metrics)
 CREATED = web.AppKey("created", int)
+OPENAPI = web.AppKey("openapi", dict[str, Any])
 
 
-def create_app(engine: AsyncEngine, limits: Limits, metrics: Metrics | None = None) -> web.Application:
-    """The application. Starting and stopping the engine is the caller's, and so is making it fill the metrics."""
-    app = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES + 1)
+def create_app(
+    engine: AsyncEngine,
+    limits: Limits,
+    metrics: Metrics | None = None,
+    *,
+    api_keys: tuple[bytes, ...] = (),
+    cors_origins: str = cors.LOCAL,
+) -> web.Application:
+    """The application. Starting and stopping the engine is the caller's, and so is making it fill the metrics.
+
+    Raises `SettingsError` for a wrong origin.
+    """
+    middlewares = [_errors_as_json, cors.answer_preflight, auth.check_key]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES + 1)
+    app.on_response_prepare.append(cors.add_headers)
+    app[auth.API_KEYS] = api_keys
+    app[cors.ORIGINS] = cors.read_origins(cors_origins)
     app[ENGINE] = engine
     app[LIMITS] = limits
     app[METRICS] = metrics or Metrics()
     app[CREATED] = int(time.time())
+    app[OPENAPI] = openapi.describe(limits, keyed=bool(api_keys))
     app.router.add_post("/v1/completions", completions)
     app.router.add_post("/v1/completions/", completions)  # some clients write it so
     app.router.add_delete("/v1/completions/{id}", cancel)
@@ -46,6 +70,8 @@ def create_app(engine: AsyncEngine, limits: Limits, metrics: Metrics | None = No
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics_text)
+    app.router.add_get("/openapi.json", openapi_json)
+    app.router.add_get("/docs", docs)
     return app
 
 
@@ -104,6 +130,8 @@ async def _read_body(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_large from None
+    except web.RequestPayloadError:
+        raise InvalidRequestError("the body is not in its Content-Encoding or Transfer-Encoding") from None
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -179,6 +207,17 @@ async def metrics_text(request: web.Request) -> web.Response:
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
+async def openapi_json(request: web.Request) -> web.Response:
+    """GET /openapi.json: every path and field, for programs."""
+    return web.json_response(request.app[OPENAPI])
+
+
+async def docs(request: web.Request) -> web.Response:
+    """GET /docs: the same, for people."""
+    page = docs_page.render(request.app[OPENAPI])
+    return web.Response(text=page, content_type="text/html", headers=docs_page.HEADERS)
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -222,4 +261,6 @@ def _error_response(error: SrbError, body: dict[str, Any] | None = None, status:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
     return web.json_response((body or {}) | {"error": error.body()}, status=status or error.status, headers=headers)

@@ -5,7 +5,7 @@ import json
 import math
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from srb.engine.request import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
@@ -69,8 +69,12 @@ class Tokenize(Protocol):
 
 Int = Annotated[int, BeforeValidator(_not_a_bool)]
 Float = Annotated[float, BeforeValidator(_not_a_bool), Field(allow_inf_nan=False)]
-Strings = Annotated[list[str], BeforeValidator(_as_list)]
-Breakers = Annotated[list[str], BeforeValidator(_as_breakers)]
+Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
+Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
+
+_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+Prompt = Annotated[Any, WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]})]
+Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})]
 
 
 class _Fields(BaseModel):
@@ -95,7 +99,23 @@ class _Fields(BaseModel):
 
 
 class SamplingFields(_Fields):
-    """What may differ between alternatives."""
+    """What may differ between alternatives.
+
+    The names that `SamplingParams` has mean the same here.
+
+    dynatemp_range, dynatemp_exponent: the temperature varies by that much with the entropy of the distribution.
+    repeat_last_n: how many tokens back the penalties look; -1: the whole context.
+    dry_allowed_length: the longest repetition that goes free.
+    dry_penalty_last_n: how far back DRY looks; -1: the whole context.
+    dry_sequence_breakers: a repetition doesn't go across these; a list, a list as JSON, or with commas between.
+    mirostat_tau: the surprise to aim at, in bits.
+    mirostat_eta: how fast to learn.
+    logit_bias: what is added to the logits of tokens, from -100 to 100, false for a ban: {"15043": 1.0, " the": false}
+        or [[15043, 1.0], [" the", false]]. A text stands for each of its tokens.
+    banned_tokens: ids and texts; the same as a bias of false.
+    json_schema: a JSON schema that the text must match.
+    response_format: the same in OpenAI's notation; its type is text, json_object or json_schema.
+    """
 
     temperature: Float | None = None
     dynatemp_range: Float | None = None
@@ -228,15 +248,32 @@ def _schema(schema: Any, response_format: dict[str, Any] | None) -> Any:
 
 
 class BranchFields(SamplingFields):
-    """One object of `branches`."""
+    """One object of `branches`; what it leaves out is as in the request.
+
+    label: a name for this alternative; it comes back in `start`.
+    """
 
     label: str | None = None
 
 
 class CompletionFields(SamplingFields):
-    """The body of `POST /v1/completions`."""
+    """The body of `POST /v1/completions`.
 
-    prompt: Any = None
+    prompt: a text, a list of token ids, or a list of either.
+    n: alternatives of each prompt. Left out: the server's `--n`, or 1 in OpenAI's format.
+    branches: one object per alternative, with what is different for that one alone; `n` may be left out.
+    seed: alternative k has (seed + k) mod 2^32 and a random stream of its own; -1: drawn.
+    n_probs: the same as logprobs, but 0 is off.
+    best_of: so many are run, and the n with the highest mean log-probability returned; only with "stream": false.
+    stream: "events" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: native events,
+        or with `model` OpenAI's object.
+    stream_options: {"include_usage": true} adds a last chunk with the usage.
+    model: there is one; another name is ignored, and reported.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
+
+    prompt: Prompt = None
     n: Int | None = None
     branches: list[BranchFields] | None = None
     distinct: bool | None = None
@@ -250,7 +287,7 @@ class CompletionFields(SamplingFields):
     best_of: Int | None = None
     stream_options: dict[str, Any] | None = None
     model: str | None = None
-    stream: bool | str | None = None
+    stream: Stream | None = None
 
 
 def is_token(value: Any) -> bool:

@@ -10,10 +10,11 @@ from typing import Any
 from aiohttp import web
 
 from srb.async_engine import AsyncEngine
-from srb.errors import SettingsError
 from srb.llama.model_file import find_model
 from srb.server.app import create_app
+from srb.server.auth import read_keys
 from srb.server.body import Limits
+from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics
 from srb.settings import Settings
 
@@ -36,24 +37,30 @@ async def serve(settings: Settings) -> None:
     model = settings.alias or path.stem
     metrics = Metrics()
     engine = AsyncEngine.from_settings(settings, metrics.observe)
-    app = create_app(engine, Limits(model, settings.n, settings.max_n, settings.show_prompts), metrics)
+    limits = Limits(model, settings.n, settings.max_n, settings.show_prompts)
+    api_keys = read_keys(settings)
+    app = create_app(engine, limits, metrics, api_keys=api_keys, cors_origins=settings.cors_origins)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LINGER_SECONDS)
     stop = _stop_signal()
     await runner.setup()
     try:
-        await _listen(runner, settings)
-        logger.info("loading %s", path)
-        engine.start()
-        try:
-            ready = asyncio.ensure_future(engine.ready())
-            await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                ready.result()
-                _announce(model, runner)
-            await _end(engine, stop, settings.exit_on_fatal)
-            logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
-        finally:
-            await engine.stop(GRACE_SECONDS)
+        async with listening(runner, settings):
+            if is_exposed(runner) and not api_keys:
+                logger.warning("whoever reaches %s can use this server; --api-key asks for a key", settings.host)
+            logger.info("loading %s", path)
+            engine.start()
+            try:
+                ready = asyncio.ensure_future(engine.ready())
+                await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if ready.done():
+                    ready.result()
+                    place, curl = describe(runner, settings)
+                    print(f"srb: {model} is ready at {place}\n", flush=True)
+                    print(f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,"}}'\n""", flush=True)
+                await _end(engine, stop, settings.exit_on_fatal)
+                logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
+            finally:
+                await engine.stop(GRACE_SECONDS)
     finally:
         await runner.cleanup()
 
@@ -65,26 +72,6 @@ async def _end(engine: AsyncEngine, stop: asyncio.Future[None], exit_on_fatal: b
     if exit_on_fatal and died.done():
         raise died.result()
     died.cancel()
-
-
-async def _listen(runner: web.AppRunner, settings: Settings) -> None:
-    try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
-    except OSError as error:
-        raise SettingsError(
-            f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}; try another --port"
-        ) from None
-
-
-def _announce(model: str, runner: web.AppRunner) -> None:
-    host, port = runner.addresses[0][:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    print(f"srb: {model} is ready at {url}\n", flush=True)
-    print(
-        f"curl -X POST -H 'Content-type: application/json' {url}/v1/completions "
-        """-d '{"prompt": "Once upon a time,"}'\n""",
-        flush=True,
-    )
 
 
 def _stop_signal() -> asyncio.Future[None]:

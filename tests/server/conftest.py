@@ -16,15 +16,23 @@ Connect = Callable[..., Awaitable[Client]]
 
 @pytest.fixture
 async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
-    """Makes a client of a server on a backend."""
+    """Makes a client of a server on a backend; options go to `AsyncEngine`."""
     engines: list[AsyncEngine] = []
 
-    async def make(backend: FakeBackend, *, show_prompts: bool = False, **options: Any) -> Client:
+    async def make(
+        backend: FakeBackend,
+        *,
+        show_prompts: bool = False,
+        api_keys: tuple[bytes, ...] = (),
+        cors_origins: str = "localhost",
+        **options: Any,
+    ) -> Client:
         engine = AsyncEngine(lambda _progress: backend, **options)
         engine.start()
         engines.append(engine)
         await engine.ready()
-        app = create_app(engine, Limits("fake", n=4, max_n=8, show_prompts=show_prompts))
+        limits = Limits("fake", n=4, max_n=8, show_prompts=show_prompts)
+        app = create_app(engine, limits, api_keys=api_keys, cors_origins=cors_origins)
         client: Client = await aiohttp_client(app, server_kwargs={"handler_cancellation": True})
         return client
 

@@ -296,6 +296,13 @@ async def test_a_body_past_the_limit_is_refused_however_it_is_sent(connect: Conn
     assert (await response.json())["error"]["code"] == "payload_too_large"
 
 
+async def test_a_body_that_cant_be_decompressed_is_refused(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    response = await client.post("/v1/completions", data=b"{}", headers={"Content-Encoding": "gzip"})
+    assert response.status == 400
+    assert "Content-Encoding" in (await response.json())["error"]["message"]
+
+
 async def test_unknown_paths_and_methods(connect: Connect) -> None:
     client = await connect(FakeBackend())
     response = await client.get("/v1/nothing")

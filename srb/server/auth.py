@@ -1,0 +1,72 @@
+"""Who may come in: API keys, as OpenAI's clients and llama-server's send them."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+
+from aiohttp import hdrs, web
+
+from srb.errors import AuthenticationError, SettingsError
+from srb.settings import Settings
+
+API_KEYS = web.AppKey("api_keys", tuple[bytes, ...])
+
+OPEN = {"/", "/health", "/v1/health", "/openapi.json", "/docs"}
+"""The paths that need no key: the page, what supervisors ask for, and what says how to send a key."""
+
+HEADER = "x-api-key"
+
+
+def read_keys(settings: Settings) -> tuple[bytes, ...]:
+    """The keys of `--api-key` and `--api-key-file`; none let everybody in.
+
+    Raises `SettingsError`, which shows no key.
+    """
+    keys: list[bytes] = []
+    if settings.api_key is not None:
+        keys += _stripped("--api-key", settings.api_key.encode(errors="surrogateescape").split(b","))
+    if settings.api_key_file is not None:
+        try:
+            lines = settings.api_key_file.read_bytes().splitlines()
+        except OSError as error:
+            raise SettingsError(
+                f"--api-key-file {settings.api_key_file} can't be read: {error.strerror or error}"
+            ) from None
+        keys += _stripped(f"--api-key-file {settings.api_key_file}", lines)
+    return tuple(keys)
+
+
+def _stripped(source: str, values: list[bytes]) -> list[bytes]:
+    keys = [value.strip() for value in values if value.strip()]
+    if not keys:  # a variable that was meant to have one must not open the server to everybody
+        raise SettingsError(f"{source} has no key in it; write one, or leave the option out and let everybody in")
+    return keys
+
+
+def is_open(request: web.Request) -> bool:
+    """Whether a request needs no key: it's for one of `OPEN`, or for a static file."""
+    resource = request.match_info.route.resource
+    return isinstance(resource, web.StaticResource) or (resource is not None and resource.canonical in OPEN)
+
+
+@web.middleware
+async def check_key(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Lets a request pass that has one of the keys. Raises `AuthenticationError`."""
+    keys = request.app[API_KEYS]
+    if keys and not is_open(request):
+        sent = _sent_keys(request)
+        # Every pair is compared, each in constant time: how long it takes tells nothing about the keys.
+        if not sum(hmac.compare_digest(each, key) for each in sent for key in keys):
+            problem = "is not one of this server's" if sent else "is missing"
+            raise AuthenticationError(
+                f"the API key {problem}; send one as 'Authorization: Bearer KEY' or '{HEADER}: KEY'"
+            )
+    return await handler(request)
+
+
+def _sent_keys(request: web.Request) -> list[bytes]:
+    scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    sent = [credentials.strip()] if scheme.lower() == "bearer" else []
+    sent += request.headers.getall(HEADER, [])
+    return [key.encode(errors="surrogateescape") for key in sent if key]

@@ -1,0 +1,120 @@
+"""Where the server listens: an address or a Unix socket, with TLS or without."""
+
+import ipaddress
+import logging
+import os
+import shlex
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from srb.errors import SettingsError
+from srb.settings import Settings
+
+logger = logging.getLogger("srb")
+
+SOCKET_UMASK = 0o117
+"""The owner and the group of a Unix socket may connect: a proxy in front of the server, say."""
+
+
+@asynccontextmanager
+async def listening(runner: web.AppRunner, settings: Settings) -> AsyncIterator[None]:
+    """Listens where the settings say. A Unix socket is removed at the end; `runner.cleanup` ends the rest.
+
+    Raises `SettingsError` if it can't.
+    """
+    context, path = tls_context(settings), settings.uds
+    where, option = (str(path), "--uds") if path else (f"{settings.host}:{settings.port}", "--port")
+    with ExitStack() as at_end:
+        try:
+            if path:
+                site: web.BaseSite = web.SockSite(runner, _bind(path), ssl_context=context)
+                at_end.callback(path.unlink, missing_ok=True)
+            else:
+                site = web.TCPSite(runner, settings.host, settings.port, ssl_context=context)
+            await site.start()
+        except OSError as error:
+            raise SettingsError(f"can't listen on {where}: {error.strerror or error}; try another {option}") from None
+        yield
+
+
+def _bind(path: Path) -> socket.socket:
+    """A socket at that path, in place of one that a server has left behind. Raises `OSError`."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:  # nobody listens; where somebody does, binding says that it's in use
+                path.unlink()
+            except OSError:
+                pass
+    sock = socket.socket(socket.AF_UNIX)
+    umask = os.umask(SOCKET_UMASK)
+    try:
+        sock.bind(str(path))
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(umask)
+    return sock
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What TLS needs, or None without. Raises `SettingsError`, which names the file and what is wrong with it."""
+    cert, key = settings.ssl_cert_file, settings.ssl_key_file
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        missing = "--ssl-cert-file" if cert is None else "--ssl-key-file"
+        raise SettingsError(f"--ssl-cert-file and --ssl-key-file belong together, and {missing} is missing")
+    _check_pem("--ssl-cert-file", cert, b"CERTIFICATE")
+    _check_pem("--ssl-key-file", key, b"PRIVATE KEY")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SettingsError(f"--ssl-key-file {key} is not the key of the certificate {cert}") from None
+        raise SettingsError(f"--ssl-cert-file {cert} and --ssl-key-file {key} can't be used: {error.reason}") from None
+    return context
+
+
+def _check_pem(option: str, path: Path, kind: bytes) -> None:
+    """Says what OpenSSL doesn't: which of the two files is wrong."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{option} {path} can't be read: {error.strerror or error}") from None
+    if kind + b"-----" not in text:
+        raise SettingsError(f"{option} {path} has no '-----BEGIN {kind.decode()}-----'; it must be in PEM format")
+    if b"ENCRYPTED" in text:  # OpenSSL would stop and ask the terminal
+        raise SettingsError(f"{option} {path} is encrypted; decrypt it with: openssl pkey -in {path} -out FILE")
+
+
+def is_exposed(runner: web.AppRunner) -> bool:
+    """Whether others than the programs of this machine can connect."""
+    hosts = [address[0] for address in runner.addresses if not isinstance(address, str)]
+    return any(not ipaddress.ip_address(host).is_loopback for host in hosts)
+
+
+def describe(runner: web.AppRunner, settings: Settings) -> tuple[str, str]:
+    """Where the server listens, and the beginning of a curl command up to its URL, without the path."""
+    scheme = "https" if settings.ssl_cert_file else "http"
+    options = []
+    if settings.uds is not None:
+        place, url = str(settings.uds), f"{scheme}://localhost"
+        options.append(f"--unix-socket {shlex.quote(place)} ")
+    else:
+        host, port = runner.addresses[0][:2]
+        place = url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    if settings.ssl_cert_file:
+        options.append(f"--cacert {shlex.quote(str(settings.ssl_cert_file))} ")
+    if settings.api_key is not None or settings.api_key_file is not None:
+        options.append('-H "Authorization: Bearer $SRB_API_KEY" ')
+    return place, f"curl -X POST -H 'Content-type: application/json' {''.join(options)}{url}"

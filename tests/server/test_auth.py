@@ -1,0 +1,107 @@
+"""API keys, over HTTP and in the settings."""
+
+from pathlib import Path
+
+import pytest
+from fake_backend import FakeBackend, says
+from server.conftest import Connect
+
+from srb.errors import SettingsError
+from srb.server.auth import read_keys
+from srb.settings import Settings
+
+KEYS = (b"sk-first", "schlüssel".encode())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer sk-first"},
+        {"Authorization": "bearer   sk-first "},
+        {"Authorization": "Bearer schlüssel"},
+        {"X-Api-Key": "sk-first"},
+        {"X-Api-Key": "sk-first", "Authorization": "Bearer sk-none"},
+        {"X-Api-Key": "sk-first", "Authorization": "Basic dTpw"},
+    ],
+)
+async def test_any_of_the_keys_lets_in(connect: Connect, headers: dict[str, str]) -> None:
+    client = await connect(FakeBackend(script=says(b"a")), api_keys=KEYS)
+    assert (await client.get("/v1/models", headers=headers)).status == 200
+    response = await client.post("/v1/completions", json={"prompt": "p"}, headers=headers)
+    assert response.status == 200
+    assert (await response.text()).count('"event": "stop"') == 4
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "sk-first"},
+        {"Authorization": "Basic sk-first"},
+        {"Authorization": "Bearer sk-firs"},
+        {"Authorization": "Bearer sk-first2"},
+        {"Authorization": "Bearer sk-first,schlüssel"},
+        {"Authorization": "Bearer \udcff"},
+        {"X-Api-Key": ""},
+        {"X-Api-Key": "Bearer sk-first"},
+    ],
+)
+async def test_without_a_key_nothing_runs(
+    connect: Connect, headers: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await connect(backend := FakeBackend(), api_keys=KEYS)
+    for method, path in (
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/completions/"),
+        ("GET", "/v1/models"),
+        ("DELETE", "/v1/completions/cmpl-1"),
+        ("GET", "/nothing"),
+        ("GET", "/health/../v1/models"),
+        ("GET", "/x//health"),
+    ):
+        response = await client.request(method, path, data=b'{"prompt": "p"}', headers=headers)
+        assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer"), path
+        error = (await response.json())["error"]
+        assert (error["type"], error["param"], error["code"]) == ("authentication_error", None, "invalid_api_key")
+        assert "Authorization: Bearer KEY" in error["message"]
+        assert "sk-" not in str(error)
+    assert backend.decodes == 0
+    assert "sk-" not in caplog.text
+
+
+async def test_health_needs_no_key(connect: Connect) -> None:
+    client = await connect(FakeBackend(), api_keys=KEYS)
+    assert (await client.get("/health")).status == 200
+    assert (await client.get("/health", headers={"Authorization": "Bearer wrong"})).status == 200
+
+
+def test_keys_come_from_the_option_and_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes("\nthree\r\n  four, five  \n\nsechs ä\n".encode())
+    assert read_keys(Settings()) == ()
+    assert read_keys(Settings(api_key="one, two,")) == (b"one", b"two")
+    assert read_keys(Settings(api_key="one", api_key_file=file)) == (
+        b"one",
+        b"three",
+        b"four, five",
+        "sechs ä".encode(),
+    )
+
+
+def test_no_keys_where_there_should_be_some_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n\n")
+    for settings, message in (
+        (Settings(api_key=""), "--api-key has no key in it"),
+        (Settings(api_key=" , "), "--api-key has no key in it"),
+        (Settings(api_key_file=tmp_path / "empty"), "empty has no key in it"),
+        (Settings(api_key_file=tmp_path / "none"), "none can't be read: No such file"),
+        (Settings(api_key_file=tmp_path), "can't be read: Is a directory"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            read_keys(settings)
+
+
+def test_settings_dont_show_the_keys() -> None:
+    assert "sk-first" not in repr(Settings(api_key="sk-first"))

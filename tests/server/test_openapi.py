@@ -1,0 +1,117 @@
+"""The OpenAPI description: it is complete, and what schemathesis makes of it finds nothing."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from fake_backend import FakeBackend
+from server.conftest import Connect
+
+from srb.async_engine import AsyncEngine
+from srb.engine.request import SamplingParams
+from srb.server import docs_page, openapi
+from srb.server.app import create_app
+from srb.server.auth import OPEN
+from srb.server.body import Limits
+from srb.server.fields import ALIASES
+
+LIMITS = Limits("fake", n=4, max_n=8)
+EXAMPLES = 20
+"""How many random requests schemathesis makes of each operation, beside those at the edges of the description."""
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+def description(*, keyed: bool = False) -> dict[str, Any]:
+    return openapi.describe(LIMITS, keyed=keyed)
+
+
+def operations(described: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """By method and path."""
+    return {
+        (method.upper(), path): operation
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    app = create_app(AsyncEngine(lambda _progress: FakeBackend()), LIMITS)
+    routes = {
+        (route.method, route.resource.canonical.rstrip("/") or "/")
+        for route in app.router.routes()
+        if route.method != "HEAD" and route.resource and not isinstance(route.resource, web.StaticResource)
+    }
+    assert routes == set(operations(description()))
+
+
+def test_every_field_has_a_meaning_and_no_model_is_described_twice() -> None:
+    schemas = description()["components"]["schemas"]
+    assert set(schemas) == {"Error", "BranchFields", "CompletionFields"}
+    for name in ("BranchFields", "CompletionFields"):
+        for field, schema in schemas[name]["properties"].items():
+            assert schema["description"].partition("Also:")[0], f"{name}.{field}"
+    everything = " ".join(each["description"] for each in schemas["CompletionFields"]["properties"].values())
+    assert all(alias in everything for alias in ALIASES)
+
+
+def test_ranges_and_defaults_are_those_of_the_server() -> None:
+    schemas = description()["components"]["schemas"]
+    top_p = schemas["CompletionFields"]["properties"]["top_p"]
+    assert (top_p["minimum"], top_p["maximum"], top_p["default"]) == (0, 1, SamplingParams().top_p)
+    n = schemas["CompletionFields"]["properties"]["n"]
+    assert (n["minimum"], n["maximum"]) == (1, 8)
+    assert "default" not in schemas["BranchFields"]["properties"]["top_p"]
+    assert schemas["CompletionFields"]["required"] == ["prompt"]
+
+
+def test_a_key_is_asked_for_where_the_server_asks_for_one() -> None:
+    described = description(keyed=True)
+    assert described["security"] == [{"bearer": []}, {"x-api-key": []}]
+    for (_, path), operation in operations(described).items():
+        assert (operation.get("security") == []) == (path in OPEN), path
+        assert ("401" in operation["responses"]) == (path not in OPEN), path
+    assert description()["security"] == []
+
+
+async def test_the_page_shows_every_path_and_field_and_loads_nothing(connect: Connect) -> None:
+    client = await connect(FakeBackend(), api_keys=(b"key",))
+    response = await client.get("/docs")
+    assert response.content_type == "text/html"
+    assert response.headers["Content-Security-Policy"] == docs_page.HEADERS["Content-Security-Policy"]
+    text = await response.text()
+    described = await (await client.get("/openapi.json")).json()
+    assert described == description(keyed=True)
+    for method, path in operations(described):
+        assert f"<code>{method} {path}</code>" in text
+    for schema in described["components"]["schemas"].values():
+        assert all(f"<td><code>{name}</code></td>" in text for name in schema["properties"])
+    assert "<td>0.01 to 100</td>" in text
+    assert not any(each in text for each in ("<script", "src=", "http:", "https:", "<link", " style="))
+
+
+def test_the_page_escapes_what_it_shows() -> None:
+    described = description()
+    described["paths"]["/<b>"] = described["paths"].pop("/docs")
+    described["info"]["title"] = "<b>"
+    assert "<b>" not in docs_page.render(described)
+
+
+async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path) -> None:
+    client = await connect(FakeBackend(), api_keys=(b"key",))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
+        *("run", str(client.make_url("/openapi.json")), "--header", "x-api-key: key", f"--checks={CHECKS}"),
+        *(f"--max-examples={EXAMPLES}", "--generation-deterministic", "--no-shrink"),
+        *("--warnings=off", "--no-color"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=tmp_path,
+    )
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == 0, output
+    tested = len(openapi.OPERATIONS) - 1  # all but /openapi.json itself
+    assert re.search(rf"Tested: {tested}\b", output), output
