@@ -1,0 +1,21 @@
+"""bench/soak.py: many requests, two thirds of them cancelled."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e.conftest import Server
+
+pytestmark = pytest.mark.e2e
+
+SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
+
+
+def test_everybody_gets_what_they_asked_for(start_server: Callable[..., Server]) -> None:
+    server = start_server("--cache-ram", "20", "--ctx-size", "2048")
+    arguments = [server.url, "--rounds", "2", "--requests", "40", "--seconds", "5"]
+    done = subprocess.run([sys.executable, str(SOAK), *arguments], capture_output=True, text=True, timeout=500)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert done.stdout.count("length") == 2
