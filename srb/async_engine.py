@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
-from srb.engine.backend import Backend
+from srb.engine.backend import Backend, ChatTemplate
 from srb.engine.engine import DEFAULT_MAX_TOKENS, Engine, EngineStats
 from srb.engine.events import AbortReason, DoneEvent, Event, StartEvent, StopEvent
 from srb.engine.request import CompletionRequest
@@ -175,6 +175,11 @@ class AsyncEngine:
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
         return self._ready_engine().tokenize(text, is_prompt=is_prompt)
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one. May be used from any thread."""
+        return self._ready_engine().chat_template
 
     async def submit(self, request: CompletionRequest) -> RequestStream:
         """Queues a request and returns its events.

@@ -5,16 +5,18 @@ import json
 import math
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
 from srb.engine.request import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama.grammar import grammar_of_schema
+from srb.server.messages import Message
 
 ALIASES = {
     "n_predict": "max_tokens",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
     "stop_sequence": "stop",
     "sampler_seed": "seed",
     "repetition_penalty": "repeat_penalty",
@@ -234,13 +236,19 @@ class BranchFields(SamplingFields):
 
 
 class CompletionFields(SamplingFields):
-    """The body of `POST /v1/completions`."""
+    """The body of `POST /v1/completions` and `POST /v1/chat/completions`."""
 
     prompt: Any = None
+    messages: list[Message] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    suffix: str | None = None
     n: Int | None = None
     branches: list[BranchFields] | None = None
     distinct: bool | None = None
-    logprobs: Int | None = None
+    logprobs: Int | StrictBool | None = None
+    top_logprobs: Int | None = None
     n_probs: Int | None = None
     post_sampling_probs: bool | None = None
     echo: bool | None = None

@@ -8,6 +8,8 @@ from aiohttp import ClientTimeout
 from fake_backend import END, FakeBackend, says, score
 from server.conftest import Connect
 
+from srb import __version__
+
 
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
     client = await connect(backend)
@@ -34,12 +36,15 @@ async def test_one_object(connect: Connect) -> None:
     assert reply == {
         "object": "text_completion",
         "model": "fake",
+        "system_fingerprint": f"srb-{__version__}",
         "choices": [
             {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop"},
             {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
         ],
         "usage": {
-            **{"prompt_tokens": 1, "completion_tokens": 6, "total_tokens": 7},
+            "prompt_tokens": 1,
+            "completion_tokens": 6,
+            "total_tokens": 7,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
     }
