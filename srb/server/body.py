@@ -104,7 +104,9 @@ def _refuse_unsupported(fields: CompletionFields) -> None:
             )
     if fields.suffix:
         raise InvalidRequestError(
-            "suffix is not supported on this path: leave it out", param="suffix", code="unsupported_parameter"
+            "suffix is not supported: this path only continues texts; leave it out",
+            param="suffix",
+            code="unsupported_parameter",
         )
 
 

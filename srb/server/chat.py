@@ -11,6 +11,7 @@ class ChatCompletion(Completion):
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
+    shows_end: ClassVar[bool] = False
     first: ClassVar[dict[str, Any]] = {"delta": {"role": "assistant", "content": ""}}
 
     def whole(self, text: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class _Choice:
         self.text += event.text
 
     def drop_textless(self) -> None:
-        """Forgets the tokens at the end that add no text: the end token, those of a stop string."""
+        """Forgets the tokens at the end that add no text."""
         while self.tokens and self.offsets[-1] == len(self.text):
             self.tokens.pop()
             self.offsets.pop()
@@ -80,10 +80,7 @@ class Completion:
                 case StreamEvent():
                     self._choice(event.index).add(event)
                 case StopEvent():
-                    choice = self._choice(event.index)
-                    choice.finish_reason = event.finish_reason
-                    choice.mean_logprob = event.mean_logprob or 0.0
-                    choice.drop_textless()
+                    self._end(event)
                 case ErrorEvent(index=None):
                     raise event.error
                 case ErrorEvent(index=int(index)):
@@ -120,8 +117,7 @@ class Completion:
                         yield self._chunk(event.index, self.part(event.text), choice)
                         choice.tokens, choice.offsets = [], []
                 case StopEvent():
-                    end = _Choice(finish_reason=event.finish_reason, error=self._choice(event.index).error)
-                    yield self._chunk(event.index, self.part(""), end)
+                    yield self._chunk(event.index, self.part(""), self._end(event))
                 case ErrorEvent(
                     index=None
                 ):  # clients take it for the end, so an alternative's own isn't told like this
@@ -132,6 +128,14 @@ class Completion:
                     if self._usage:
                         yield self._head | {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
                     yield "[DONE]"
+
+    def _end(self, event: StopEvent) -> _Choice:
+        choice = self._choice(event.index)
+        choice.finish_reason = event.finish_reason
+        choice.mean_logprob = event.mean_logprob or 0.0
+        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens don't show
+            choice.drop_textless()
+        return choice
 
     def _choice(self, index: int) -> _Choice:
         return self._choices.setdefault(index, _Choice())
@@ -151,6 +155,9 @@ class Completion:
         }
 
     # Where chat completions differ
+
+    shows_end: ClassVar[bool] = True
+    """Whether the end token, which has no text, is among those with probabilities."""
 
     first: ClassVar[dict[str, Any]] = {}
     """What the first chunk of every choice has, if there is one before its text."""
