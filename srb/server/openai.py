@@ -118,11 +118,9 @@ class Completion:
                         choice.tokens, choice.offsets = [], []
                 case StopEvent():
                     yield self._chunk(event.index, self.part(""), self._end(event))
-                case ErrorEvent(
-                    index=None
-                ):  # clients take it for the end, so an alternative's own isn't told like this
+                case ErrorEvent(index=None):
                     yield {"error": event.error.body()}
-                case ErrorEvent(index=int(index)):
+                case ErrorEvent(index=int(index)):  # told at its end: clients give the stream up for a bare error
                     self._choice(index).error = event.error
                 case DoneEvent():
                     if self._usage:
