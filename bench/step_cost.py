@@ -21,6 +21,7 @@ import gguf
 
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
 from srb.engine.backend import Batch, Logprobs
+from srb.llama.logprobs import Floats
 from srb.llama.sampler import LlamaSampler
 from srb.server import native
 
@@ -61,8 +62,8 @@ class TimedSampler:
     def __init__(self, sampler: LlamaSampler, clock: Clock) -> None:
         self._sampler, self._clock = sampler, clock
 
-    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
-        token: int = self._clock.time(self._sampler.sample, row, excluded)
+    def sample(self, logits: Floats, excluded: Collection[int] = ()) -> int:
+        token: int = self._clock.time(self._sampler.sample, logits, excluded)
         return token
 
     def logprobs(self, token: int, top: int) -> Logprobs:
@@ -84,8 +85,8 @@ class TimedBackend(LlamaBackend):
         done: bool = self.decoding.time(super().decode, batch, interrupted)
         return done
 
-    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
-        result: Logprobs = self.sampling.time(super().logprobs, row, token, top)
+    def logprobs(self, logits: Floats, token: int, top: int) -> Logprobs:
+        result: Logprobs = self.sampling.time(super().logprobs, logits, token, top)
         return result
 
     def sampler(self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...]) -> Any:
@@ -136,7 +137,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = model_with(options.vocab, Path(folder)) if options.vocab else options.model
-        measure_all(Settings(model=model, max_n=32))
+        measure_all(Settings(model=model))
 
 
 def measure_all(settings: Settings) -> None:

@@ -7,17 +7,19 @@ loop once per step. All methods here belong to the event loop, but for `AsyncEng
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
-from srb.engine.backend import Backend, ChatTemplate
-from srb.engine.engine import DEFAULT_MAX_TOKENS, Engine, EngineStats
-from srb.engine.events import AbortReason, DoneEvent, Event, StartEvent, StopEvent
+from srb.engine.backend import Backend, ChatTemplate, Tokenizer
+from srb.engine.engine import Engine, EngineStats
+from srb.engine.events import AbortReason, Event
 from srb.engine.request import CompletionRequest
-from srb.errors import EngineDeadError, InvalidRequestError, SrbError, UnavailableError
+from srb.errors import EngineDeadError, InvalidRequestError, QueueFullError, SrbError, UnavailableError
 from srb.llama import LlamaBackend
+from srb.request_log import done_line
+from srb.request_stream import RequestStream
 from srb.settings import Settings
 
 logger = logging.getLogger("srb")
@@ -40,78 +42,37 @@ class Health:
     stats: EngineStats | None
 
 
-class RequestStream:
-    """The events of one request, as the engine hands them over: `async for events in stream`.
-
-    Close it, or use it as a context manager: leaving it early cancels the request.
-    """
-
-    def __init__(self, request: CompletionRequest, cancel: Callable[[], None]) -> None:
-        self.request = request
-        self.started = False
-        self.living = set(range(request.count))
-        self.done = False
-        self._cancel = cancel
-        self._events: list[Event] = []
-        self._arrived = asyncio.Event()
-
-    def __aiter__(self) -> AsyncIterator[list[Event]]:
-        return self
-
-    async def __anext__(self) -> list[Event]:
-        """All events that have come since the last call, at least one. May be cancelled without losing any."""
-        if self.done and not self._events:
-            raise StopAsyncIteration
-        await self._arrived.wait()
-        self._arrived.clear()
-        events, self._events = self._events, []
-        return events
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Cancels the request if it hasn't ended."""
-        if not self.done:
-            self._cancel()
-
-    def put(self, events: list[Event]) -> None:
-        """Takes what the engine handed over."""
-        for event in events:
-            if isinstance(event, StartEvent):
-                self.started = True
-            elif isinstance(event, StopEvent):
-                self.living.discard(event.index)
-            elif isinstance(event, DoneEvent):
-                self.done = True
-        self._events += events
-        self._arrived.set()
-
-
 class AsyncEngine:
     """An engine in a thread of its own. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     load: makes the backend, in the thread; it gets a callback for its progress (0 to 1) that says whether to go on.
+    make: makes the engine, there too.
+    max_queue: how many requests may wait.
+    queue_timeout, request_timeout: seconds after which a request ends that hasn't started, or hasn't ended; 0: off.
     """
 
     def __init__(
         self,
         load: Callable[[Callable[[float], bool]], Backend],
         *,
-        default_max_tokens: int = DEFAULT_MAX_TOKENS,
-        prefill_chunk: int = 0,
+        make: Callable[[Backend], Engine] = Engine,
+        max_queue: int = 128,
+        queue_timeout: float = 0,
+        request_timeout: float = 0,
     ) -> None:
         self._load = load
-        self._default_max_tokens = default_max_tokens
-        self._prefill_chunk = prefill_chunk
+        self._make = make
+        self._max_queue = max_queue
+        self._queue_timeout = queue_timeout
+        self._request_timeout = request_timeout
         self._status: Status = "loading"
         self._progress = 0.0
         self._streams: dict[str, RequestStream] = {}
         self._engine: Engine | None = None
+        self._tokenizer: Tokenizer | None = None
         self._stats: EngineStats | None = None
+        self._failure: EngineDeadError | None = None
+        self._failed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._wake = threading.Event()
@@ -123,8 +84,15 @@ class AsyncEngine:
         """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't."""
         return cls(
             partial(LlamaBackend, settings),
-            default_max_tokens=settings.max_tokens,
-            prefill_chunk=settings.prefill_chunk,
+            make=partial(
+                Engine,
+                default_max_tokens=settings.max_tokens,
+                prefill_chunk=settings.prefill_chunk,
+                cache_bytes=settings.cache_ram << 20,
+            ),
+            max_queue=settings.max_queue,
+            queue_timeout=settings.queue_timeout,
+            request_timeout=settings.request_timeout,
         )
 
     async def __aenter__(self) -> Self:
@@ -147,12 +115,19 @@ class AsyncEngine:
         """Returns when the model is loaded. Raises what loading it raised."""
         await asyncio.shield(self._loaded)
 
+    async def died(self) -> EngineDeadError:
+        """Returns when the engine has failed, with the reason; every request has its last events by then."""
+        await self._failed.wait()
+        assert self._failure is not None
+        return self._failure
+
     async def stop(self, grace: float = 0) -> None:
         """Ends the engine: waiting requests at once, running ones when `grace` seconds have passed."""
         if self._status in ("loading", "ready"):
             self._status = "stopping"
         for request_id, stream in list(self._streams.items()):
             if not stream.started:
+                stream.refusal = UnavailableError("the server is shutting down")
                 self.abort(request_id, reason="shutdown")
         try:
             async with asyncio.timeout(grace):
@@ -169,8 +144,14 @@ class AsyncEngine:
     @property
     def health(self) -> Health:
         """How the engine is now."""
-        running = sum(stream.started for stream in self._streams.values())
-        return Health(self._status, self._progress, running, len(self._streams) - running, self._stats)
+        requests = self.requests
+        running = sum(stream.started for stream in requests)
+        return Health(self._status, self._progress, running, len(requests) - running, self._stats)
+
+    @property
+    def requests(self) -> list[RequestStream]:
+        """The requests that wait or run, in the order of their arrival, without those whose reader is gone."""
+        return [stream for stream in self._streams.values() if not stream.closed]
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
@@ -181,33 +162,41 @@ class AsyncEngine:
         """The model's chat template, if it has one. May be used from any thread."""
         return self._ready_engine().chat_template
 
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """The text of a prompt's tokens, control tokens by their names. May be called from any thread."""
+        assert self._tokenizer is not None
+        return b"".join(map(self._tokenizer.special_piece, tokens)).decode(errors="replace")
+
     async def submit(self, request: CompletionRequest) -> RequestStream:
         """Queues a request and returns its events.
 
-        Raises `InvalidRequestError` if it can never run and `UnavailableError` if the engine takes none.
+        Raises `InvalidRequestError` if it can never run, `QueueFullError` if too many wait, and `UnavailableError` if
+        the engine takes none.
         """
         engine = self._ready_engine()
+        self.check_queue()
         if request.id in self._streams:
             raise InvalidRequestError(f"the request id {request.id} is in use", param="id")
-        stream = RequestStream(request, lambda: self._drop(request.id))
+        stream = RequestStream(request, lambda: self.abort(request.id), arrived=self._loop.time())
         self._streams[request.id] = stream
         self._idle.clear()
         adding = asyncio.ensure_future(asyncio.to_thread(engine.add_request, request))
         try:
             await asyncio.shield(adding)
         except asyncio.CancelledError:
-            adding.add_done_callback(lambda _: stream.close())
+            adding.add_done_callback(partial(self._on_added_in_vain, stream))
             raise
         except BaseException:
             self._forget(request.id)
             raise
         self._wake.set()
+        self._set_timers(stream)
         return stream
 
     async def generate(self, request: CompletionRequest) -> AsyncIterator[Event]:
         """Runs a request: its events, one by one. Leaving the loop early cancels the request.
 
-        Raises `InvalidRequestError` if it can never run and `UnavailableError` if the engine takes none.
+        Raises what `submit` raises.
         """
         async with await self.submit(request) as stream:
             async for events in stream:
@@ -228,6 +217,11 @@ class AsyncEngine:
         """Raises `UnavailableError` if the engine takes no requests now."""
         self._ready_engine()
 
+    def check_queue(self) -> None:
+        """Raises `QueueFullError` if as many requests wait as may."""
+        if (waiting := self.health.waiting) >= self._max_queue:
+            raise QueueFullError(f"{waiting} requests are waiting, and no more may (--max-queue); try again later")
+
     def _ready_engine(self) -> Engine:
         if self._status == "dead":
             raise EngineDeadError("the engine has failed; restart the server (its log says why)")
@@ -237,20 +231,44 @@ class AsyncEngine:
             raise UnavailableError(f"the model is loading ({self._progress:.0%}); try again soon")
         return self._engine
 
-    def _drop(self, request_id: str) -> None:
-        """Cancels a request whose reader is gone."""
-        self.abort(request_id)
-        self._forget(request_id)
+    def _on_added_in_vain(self, stream: RequestStream, adding: asyncio.Future[None]) -> None:
+        """Its reader was gone before the engine had taken it."""
+        stream.close()
+        if adding.exception():
+            self._forget(stream.request.id)
+
+    def _set_timers(self, stream: RequestStream) -> None:
+        if stream.done:
+            return
+        for seconds, option in (
+            (self._queue_timeout, "--queue-timeout"),
+            (self._request_timeout, "--request-timeout"),
+        ):
+            if seconds:
+                only_waiting = option == "--queue-timeout"
+                error = UnavailableError(
+                    f"the request has waited for {seconds:g} s, the limit that {option} sets; try again later"
+                )
+                stream.timers.append(
+                    self._loop.call_at(stream.arrived + seconds, self._expire, stream, error, only_waiting)
+                )
+
+    def _expire(self, stream: RequestStream, error: UnavailableError, only_waiting: bool) -> None:
+        if not (stream.started and only_waiting):
+            stream.refusal = error
+            self.abort(stream.request.id, reason="timeout")
 
     def _forget(self, request_id: str) -> None:
-        self._streams.pop(request_id, None)
+        if stream := self._streams.pop(request_id, None):
+            for timer in stream.timers:
+                timer.cancel()
         if not self._streams:
             self._idle.set()
 
     # Called in the event loop by the thread
 
-    def _on_loaded(self, engine: Engine, stats: EngineStats) -> None:
-        self._engine, self._stats, self._progress = engine, stats, 1.0
+    def _on_loaded(self, engine: Engine, tokenizer: Tokenizer, stats: EngineStats) -> None:
+        self._engine, self._tokenizer, self._stats, self._progress = engine, tokenizer, stats, 1.0
         if self._status == "loading":
             self._status = "ready"
         if not self._loaded.done():
@@ -274,10 +292,13 @@ class AsyncEngine:
                 stream.put(batch)
                 if stream.done:
                     self._forget(request_id)
+                    logger.info("%s", done_line(stream))
 
-    def _on_death(self, events: list[Event], stats: EngineStats) -> None:
+    def _on_death(self, error: EngineDeadError, events: list[Event], stats: EngineStats) -> None:
         self._status = "dead"
+        self._failure = error
         self._on_step(events, stats)
+        self._failed.set()
 
     # The thread
 
@@ -294,8 +315,8 @@ class AsyncEngine:
             call(self._on_load_failed, error)
             return
         try:
-            engine = Engine(backend, default_max_tokens=self._default_max_tokens, prefill_chunk=self._prefill_chunk)
-            call(self._on_loaded, engine, engine.stats())
+            engine = self._make(backend)
+            call(self._on_loaded, engine, backend.tokenizer, engine.stats())
             while engine.has_work or not self._closing:
                 if engine.has_work:
                     call(self._on_step, engine.step(), engine.stats())
@@ -305,10 +326,7 @@ class AsyncEngine:
         except Exception as error:
             logger.exception("the engine has failed; running requests end with an error, new ones are refused")
             reason = str(error) if isinstance(error, SrbError) else f"{type(error).__name__}: {error}"
-            call(
-                self._on_death,
-                engine.fail(EngineDeadError(f"the engine has failed: {reason}")),
-                engine.stats(),
-            )
+            dead = EngineDeadError(f"the engine has failed: {reason}")
+            call(self._on_death, dead, engine.fail(dead), engine.stats())
         finally:
             backend.close()

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from srb import __version__
-from srb.errors import ModelLoadError, SettingsError
+from srb.errors import EngineDeadError, ModelLoadError, SettingsError
 from srb.server.serve import serve
 from srb.settings import Settings, add_arguments, load_settings
 
@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
         asyncio.run(serve(settings))
     except SettingsError as error:
         return _fail(error.message, 2)
-    except ModelLoadError as error:
+    except (ModelLoadError, EngineDeadError) as error:
         return _fail(error.message, 1)
     return 0
 

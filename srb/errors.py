@@ -7,7 +7,8 @@
     │   └── PayloadTooLargeError    413
     ├── NotFoundError          404  no such path, or no such running request or alternative
     ├── MethodNotAllowedError  405
-    ├── UnavailableError       503  the model is loading or the server is shutting down; come back later
+    ├── QueueFullError         429  as many requests wait as may; come back later
+    ├── UnavailableError       503  the model is loading, the server shutting down, or a wait was too long
     │   └── EngineDeadError    503  the engine has failed for good
     └── BackendError           500  llama.cpp reported a fault
         └── NoTokenError            the grammar and the settings of an alternative leave no token
@@ -25,6 +26,8 @@ class SrbError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
+    retry_after: ClassVar[int | None] = None
+    """Seconds after which the same request may be taken."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -79,13 +82,22 @@ class MethodNotAllowedError(SrbError):
     code = "method_not_allowed"
 
 
+class QueueFullError(SrbError):
+    """As many requests are waiting as the server lets wait."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+    retry_after = 2
+
+
 class UnavailableError(SrbError):
-    """The server can't take requests now: the model is loading, or it is shutting down."""
+    """The server can't take requests now: the model is loading, it is shutting down, or a request waited too long."""
 
     status = 503
     type = "unavailable_error"
     code = "unavailable"
-    retry_after: ClassVar[int | None] = 2  # seconds
+    retry_after: ClassVar[int | None] = 2
 
 
 class EngineDeadError(UnavailableError):

@@ -20,6 +20,7 @@ from srb.errors import SettingsError
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+MAX_SECONDS = 365 * 86_400
 ENV_PREFIX = "SRB_"
 ENV_CONFIG = "SRB_CONFIG"
 
@@ -46,14 +47,20 @@ class Settings:
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(9090, "port to listen on; 0 takes a free one", low=0, high=65535)
     n: int = _option(8, "alternatives of a request that doesn't say how many", low=1)
-    max_n: int = _option(32, "most alternatives that one request may have", low=1, high=256)
+    max_n: int = _option(32, "most alternatives that one request may have", low=1, high=1024)
+    parallel: int = _option(
+        32, "alternatives that run at the same time, of all requests; others wait", short="-np", low=1, high=127
+    )
     max_tokens: int = _option(
         128, "tokens per alternative of a request that doesn't say; -1: all there is room for", low=-1
     )
     ctx_size: int = _option(
         8192, "KV cells, shared by all alternatives; 0: what the model was trained for", short="-c", low=0
     )
-    batch_size: int = _option(2048, "prompt tokens evaluated in one step", short="-b", low=1)
+    cache_ram: int = _option(
+        1024, "MiB of memory for what finished requests have evaluated; 0: none", short="-cram", low=0
+    )
+    batch_size: int = _option(512, "prompt tokens evaluated in one step", short="-b", low=1)
     prefill_chunk: int = _option(
         0, "prompt tokens that join a step of running alternatives; 0: half as many as these are", low=0
     )
@@ -68,6 +75,12 @@ class Settings:
     flash_attn: str = _option("auto", "flash attention", short="-fa", choices=("on", "off", "auto"))
     cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
     cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
+    max_queue: int = _option(128, "requests that may wait; further ones are answered with 429", low=1)
+    queue_timeout: int = _option(0, "seconds that a request may wait; 0: any number", low=0, high=MAX_SECONDS)
+    request_timeout: int = _option(
+        0, "seconds that a request may take, waiting included; 0: any number", low=0, high=MAX_SECONDS
+    )
+    show_prompts: bool = _option(False, "show the prompts' texts in GET /v1/requests")
     log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
     exit_on_fatal: bool = _option(False, "end the process when the engine fails, for a supervisor to restart it")
 

@@ -64,6 +64,15 @@ class Cell:
     token: int
 
 
+class Context(tuple[int, ...]):
+    """The logits of what follows these tokens."""
+
+    nbytes = 100
+
+    def copy(self) -> "Context":
+        return self
+
+
 @dataclass
 class FakeCompiled:
     backend: "FakeBackend"
@@ -81,11 +90,11 @@ class FakeSampler:
     params: SamplingParams
     closed: bool = False
 
-    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
+    def sample(self, logits: Context, excluded: Collection[int] = ()) -> int:
         assert not self.closed
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
-        token = self.backend.script(self.params, self.backend.logits[row])
+        token = self.backend.script(self.params, logits)
         while token in excluded:
             token = (token + 1) % N_VOCAB
         return token
@@ -104,11 +113,12 @@ class FakeBackend:
     """Checks what a real one would assert, and more: positions without gaps, rows with logits, cells to spare."""
 
     n_cells: int = 256
-    n_seqs: int = 8
+    n_parallel: int = 8
     n_batch: int = 64
     n_outputs: int = 16
     shares_prefixes: bool = True
     chat_template: ChatTemplate | None = None
+    can_cut_saved: bool = True
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
     """The numbers of the decodes, from 1, that fail halfway."""
@@ -117,8 +127,9 @@ class FakeBackend:
 
     def __post_init__(self) -> None:
         self.tokenizer = ByteTokenizer()
+        self.n_seqs = 2 * self.n_parallel
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
-        self.logits: dict[int, tuple[int, ...]] = {}
+        self.rows_with_logits: dict[int, Context] = {}
         self.decodes = 0
         self.rows = 0
         self.open_samplers = 0
@@ -132,10 +143,10 @@ class FakeBackend:
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
-        assert 0 < len(batch) <= self.n_batch + self.n_seqs
-        assert sum(batch.logits) <= self.n_outputs + self.n_seqs
+        assert 0 < len(batch) <= self.n_batch + self.n_parallel
+        assert sum(batch.logits) <= self.n_outputs + self.n_parallel
         self.decodes += 1
-        self.logits = {}
+        self.rows_with_logits = {}
         rows = zip(batch.tokens, batch.positions, batch.seq_ids, batch.logits, strict=True)
         for row, (token, position, seq_id, logits) in enumerate(rows):
             if row == len(batch) // 2:
@@ -150,14 +161,16 @@ class FakeBackend:
             cells.append(Cell(token))
             assert self.cells <= self.n_cells, "out of cells: admission promised too much"
             if logits:
-                self.logits[row] = tuple(cell.token for cell in cells)
+                self.rows_with_logits[row] = Context(cell.token for cell in cells)
         self.rows += len(batch)
         return True
 
-    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
-        context = self.logits[row]
-        likeliest = sorted(range(N_VOCAB), key=lambda each: -score(context, each))[:top]
-        return score(context, token), [(each, score(context, each)) for each in likeliest]
+    def logits(self, row: int) -> Context:
+        return self.rows_with_logits[row]
+
+    def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
+        likeliest = sorted(range(N_VOCAB), key=lambda each: -score(logits, each))[:top]
+        return score(logits, token), [(each, score(logits, each)) for each in likeliest]
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         assert 0 < n_tokens <= len(self.sequences[source])
@@ -166,6 +179,25 @@ class FakeBackend:
 
     def remove(self, seq_id: int) -> None:
         self.sequences[seq_id] = []
+
+    def truncate(self, seq_id: int, n_tokens: int) -> bool:
+        if self.shares_prefixes:
+            del self.sequences[seq_id][n_tokens:]
+        return self.shares_prefixes
+
+    def save(self, seq_id: int, start: int, end: int) -> bytes | None:
+        assert 0 <= start < end <= len(self.sequences[seq_id])
+        return b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end])
+
+    def restore(self, state: bytes, seq_id: int, start: int, end: int) -> bool:
+        tokens = [int.from_bytes(state[i : i + 2]) for i in range(0, len(state), 2)]
+        assert len(self.sequences[seq_id]) == start
+        assert 0 < end - start <= len(tokens)
+        assert self.can_cut_saved or end - start == len(tokens)
+        if self.cells + len(tokens) > self.n_cells:
+            return False
+        self.sequences[seq_id] += [Cell(token) for token in tokens[: end - start]]
+        return True
 
     def compile(self, branches: tuple[SamplingParams, ...]) -> "FakeCompiled":
         if any(params.grammar == "bad" for params in branches):

@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from driver import check_order, request, stops, texts
@@ -11,11 +13,11 @@ from fake_backend import FakeBackend, babble, says
 from srb.async_engine import AsyncEngine
 from srb.engine.events import ErrorEvent, Event, StartEvent
 from srb.engine.request import CompletionRequest
-from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnavailableError
+from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
 
 
-def engine_on(backend: FakeBackend) -> AsyncEngine:
-    return AsyncEngine(lambda _progress: backend)
+def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
+    return AsyncEngine(lambda _progress: backend, **options)
 
 
 async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
@@ -158,6 +160,7 @@ async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests(
             check_order(events, each, started=isinstance(events[0], StartEvent))
             assert any(isinstance(event, ErrorEvent) and "ZeroDivisionError" in event.error.message for event in events)
         assert engine.health.status == "dead"
+        assert "ZeroDivisionError" in (await engine.died()).message
         with pytest.raises(EngineDeadError):
             await engine.submit(request())
     assert backend.closed
@@ -214,3 +217,80 @@ async def test_many_streams_come_and_go_and_leave_nothing() -> None:
         stats = engine.health.stats
         assert stats is not None
         await until(lambda: engine.health.stats is not None and engine.health.stats.sequences == 0)
+
+
+async def test_more_requests_than_may_wait_are_refused() -> None:
+    gate = Gate(backend := FakeBackend())
+    async with engine_on(backend, max_queue=2) as engine:
+        streams = [await engine.submit(request(n=6, max_tokens=4))]
+        await until(lambda: engine.health.running == 1)
+        streams += [await engine.submit(request(n=6, max_tokens=4)) for _ in range(2)]
+        for refuse in (engine.check_queue, lambda: engine.submit(request())):
+            with pytest.raises(QueueFullError, match=r"2 requests are waiting, and no more may \(--max-queue\)"):
+                await (refuse() or asyncio.sleep(0))
+        streams[1].close()  # who has left doesn't wait any more, even before the engine has heard of it
+        streams.append(await engine.submit(request()))
+        gate.open()
+        for stream in (streams[0], *streams[2:]):
+            check_order(await stream.collect(), stream.request)
+        engine.check_queue()
+
+
+async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not() -> None:
+    gate = Gate(backend := FakeBackend())
+    async with engine_on(backend, queue_timeout=0.02) as engine:
+        first = await engine.submit(request(n=6, max_tokens=4, ignore_eos=True))
+        await until(lambda: first.started)
+        second = await engine.submit(request(n=6))
+        await until(lambda: second.refusal is not None)
+        gate.open()
+        check_order(events := [event async for batch in second for event in batch], second.request, started=False)
+        assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
+        assert {stop.finish_reason for stop in stops(await first.collect()).values()} == {"length"}
+        assert not first.timers or all(timer.cancelled() for timer in first.timers)
+        third = await engine.submit(request())
+        check_order(await third.collect(), third.request)
+
+
+async def test_collecting_a_request_that_never_started_tells_the_limit() -> None:
+    for option in ("queue_timeout", "request_timeout"):
+        gate = Gate(backend := FakeBackend())
+        async with engine_on(backend, **{option: 0.02}) as engine, await engine.submit(request(n=6)) as first:
+            await until(lambda: bool(backend.decodes))
+            stream = await engine.submit(request(n=6))
+            await until(lambda: stream.refusal is not None)  # noqa: B023
+            gate.open()
+            with pytest.raises(UnavailableError, match=f"waited for 0.02 s, .* --{option.replace('_', '-')} sets"):
+                await stream.collect()
+            first.close()
+
+
+async def test_a_request_that_runs_too_long_returns_what_it_has() -> None:
+    backend = FakeBackend(n_cells=100_000, on_decode=lambda: time.sleep(0.001))
+    async with engine_on(backend, request_timeout=0.1) as engine:
+        stream = await engine.submit(each := request(n=2, max_tokens=40_000, ignore_eos=True))
+        check_order(events := await stream.collect(), each)
+        assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
+        assert all(stop.length for stop in stops(events).values())
+
+
+async def test_the_log_has_a_line_for_each_request_and_nothing_of_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "srb")
+    backend = FakeBackend(n_cells=10_000, script=says(b"private", b"a", prompt=6))
+    async with engine_on(backend) as engine:
+        await collect(engine, request("secret", n=2, max_tokens=4))
+        backend.script = babble
+        async for _ in engine.generate(left := request("secret", n=3, max_tokens=1_000, ignore_eos=True)):
+            break
+        await until(lambda: len(caplog.messages) == 2)
+        backend.fail_decodes = {backend.decodes + 1, backend.decodes + 2}
+        await collect(engine, request("secret"))
+    first, second, third = caplog.messages
+    assert first.startswith("event=done id=cmpl-")
+    assert " count=2 prompt_tokens=6 cached_tokens=0 generated_tokens=6 queued_ms=" in first
+    assert first.endswith(" finish=length:1,stop:1")
+    assert f"id={left.id} count=3 " in second
+    assert second.endswith(" finish=abort:3 abort=cancelled")
+    assert third.endswith(' finish=error:1 error="llama_decode failed with code -3"')
+    assert "secret" not in caplog.text
+    assert "priv" not in caplog.text

@@ -26,6 +26,7 @@ def test_the_public_names() -> None:
         "LlamaBackend",
         "ModelLoadError",
         "ProgressEvent",
+        "QueueFullError",
         "SamplingParams",
         "Settings",
         "SettingsError",

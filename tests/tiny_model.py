@@ -1,4 +1,4 @@
-"""Writes a llama model of about 1 MB with random weights and a byte vocabulary.
+"""Writes a model of about 1 MB with random weights and a byte vocabulary.
 
 The text it makes is noise, and that is its use: random bytes are the hardest UTF-8 stream there is,
 and the real llama.cpp evaluates it in well under a millisecond per row.
@@ -14,6 +14,7 @@ import numpy as np
 EOS = 256
 CONTROL = 257
 N_VOCAB = 258
+WINDOW = 32
 
 
 def _byte_to_unicode() -> list[str]:
@@ -27,6 +28,7 @@ def _byte_to_unicode() -> list[str]:
 def write_tiny_model(
     path: Path,
     *,
+    arch: str = "llama",
     pre: str = "gpt-2",
     n_ctx_train: int = 4096,
     n_vocab: int = N_VOCAB,
@@ -41,11 +43,12 @@ def write_tiny_model(
 ) -> Path:
     """Writes the model to `path` and returns it, or one that isn't tiny.
 
+    arch: llama, gemma3 (two layers with a sliding window of `WINDOW` tokens) or mamba (recurrent).
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
     add_bos: prompts begin with `CONTROL`.
     """
     rng = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(str(path), "llama")
+    writer = gguf.GGUFWriter(str(path), arch)
     writer.add_name("tiny")
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(n_embd)
@@ -54,6 +57,15 @@ def write_tiny_model(
     writer.add_head_count(n_head)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // n_head)
+    if arch == "gemma3":
+        writer.add_sliding_window(WINDOW)
+        writer.add_key_length(n_embd // n_head)
+        writer.add_value_length(n_embd // n_head)
+    if arch == "mamba":
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(2 * n_embd)
+        writer.add_ssm_state_size(16)
+        writer.add_ssm_time_step_rank(4)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     more = range(N_VOCAB, n_vocab)
@@ -71,12 +83,31 @@ def write_tiny_model(
         values = rng.standard_normal(shape, np.float32) * np.float32(scale)
         writer.add_tensor(name, gguf.quants.quantize(values, weight_type), raw_dtype=weight_type)
 
+    def ones(name: str, size: int) -> None:
+        writer.add_tensor(name, np.ones(size, np.float32))
+
     weight("token_embd.weight", n_vocab, n_embd, scale=1.0)
     weight("output.weight", n_vocab, n_embd)
-    writer.add_tensor("output_norm.weight", np.ones(n_embd, np.float32))
+    ones("output_norm.weight", n_embd)
     for i in range(n_layer):
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(n_embd, np.float32))
+        ones(f"blk.{i}.attn_norm.weight", n_embd)
+        if arch == "mamba":
+            weight(f"blk.{i}.ssm_in.weight", 4 * n_embd, n_embd)
+            weight(f"blk.{i}.ssm_conv1d.weight", 2 * n_embd, 4)
+            ones(f"blk.{i}.ssm_conv1d.bias", 2 * n_embd)
+            weight(f"blk.{i}.ssm_x.weight", 4 + 2 * 16, 2 * n_embd)
+            weight(f"blk.{i}.ssm_dt.weight", 2 * n_embd, 4)
+            ones(f"blk.{i}.ssm_dt.bias", 2 * n_embd)
+            writer.add_tensor(f"blk.{i}.ssm_a", -np.ones((2 * n_embd, 16), np.float32))
+            ones(f"blk.{i}.ssm_d", 2 * n_embd)
+            weight(f"blk.{i}.ssm_out.weight", n_embd, 2 * n_embd)
+            continue
+        ones(f"blk.{i}.ffn_norm.weight", n_embd)
+        if arch == "gemma3":
+            for name in ("post_attention_norm", "post_ffw_norm"):
+                ones(f"blk.{i}.{name}.weight", n_embd)
+            for name in ("attn_q_norm", "attn_k_norm"):
+                ones(f"blk.{i}.{name}.weight", n_embd // n_head)
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
             weight(f"blk.{i}.{name}.weight", n_embd, n_embd)
         weight(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)

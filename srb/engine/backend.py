@@ -4,7 +4,7 @@ A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `comp
 """
 
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from srb.engine.request import SamplingParams
 
@@ -83,6 +83,17 @@ class Compiled(Protocol):
         """Frees it. Must be called once; the samplers live on."""
 
 
+class Logits(Protocol):
+    """A row of logits, one for each token of the vocabulary. It is the backend's; the engine only passes it on."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+
+    def copy(self) -> Self:
+        """One that stays valid."""
+
+
 Logprobs = tuple[float, list[tuple[int, float]]]
 """The natural logarithm of a token's probability, and (token, logprob) of the likeliest tokens, the likeliest first."""
 
@@ -90,8 +101,8 @@ Logprobs = tuple[float, list[tuple[int, float]]]
 class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
-    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
-        """Draws from the logits that the last decode left in this row. Raises `BackendError`.
+    def sample(self, logits: Any, excluded: Collection[int] = ()) -> int:
+        """Draws from these logits. Raises `BackendError`.
 
         excluded: tokens not to draw, unless the samplers leave no other.
         """
@@ -118,12 +129,16 @@ class Backend(Protocol):
         """How many KV positions there are, shared by all sequences."""
 
     @property
+    def n_parallel(self) -> int:
+        """How many sequences one decode can continue."""
+
+    @property
     def n_seqs(self) -> int:
         """How many sequences there can be; seq_ids go from 0 to n_seqs - 1."""
 
     @property
     def n_batch(self) -> int:
-        """How many prompt tokens one decode takes, beside one row for every sequence."""
+        """How many prompt tokens one decode takes, beside `n_parallel` rows."""
 
     @property
     def n_outputs(self) -> int:
@@ -137,18 +152,37 @@ class Backend(Protocol):
         may hold any part of it and must be removed.
         """
 
-    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
-        """The token's and the `top` largest ones in a row of the last decode, as the model has them."""
+    def logits(self, row: int) -> Logits:
+        """What the last decode left in this row, valid until the next. Raises `BackendError`."""
+
+    def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
+        """The token's and the `top` largest ones in a row of logits, as the model has them."""
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether a sequence can be forked before its end."""
+        """Whether a sequence can be forked, truncated and saved before its end."""
+
+    @property
+    def can_cut_saved(self) -> bool:
+        """Whether a saved sequence can be continued before its end."""
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes the empty sequence `target` share the first `n_tokens` cells of `source`."""
 
+    def truncate(self, seq_id: int, n_tokens: int) -> bool:
+        """Leaves the sequence its first `n_tokens`. Returns False if it can't, and nothing has changed."""
+
     def remove(self, seq_id: int) -> None:
         """Empties the sequence; cells that no other sequence shares become free."""
+
+    def save(self, seq_id: int, start: int, end: int) -> bytes | None:
+        """What the cells of a sequence's positions from `start` to `end` hold; None if it can't be had."""
+
+    def restore(self, state: bytes, seq_id: int, start: int, end: int) -> bool:
+        """Adds the positions from `start` to `end` of what `save` returned to a sequence that ends at `start`.
+
+        While it works it needs cells for all of the state. Returns False if it can't, and nothing has changed.
+        """
 
     def compile(self, branches: tuple[SamplingParams, ...]) -> Compiled:
         """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say."""

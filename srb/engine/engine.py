@@ -2,21 +2,24 @@
 
 A step evaluates the next chunk of what prompts are not evaluated yet, together with one row for every running
 sequence. A prompt whose last token was in it is forked into its sequences, which all draw their first token
-from that one row of logits. A sequence that finishes leaves in the same step, and gives back what it leased.
+from that one row of logits. A sequence that finishes leaves with the next step: what it evaluated is retained, and
+what it leased is given back.
 """
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from srb.engine.backend import Backend, ChatTemplate, Logprobs
+from srb.engine.backend import Backend, ChatTemplate, Logits, Logprobs
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
     ErrorEvent,
     Event,
     FinishReason,
+    ProgressEvent,
     StartEvent,
     StopEvent,
     StreamEvent,
@@ -24,34 +27,44 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.engine.kv_cache import KVCache, common_prefix
+from srb.engine.kv_cache import KVCache
 from srb.engine.request import CompletionRequest
+from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Plan, Scheduler
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import BackendError, InvalidRequestError, SrbError
 
 DEFAULT_MAX_TOKENS = 128
 _LONGEST_CHARACTER = 4  # bytes of UTF-8
-_WORTH_SHARING = 16  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """What the engine holds now, and what it has done since it was made.
 
-    sequences, cells: leased now, of `max_sequences` and `max_cells`.
-    prompt_tokens_evaluated, tokens_generated, forks, steps: counted since the start.
+    sequences: alternatives that hold cells now, of at most `max_sequences`.
+    cells: leased now, of `max_cells`; cells_shared: of these, the prompts' that several alternatives continue.
+    retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
+    prompt_tokens: of all requests that were admitted; prompt_tokens_cached of these were known from others, and
+        prompt_tokens_evaluated were evaluated.
+    tokens_generated, forks, steps, aborts (by reason): counted since the start.
     last_error: the message of the last decode that failed.
     """
 
     sequences: int
     max_sequences: int
     cells: int
+    cells_shared: int
     max_cells: int
+    retained_bytes: int
+    max_retained_bytes: int
+    prompt_tokens: int
+    prompt_tokens_cached: int
     prompt_tokens_evaluated: int
     tokens_generated: int
     forks: int
     steps: int
+    aborts: dict[AbortReason, int]
     last_error: str | None
 
 
@@ -66,9 +79,11 @@ class Engine:
     """Runs completion requests on a backend.
 
     `tokenize`, `add_request` and `abort` may be called from any thread; everything else belongs to the thread
-    that calls `step`. `prefill_chunk` is how many prompt tokens join a step of running sequences, 0 half as many as
-    these are; `default_max_tokens` is what an alternative gets whose `max_tokens` is None; -1 is as many
-    as the context has room for.
+    that calls `step`.
+
+    default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
+    prefill_chunk: how many prompt tokens join a step of running sequences; 0: half as many as these are.
+    cache_bytes: how much may be kept of finished requests; 0: nothing.
     """
 
     def __init__(
@@ -77,22 +92,37 @@ class Engine:
         *,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
         prefill_chunk: int = 0,
+        cache_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
         self._tokenizer = backend.tokenizer
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
-        self._scheduler = Scheduler(self._cache, backend.n_batch, backend.n_outputs, default_max_tokens, prefill_chunk)
+        self._retained = Retained(cache_bytes if backend.shares_prefixes else 0, can_cut=backend.can_cut_saved)
+        self._scheduler = Scheduler(
+            self._cache,
+            self._retained,
+            backend.n_parallel,
+            backend.n_batch,
+            backend.n_outputs,
+            default_max_tokens,
+            prefill_chunk,
+            shares_prefixes=backend.shares_prefixes,
+        )
         self._events: list[Event] = []  # of this step
+        self._finished: list[Sequence] = []  # to be released
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
         self._mail: list[ActiveRequest | _Abort] = []
         self._doomed: set[str] = set()  # the requests whose abort is in the mail
+        self._prompt_tokens = 0
+        self._prompt_tokens_cached = 0
         self._prompt_tokens_evaluated = 0
         self._tokens_generated = 0
         self._forks = 0
         self._steps = 0
+        self._aborts: dict[AbortReason, int] = {}
         self._last_error: str | None = None
 
     # From any thread
@@ -157,34 +187,38 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._mail or self._scheduler.running or self._scheduler.waiting)
+        return bool(self._mail or self._finished or self._scheduler.running or self._scheduler.waiting)
 
     def stats(self) -> EngineStats:
         """What the engine holds now, and what it has done."""
         return EngineStats(
-            sequences=self._cache.leased_seqs,
-            max_sequences=self._backend.n_seqs,
+            sequences=self._scheduler.leased,
+            max_sequences=self._backend.n_parallel,
             cells=self._cache.leased_cells,
+            cells_shared=self._scheduler.shared_cells,
             max_cells=self._cache.n_cells,
+            retained_bytes=self._retained.size,
+            max_retained_bytes=self._retained.max_bytes,
+            prompt_tokens=self._prompt_tokens,
+            prompt_tokens_cached=self._prompt_tokens_cached,
             prompt_tokens_evaluated=self._prompt_tokens_evaluated,
             tokens_generated=self._tokens_generated,
             forks=self._forks,
             steps=self._steps,
+            aborts=dict(self._aborts),
             last_error=self._last_error,
         )
 
     def step(self) -> list[Event]:
         """Does the next piece of work and returns what happened, in order; an empty list if there was nothing to do.
 
-        What is known without evaluating anything (who was admitted, who was aborted) is returned before the next
-        evaluation, which may take long. A fault of the backend ends the requests that it struck, with events;
-        other exceptions are bugs.
+        What is known without evaluating anything (who was admitted, who was aborted, the first tokens of a prompt that
+        was retained) is returned before the next evaluation, which may take long. A fault of the backend ends the
+        requests that it struck, with events; other exceptions are bugs.
         """
+        self._release()
         self._read_mail()
-        while active := self._scheduler.admit():
-            self._start(active)
-        if not self._events:
-            self._share_prefixes()
+        self._admit()
         if not self._events and len(plan := self._scheduler.next_batch()):
             self._run(plan)
         return self._take_events()
@@ -214,7 +248,7 @@ class Engine:
             mail, self._mail, self._doomed = self._mail, [], set()
         for message in mail:
             if isinstance(message, ActiveRequest):
-                self._scheduler.waiting.append(message)
+                self._scheduler.add(message)
             elif active := self._scheduler.find(message.request_id):
                 self._abort(active, message.index, message.reason)
 
@@ -224,59 +258,79 @@ class Engine:
         if active.admitted is None and index is not None:
             active.early_aborts |= {seq.index: reason for seq in doomed}
             doomed = active.living if len(active.early_aborts) == active.request.count else []
+        if doomed:
+            self._aborts[reason] = self._aborts.get(reason, 0) + 1
         for seq in doomed:
             self._finish(seq, "abort", reason)
+
+    def _admit(self) -> None:
+        """Starts what there is room for, with what is known of it."""
+        prompts = self._scheduler.admit(self._clock())
+        for prompt in prompts:
+            self._prompt_tokens += len(prompt.tokens)
+            if prompt.hit:
+                self._restore(prompt, prompt.hit)
+                prompt.hit = None
+        self._share_prefixes()
+        for active in dict.fromkeys(prompt.active for prompt in prompts):
+            if active.admitted is None:
+                self._start(active)
+        self._begin()
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()
         request, sequences = active.request, active.sequences
+        shared = sum(prompt.source[1] for prompt in active.prompts if prompt.source)
         self._events.append(
             StartEvent(
                 request_id=request.id,
                 count=request.count,
                 prompt_tokens=request.prompt_tokens,
-                cached_tokens=self._find_prefixes(active),
+                cached_tokens=active.cached + shared,
                 max_tokens=max(seq.max_tokens for seq in sequences),
                 seeds=tuple(seq.params.seed for seq in sequences),
                 labels=tuple(seq.params.label for seq in sequences),
             )
         )
+        self._report_progress([active])
         for index, reason in active.early_aborts.items():
             self._abort(active, index, reason)
         for prompt in active.prompts:
             if not request.scores_prompt:
                 self._precede(prompt)
 
-    def _find_prefixes(self, active: ActiveRequest) -> int:
-        """Finds for each prompt the earlier one that it shares most with; returns how many tokens that saves."""
-        if not self._backend.shares_prefixes or active.request.scores_prompt:
-            return 0
-        earlier = [prompt for each in self._scheduler.running if each is not active for prompt in each.prompts]
-        saved = 0
-        for prompt in active.prompts:
-            shared = [(common_prefix(prompt.tokens[:-1], other.tokens), other) for other in earlier if other.living]
-            n_tokens, source = max(shared, key=lambda pair: pair[0], default=(0, prompt))
-            if n_tokens >= _WORTH_SHARING:
-                prompt.source = source, n_tokens
-                saved += n_tokens
-            earlier.append(prompt)
-        return saved
+    def _restore(self, prompt: Prompt, hit: Hit) -> None:
+        """Puts what was retained of a prompt back into cells."""
+        assert prompt.seq_id is not None
+        for state, start, end in hit.pieces:
+            if start < end and not self._backend.restore(state, prompt.seq_id, start, end):
+                break  # it is evaluated again
+            self._add_cached(prompt, end)
+        if prompt.evaluated == len(prompt.tokens):
+            prompt.logits = hit.logits
 
     def _share_prefixes(self) -> None:
         """Forks prompts off those that they share a beginning with, where these have come that far."""
         for prompt in self._scheduler.sharing:
             assert prompt.source
             source, n_tokens = prompt.source
-            if not source.leased:
-                prompt.source = None  # it was aborted
-            elif source.evaluated >= n_tokens:
-                source_id, seq_id = source.leased[0].seq_id, prompt.holder.seq_id
-                assert source_id is not None
-                assert seq_id is not None
-                self._backend.fork(source_id, seq_id, n_tokens)
-                self._forks += 1
-                prompt.evaluated = prompt.cached = n_tokens
+            if source.evaluated >= n_tokens:
+                self._fork(source, prompt, n_tokens)
+                self._add_cached(prompt, n_tokens)
                 prompt.source = None
+                if n_tokens == len(prompt.tokens):
+                    assert isinstance(source, Prompt)
+                    prompt.logits = source.logits
+
+    def _add_cached(self, prompt: Prompt, end: int) -> None:
+        self._prompt_tokens_cached += end - prompt.evaluated
+        prompt.evaluated = prompt.cached = end
+
+    def _fork(self, source: Prompt | Sequence, target: Prompt | Sequence, n_tokens: int) -> None:
+        assert source.seq_id is not None
+        assert target.seq_id is not None
+        self._backend.fork(source.seq_id, target.seq_id, n_tokens)
+        self._forks += 1
 
     def _precede(self, prompt: Prompt) -> None:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
@@ -292,7 +346,7 @@ class Engine:
         """Evaluates a batch and draws a token for each of its sequences."""
         self._steps += 1
         try:
-            if not self._backend.decode(plan.batch, None if plan.rows else self._is_unwanted):
+            if not self._decode(plan):
                 return  # everybody in the batch is being aborted: the next step reads it in the mail
         except BackendError as error:
             self._last_error = error.message
@@ -301,41 +355,52 @@ class Engine:
                 for seq in active.living:
                     self._finish(seq, "error", None)
             return
-        rows = plan.rows
         for prompt, n_tokens, row in plan.chunks:
             if prompt.active.request.scores_prompt:
                 self._score(prompt, n_tokens, row)
             prompt.evaluated += n_tokens
             self._prompt_tokens_evaluated += n_tokens
-        self._share_prefixes()  # before anybody finishes and gives back what others wait for
-        for prompt, _, row in plan.chunks:
             if prompt.evaluated == len(prompt.tokens):
-                rows += [(seq, row) for seq in self._fork(prompt)]
-        for seq, row in rows:
-            self._draw(seq, row)
+                prompt.logits = self._backend.logits(row).copy()
+        self._report_progress(prompt.active for prompt, _, _ in plan.chunks)
+        self._share_prefixes()
+        for seq, row in plan.rows:
+            self._draw(seq, self._backend.logits(row))
+        self._begin()
+
+    def _decode(self, plan: Plan) -> bool:
+        """Evaluates a batch; if that fails, a second time, without what the first has left in the cells."""
+        interrupted = None if plan.rows else self._is_unwanted
+        try:
+            return self._backend.decode(plan.batch, interrupted)
+        except BackendError as error:
+            self._last_error = error.message
+            for holder in plan.holders:
+                assert holder.seq_id is not None
+                if not self._backend.truncate(holder.seq_id, holder.evaluated):
+                    raise
+            return self._backend.decode(plan.batch, interrupted)
 
     def _is_unwanted(self) -> bool:
         """Whether every running request is being aborted, so that a long evaluation needn't go on."""
         with self._lock:
             return all(active.id in self._doomed for active in self._scheduler.running)
 
-    def _fork(self, prompt: Prompt) -> list[Sequence]:
-        """Turns an evaluated prompt into its living sequences, and returns them."""
-        living, holder = prompt.living, prompt.holder
-        for seq in living:
-            if seq is not holder:
-                assert holder.seq_id is not None
-                assert seq.seq_id is not None
-                self._backend.fork(holder.seq_id, seq.seq_id, len(prompt.tokens))
-                self._forks += 1
-        prompt.forked = True
-        if all(each.forked for each in prompt.active.prompts):
-            prompt.active.evaluated = self._clock()
-        self._release(prompt)
-        return living
+    def _begin(self) -> None:
+        """Forks evaluated prompts into the sequences that there is room for, and draws the first tokens of these."""
+        for active in self._scheduler.running.copy():
+            for prompt in active.prompts:
+                if prompt.logits is None:
+                    continue
+                beginning = [seq for seq in prompt.living if seq.seq_id is not None and not seq.tokens]
+                if beginning and active.evaluated is None and all(each.logits is not None for each in active.prompts):
+                    active.evaluated = self._clock()
+                for seq in beginning:
+                    self._fork(prompt, seq, len(prompt.tokens))
+                    self._draw(seq, prompt.logits)
 
-    def _draw(self, seq: Sequence, row: int) -> None:
-        """Draws the next token of a sequence from a row of logits, and sees what comes of it."""
+    def _draw(self, seq: Sequence, logits: Logits) -> None:
+        """Draws the next token of a sequence, and sees what comes of it."""
         prompt, active, request = seq.prompt, seq.prompt.active, seq.prompt.active.request
         if seq.max_tokens == 0:
             self._finish(seq, "length", None)
@@ -344,16 +409,15 @@ class Engine:
             if seq.sampler is None:
                 seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.tokens)
             is_first = seq.length == 0
-            token = seq.sampler.sample(row, prompt.first_tokens if is_first and request.distinct else ())
-            reported = self._report(seq, token, row) if request.reports_tokens else []
+            token = seq.sampler.sample(logits, prompt.first_tokens if is_first and request.distinct else ())
+            reported = self._report(seq, token, logits) if request.reports_tokens else []
         except BackendError as error:
             self._events.append(ErrorEvent(active.id, seq.index, error))
             self._finish(seq, "error", None)
             return
         if is_first:
             prompt.first_tokens.add(token)
-        seq.last_token = token
-        seq.length += 1
+        seq.tokens.append(token)
         self._tokens_generated += 1
         is_end = self._tokenizer.is_end(token)
         self._say(seq, reported, "" if is_end else seq.text.push(self._tokenizer.piece(token)))
@@ -370,12 +434,12 @@ class Engine:
         tokens = [Token(prompt.tokens[0], special(prompt.tokens[0]), None)] if start == 0 else []
         foretold = prompt.tokens[start + 1 : start + n_tokens + 1]
         for row, token in enumerate(foretold, last_row - n_tokens + 1):
-            tokens.append(self._token(token, self._backend.logprobs(row, token, top)))
+            tokens.append(self._token(token, self._backend.logprobs(self._backend.logits(row), token, top)))
         for seq in prompt.living:
             for reported in tokens:
                 self._say(seq, [reported], seq.text.precede(reported.piece))
 
-    def _report(self, seq: Sequence, token: int, row: int) -> list[Token]:
+    def _report(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
         """The token just drawn, with what the request wants to know about it."""
         request = seq.prompt.active.request
         if request.logprobs is None:
@@ -384,7 +448,7 @@ class Engine:
         if request.post_sampling_probs:
             logprobs = seq.sampler.logprobs(token, request.logprobs)
         else:
-            logprobs = self._backend.logprobs(row, token, request.logprobs)
+            logprobs = self._backend.logprobs(logits, token, request.logprobs)
         seq.sum_logprob += logprobs[0]
         return [self._token(token, logprobs)]
 
@@ -419,24 +483,54 @@ class Engine:
         seq.finish_reason = finish_reason
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
         self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean))
-        self._release(seq.prompt)
+        self._finished.append(seq)
         if not active.living:
             active.compiled.close()
             self._scheduler.remove(active)
             self._events.append(self._done(active))
 
-    def _release(self, prompt: Prompt) -> None:
-        """Gives back what finished sequences have leased. The only place that does."""
-        for seq in prompt.returnable:
-            assert seq.seq_id is not None
+    def _release(self) -> None:
+        """Gives back what finished sequences have leased, and what their prompts have after the last of them.
+
+        That is done after their events were taken, since keeping what they have evaluated takes a while.
+        """
+        finished, self._finished = self._finished, []
+        for seq in finished:
+            prompt = seq.prompt
             if seq.sampler:
                 seq.sampler.close()
                 seq.sampler = None
-            self._backend.remove(seq.seq_id)
-            self._cache.release(seq.cells, [seq.seq_id])
-            seq.seq_id = None
-            if not prompt.leased:
-                self._cache.release(len(prompt.tokens))
+            if seq.seq_id is not None:
+                if prompt.active.request.cache_prompt and seq.finish_reason != "error":
+                    self._retain(seq)
+                self._backend.remove(seq.seq_id)
+                self._scheduler.release(seq)
+            if prompt.seq_id is not None and not prompt.living:
+                if bequest := self._scheduler.bequeath(prompt):
+                    heir, n_tokens = bequest
+                    if n_tokens:
+                        self._fork(prompt, heir, n_tokens)
+                        self._add_cached(heir, n_tokens)
+                self._backend.remove(prompt.seq_id)
+                self._scheduler.release(prompt)
+
+    def _retain(self, seq: Sequence) -> None:
+        """Keeps what a sequence and its prompt have evaluated for those that begin alike."""
+        prompt, save = seq.prompt, self._backend.save
+        if self._retained.max_bytes and prompt.logits is not None:
+            if prompt.seq_id is not None:
+                self._retained.add(prompt.tokens, partial(save, prompt.seq_id), prompt.logits)
+            if len(seq.tokens) > 1:
+                assert seq.seq_id is not None
+                self._retained.add(seq.evaluated_tokens, partial(save, seq.seq_id))
+
+    def _report_progress(self, requests: Iterable[ActiveRequest]) -> None:
+        """Tells those that want to know how far their prompts have come."""
+        for active in dict.fromkeys(requests):
+            if active.request.return_progress:
+                self._events.append(
+                    ProgressEvent(active.id, active.n_evaluated, active.cached, active.request.prompt_tokens)
+                )
 
     def _done(self, active: ActiveRequest) -> DoneEvent:
         now = self._clock()
@@ -446,10 +540,10 @@ class Engine:
         return DoneEvent(
             request_id=active.id,
             count=active.request.count,
-            usage=Usage(active.request.prompt_tokens, generated, sum(prompt.cached for prompt in active.prompts)),
+            usage=Usage(active.request.prompt_tokens, generated, active.cached),
             timings=Timings(
                 queued_ms=(admitted - active.arrived) * 1000,
-                prompt_n=sum(prompt.evaluated - prompt.cached for prompt in active.prompts),
+                prompt_n=active.n_evaluated,
                 prompt_ms=(evaluated - admitted) * 1000,
                 predicted_n=generated,
                 predicted_ms=(now - evaluated) * 1000,

@@ -1,13 +1,29 @@
-"""The books of the KV cache: which seq_ids and how many cells are leased."""
+"""The books of the KV cache: which seq_ids and cells are leased, and to whom."""
 
 import heapq
-from collections.abc import Iterable
+
+
+class Span:
+    """Cells leased for the positions from `start` to `end` of a sequence.
+
+    The cells of the positions before are its parent's, or its parent's parent's: a tree whose root begins at 0.
+    """
+
+    __slots__ = ("children", "closed", "end", "parent", "start")
+
+    def __init__(self, parent: "Span | None", start: int, end: int) -> None:
+        self.parent = parent
+        self.start = start
+        self.end = end
+        self.children: set[Span] = set()
+        self.closed = False
 
 
 class KVCache:
     """Leases out seq_ids and cells. It counts; the backend does.
 
-    A cell is one KV position. Sequences that were forked from one prompt share its cells, which are leased once.
+    A cell is one KV position. Sequences that begin alike share cells, and each cell is leased once: it is free when
+    the last of them has given it back.
     """
 
     def __init__(self, n_cells: int, n_seqs: int) -> None:
@@ -18,36 +34,55 @@ class KVCache:
         self._free_seq_ids = list(range(n_seqs))  # a heap: the lowest is leased first
 
     @property
-    def leased_seqs(self) -> int:
-        """How many seq_ids are leased."""
-        return len(self._leased)
-
-    @property
     def leased_cells(self) -> int:
         """How many cells are leased."""
         return self.n_cells - self.free_cells
 
-    def has_room(self, cells: int, seqs: int) -> bool:
-        """Whether so many cells and seq_ids are free."""
-        return cells <= self.free_cells and seqs <= len(self._free_seq_ids)
+    @property
+    def free_seqs(self) -> int:
+        """How many seq_ids are free."""
+        return len(self._free_seq_ids)
 
-    def lease(self, cells: int, seqs: int) -> list[int]:
-        """Leases so many cells and returns so many seq_ids. Ask `has_room` first."""
-        if not self.has_room(cells, seqs):
-            raise RuntimeError(f"{cells} cells and {seqs} seq_ids are not free")
-        self.free_cells -= cells
-        seq_ids = [heapq.heappop(self._free_seq_ids) for _ in range(seqs)]
-        self._leased.update(seq_ids)
-        return seq_ids
+    def lease_seq(self) -> int:
+        """Leases a seq_id. Ask `free_seqs` first."""
+        seq_id = heapq.heappop(self._free_seq_ids)
+        self._leased.add(seq_id)
+        return seq_id
 
-    def release(self, cells: int, seq_ids: Iterable[int] = ()) -> None:
-        """Takes cells and seq_ids back."""
-        for seq_id in seq_ids:
-            self._leased.remove(seq_id)
-            heapq.heappush(self._free_seq_ids, seq_id)
-        self.free_cells += cells
-        if self.free_cells > self.n_cells:
-            raise RuntimeError(f"{cells} cells were given back that nobody had leased")
+    def release_seq(self, seq_id: int) -> None:
+        """Takes a seq_id back."""
+        self._leased.remove(seq_id)
+        heapq.heappush(self._free_seq_ids, seq_id)
+
+    def lease(self, parent: Span | None, start: int, end: int) -> Span:
+        """Leases the cells from `start` to `end` of a sequence that shares those before `start` with `parent`.
+
+        Ask `free_cells` first.
+        """
+        if end - start > self.free_cells:
+            raise RuntimeError(f"{end - start} cells are not free")
+        while parent and start <= parent.start:  # those that it shares are not the parent's own
+            parent = parent.parent
+        span = Span(parent, start, end)
+        if parent:
+            parent.children.add(span)
+        self.free_cells -= end - start
+        return span
+
+    def close(self, span: Span) -> None:
+        """Ends a lease. Cells that others share stay leased until these have ended, too."""
+        if span.closed:
+            raise RuntimeError("cells were given back twice")
+        span.closed = True
+        last: Span | None = span
+        while last and last.closed:
+            end = max((child.start for child in last.children), default=last.start)
+            self.free_cells += last.end - end
+            last.end = end
+            if last.children or last.parent is None:
+                break
+            last.parent.children.remove(last)
+            last = last.parent
 
 
 def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

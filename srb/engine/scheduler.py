@@ -1,16 +1,22 @@
 """Which request runs, and what goes into the next batch."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch
-from srb.engine.kv_cache import KVCache
+from srb.engine.kv_cache import KVCache, common_prefix
 from srb.engine.request import CompletionRequest
+from srb.engine.retained import Retained
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import InvalidRequestError
 
 _LEAST_ROOM = 128
 """A sequence that wants as many tokens as there is room for waits for room for so many."""
+
+_WORTH_SHARING = 16
+"""Fewer tokens aren't."""
+
+_PATIENCE = 5.0
+"""How many seconds after a request's arrival others may pass it."""
 
 
 @dataclass(slots=True)
@@ -29,45 +35,63 @@ class Plan:
         return len(self.batch)
 
     @property
+    def holders(self) -> list[Prompt | Sequence]:
+        """The sequences and prompts that are in it."""
+        return [*(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
+
+    @property
     def requests(self) -> list[ActiveRequest]:
         """The requests that are in it."""
-        prompts = [seq.prompt for seq, _ in self.rows] + [prompt for prompt, _, _ in self.chunks]
+        prompts = [holder.prompt if isinstance(holder, Sequence) else holder for holder in self.holders]
         return list(dict.fromkeys(prompt.active for prompt in prompts))
 
 
 class Scheduler:
     """Requests wait in the order of their arrival, each until there is room for all that it may need.
 
+    One that needs more than there is begins with as many sequences as there can be room for at once, and the others
+    begin as these finish. A request that needs less may pass others that wait, as long as these haven't waited long.
+
     prefill_chunk: how many prompt tokens go into a step while sequences are running; 0: half as many as these are.
+    shares_prefixes: whether a prompt may begin with what another sequence has evaluated.
     """
 
     def __init__(
-        self, cache: KVCache, n_batch: int, n_outputs: int, default_max_tokens: int, prefill_chunk: int = 0
+        self,
+        cache: KVCache,
+        retained: Retained,
+        n_parallel: int,
+        n_batch: int,
+        n_outputs: int,
+        default_max_tokens: int,
+        prefill_chunk: int = 0,
+        *,
+        shares_prefixes: bool,
     ) -> None:
-        self.waiting: deque[ActiveRequest] = deque()
+        self.waiting: list[ActiveRequest] = []
         self.running: list[ActiveRequest] = []
+        self.has_news = False  # since the last admission: somebody came, or something became free
+        self.leased = 0  # sequences
         self._cache = cache
+        self._retained = retained
+        self._n_parallel = n_parallel
         self._n_batch = n_batch
         self._n_outputs = n_outputs
         self._default_max_tokens = default_max_tokens
         self._prefill_chunk = prefill_chunk
+        self._shares_prefixes = shares_prefixes
 
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if there could never be room for the request. May be called from any thread."""
-        if request.count > self._cache.n_seqs:
+        n_cells = self._cache.n_cells
+        longest = max(map(len, request.prompts))
+        if longest > n_cells:
+            raise self.too_long(str(longest))
+        generated = max(cells_for(params.max_tokens or 0) for params in request.branches)
+        if longest + generated > n_cells:
             raise InvalidRequestError(
-                f"prompts ({len(request.prompts)}) x n ({len(request.branches)}) is {request.count} alternatives; "
-                f"the limit is {self._cache.n_seqs} (--max-n)",
-                param="n",
-            )
-        if request.prompt_tokens > self._cache.n_cells:
-            raise self.too_long(str(request.prompt_tokens))
-        generated = len(request.prompts) * sum(cells_for(params.max_tokens or 0) for params in request.branches)
-        if request.prompt_tokens + generated > self._cache.n_cells:
-            raise InvalidRequestError(
-                f"max_tokens is too high: {request.prompt_tokens} cells for the prompt and {generated} for what is to "
-                f"be generated (n = {request.count}) are more than the {self._cache.n_cells} of the context; "
-                "ask for fewer tokens or alternatives, or start with a larger --ctx-size",
+                f"max_tokens is too high: {longest} cells for the prompt and {generated} for what is to be generated "
+                f"are more than the {n_cells} of the context; ask for fewer tokens, or start with a larger --ctx-size",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
@@ -85,60 +109,183 @@ class Scheduler:
         """The waiting or running request with this id."""
         return next((active for active in (*self.running, *self.waiting) if active.id == request_id), None)
 
+    def add(self, active: ActiveRequest) -> None:
+        """Queues a request."""
+        self.waiting.append(active)
+        self.has_news = True
+
     def remove(self, active: ActiveRequest) -> None:
         """Forgets a request, waiting or running."""
         (self.running if active in self.running else self.waiting).remove(active)
+        self.has_news = True
 
-    def admit(self) -> ActiveRequest | None:
-        """Moves the next request from waiting to running if there is room for it, and leases what it may need."""
-        if not self.waiting:
-            return None
-        active = self.waiting[0]
-        sequences = active.sequences
+    def admit(self, now: float) -> list[Prompt]:
+        """Leases what the next requests and sequences need, and returns the prompts that are to be evaluated for them.
+
+        now: seconds of the clock that the requests' arrival was taken from.
+        """
+        if not self.has_news:
+            return []
+        self.has_news = False
+        admitted: list[Prompt] = []
+        # Only one may have begun in part: two that wait for each other's cells would wait for ever.
+        partial = next((active for active in self.running if active.pending), None)
+        for active in [*([partial] if partial else []), *self.waiting]:
+            if active is partial:
+                self._continue(active, admitted)
+            elif wave := self._wave(active, all_of_it=partial is not None):
+                self._begin(active, wave, admitted)
+                partial = active if active.pending else partial
+            if active.pending and now - active.arrived > _PATIENCE:
+                break
+        return admitted
+
+    def _begin(self, active: ActiveRequest, wave: list[Sequence], admitted: list[Prompt]) -> None:
+        """Moves a request from waiting to running if there is room for the wave."""
+        prompts = list(dict.fromkeys(seq.prompt for seq in wave))
+        living = self._living_prompts()
+        for k, prompt in enumerate(prompts):
+            self._find_prefix(prompt, [*living, *prompts[:k]])
+        cells = sum(map(_new_cells, prompts)) + sum(cells_for(seq.max_tokens) for seq in wave)
+        if not self._has_room(cells, len(wave), len(prompts)):
+            return
+        self._share_out(wave, self._cache.free_cells - cells)
+        self.waiting.remove(active)
+        self.running.append(active)
+        admitted += prompts
+        for prompt in prompts:
+            self._lease_prompt(prompt)
+        for seq in wave:
+            self._lease(seq)
+
+    def _continue(self, active: ActiveRequest, admitted: list[Prompt]) -> None:
+        """Leases for the next sequences of a running request, one by one, while there is room."""
+        for seq in active.pending:
+            prompt = seq.prompt
+            is_new = prompt.span is None
+            if is_new:
+                self._find_prefix(prompt, self._living_prompts())
+            cells = cells_for(seq.max_tokens) + (_new_cells(prompt) if is_new else 0)
+            if not self._has_room(cells, 1, int(is_new)):
+                return
+            if is_new:
+                self._lease_prompt(prompt)
+                admitted.append(prompt)
+            self._lease(seq)
+
+    def _has_room(self, cells: int, sequences: int, prompts: int) -> bool:
+        return (
+            cells <= self._cache.free_cells
+            and self.leased + sequences <= self._n_parallel
+            and sequences + prompts <= self._cache.free_seqs
+        )
+
+    def _lease_prompt(self, prompt: Prompt) -> None:
+        source, n_tokens = prompt.source or (None, 0)
+        prompt.span = self._cache.lease(source.span if source else None, n_tokens, len(prompt.tokens))
+        prompt.seq_id = self._cache.lease_seq()
+
+    def _lease(self, seq: Sequence) -> None:
+        start = len(seq.prompt.tokens)
+        seq.span = self._cache.lease(seq.prompt.span, start, start + cells_for(seq.max_tokens))
+        seq.seq_id = self._cache.lease_seq()
+        self.leased += 1
+
+    def release(self, holder: Prompt | Sequence) -> None:
+        """Takes back what a prompt or a sequence has leased. The only place that does."""
+        assert holder.span is not None
+        assert holder.seq_id is not None
+        self._cache.close(holder.span)
+        self._cache.release_seq(holder.seq_id)
+        holder.seq_id = None
+        self.leased -= isinstance(holder, Sequence)
+        self.has_news = True
+
+    def _wave(self, active: ActiveRequest, *, all_of_it: bool) -> list[Sequence]:
+        """The sequences of a waiting request that begin together: as many as there is room for in an empty cache.
+
+        Nothing if that must be all and isn't.
+        """
         self._set_max_tokens(active)
-        cells = active.request.prompt_tokens + sum(cells_for(seq.max_tokens) for seq in sequences)
-        if not self._cache.has_room(cells, len(sequences)):
-            return None
-        cells += self._share_out(sequences, self._cache.free_cells - cells)
-        for seq, seq_id in zip(sequences, self._cache.lease(cells, len(sequences)), strict=True):
-            seq.seq_id = seq_id
-            seq.cells = cells_for(seq.max_tokens)
-        self.running.append(self.waiting.popleft())
-        return active
+        wave: list[Sequence] = []
+        cells = 0
+        for seq in active.living:
+            cells += cells_for(seq.max_tokens)
+            if not wave or wave[-1].prompt is not seq.prompt:
+                cells += len(seq.prompt.tokens)
+            if cells > self._cache.n_cells or len(wave) == self._n_parallel:
+                return [] if all_of_it else wave
+            wave.append(seq)
+        return wave
 
     def _set_max_tokens(self, active: ActiveRequest) -> None:
-        """Sets how many tokens each sequence may generate at least: the default, or less in a small context."""
-        open_ended: list[Sequence] = []
-        room = self._cache.n_cells - active.request.prompt_tokens
-        for seq in active.sequences:
-            if seq.params.max_tokens is None or seq.params.max_tokens == -1:
-                open_ended.append(seq)
-            else:
-                seq.max_tokens = seq.params.max_tokens
-                room -= cells_for(seq.max_tokens)
-        for seq in open_ended:
-            wanted = self._wanted(seq)
-            seq.max_tokens = min(_LEAST_ROOM if wanted == -1 else wanted, room // len(open_ended) + 1)
+        """Sets how many tokens each sequence may generate at least: what it wants, or less in a small context."""
+        greedy = []
+        for seq in active.living:
+            wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
+            seq.max_tokens = min(wanted, self._cache.n_cells - len(seq.prompt.tokens) + 1)
+            if wanted == -1:
+                greedy.append(seq)
+        taken = active.request.prompt_tokens + sum(cells_for(seq.max_tokens) for seq in active.living)
+        for seq in greedy:
+            room = self._cache.n_cells - taken
+            if room < 0:  # not all begin at once
+                room = self._cache.n_cells - len(seq.prompt.tokens)
+            seq.max_tokens = min(_LEAST_ROOM, room // len(greedy) + 1)
+            seq.is_greedy = True
 
-    def _wanted(self, seq: Sequence) -> int:
-        return self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
-
-    def _share_out(self, sequences: list[Sequence], free: int) -> int:
-        """Gives the free cells to the sequences that want all there is; returns how many it gave."""
-        greedy = [seq for seq in sequences if self._wanted(seq) == -1]
+    def _share_out(self, wave: list[Sequence], free: int) -> None:
+        """Gives the free cells to the sequences that want all there is."""
+        greedy = [seq for seq in wave if seq.is_greedy]
         for seq in greedy:
             seq.max_tokens += free // len(greedy)
-        return free // len(greedy) * len(greedy) if greedy else 0
 
-    @property
-    def sharing(self) -> list[Prompt]:
-        """The prompts that wait for another to have evaluated what they share."""
+    def _living_prompts(self) -> list[Prompt]:
         return [
             prompt
             for active in self.running
             for prompt in active.prompts
-            if prompt.source and prompt.holder.seq_id is not None
+            if prompt.seq_id is not None and prompt.living
         ]
+
+    def _find_prefix(self, prompt: Prompt, others: list[Prompt]) -> None:
+        """Finds who holds, or will hold, the longest beginning of a prompt: a sequence, or what was retained."""
+        prompt.source = prompt.hit = None
+        if not (self._shares_prefixes and prompt.active.request.cache_prompt) or prompt.active.request.scores_prompt:
+            return
+        shared = [_shared(prompt.tokens, other) for other in others if other.active.request.cache_prompt]
+        n_tokens, source = max(shared, key=lambda pair: pair[0], default=(0, None))
+        hit = self._retained.find(prompt.tokens)
+        if hit and hit.n_tokens > max(n_tokens, _WORTH_SHARING - 1):
+            prompt.hit = hit
+        elif source and n_tokens >= _WORTH_SHARING:
+            prompt.source = source, n_tokens
+
+    @property
+    def shared_cells(self) -> int:
+        """How many of the leased cells are of prompts that several sequences continue."""
+        spans = [prompt.span for prompt in self._living_prompts()]
+        return sum(span.end - span.start for span in spans if span and len(span.children) > 1)
+
+    def bequeath(self, prompt: Prompt) -> tuple[Prompt, int] | None:
+        """Lets one of the prompts that wait for this one evaluate what they share, and the others wait for that.
+
+        Returns which, and how many tokens of this one it is to share as they are.
+        """
+        heirs = [(other, other.source[1]) for other in self.sharing if other.source and other.source[0] is prompt]
+        if not heirs:
+            return None
+        # One that ends there is preferred: others may end there, too, and want its logits.
+        heir, most = max(heirs, key=lambda pair: (pair[1], -len(pair[0].tokens)))
+        for other, n_tokens in heirs:
+            other.source = heir, n_tokens
+        heir.source = None
+        return heir, min(most, prompt.evaluated)
+
+    @property
+    def sharing(self) -> list[Prompt]:
+        """The prompts that wait for another to have evaluated what they share."""
+        return [prompt for prompt in self._living_prompts() if prompt.source]
 
     def next_batch(self) -> Plan:
         """A row for every running sequence, and some of the prompts that aren't evaluated yet.
@@ -147,34 +294,60 @@ class Scheduler:
         a CPU a row of a prompt takes about as long as one of a sequence, and longer towards the end of a long one.
         """
         plan = Plan()
-        prompts = [prompt for active in self.running for prompt in active.prompts]
+        prompts = self._living_prompts()
         for prompt in prompts:
-            if prompt.forked:
-                for seq in prompt.living:
+            for seq in prompt.sequences:
+                if seq.is_running:
                     assert seq.seq_id is not None
-                    row = plan.batch.add((seq.last_token,), seq.position, seq.seq_id, outputs=1)
-                    plan.rows.append((seq, row))
+                    plan.rows.append((seq, plan.batch.add((seq.tokens[-1],), seq.evaluated, seq.seq_id, outputs=1)))
         room, outputs_room = self._n_batch, self._n_outputs
         if plan.rows:
             room = min(room, self._prefill_chunk or -(-len(plan.rows) // 2))
+        forks: dict[Prompt | Sequence, int] = {}  # where the next one forks
         for prompt in prompts:
-            if room > 0 and not prompt.forked and prompt.living and not prompt.source:
-                scores = prompt.active.request.scores_prompt
-                left = len(prompt.tokens) - prompt.evaluated
-                n_tokens = min(left, room)
-                if scores:
-                    n_tokens = min(n_tokens, _even_piece(left, outputs_room))
-                    outputs_room -= n_tokens
-                if n_tokens == 0:
-                    continue
-                chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + n_tokens]
-                assert prompt.holder.seq_id is not None
-                row = plan.batch.add(
-                    chunk, prompt.evaluated, prompt.holder.seq_id, outputs=n_tokens if scores else int(n_tokens == left)
-                )
-                plan.chunks.append((prompt, n_tokens, row))
-                room -= n_tokens
+            if prompt.source:
+                source, n_tokens = prompt.source
+                forks[source] = min(n_tokens, forks.get(source, n_tokens))
+        for prompt in prompts:
+            left = len(prompt.tokens) - prompt.evaluated
+            if room == 0 or left == 0 or prompt.source:
+                continue
+            scores = prompt.active.request.scores_prompt
+            n_tokens = min(left, room)
+            if scores:
+                n_tokens = min(n_tokens, _even_piece(left, outputs_room))
+                outputs_room -= n_tokens
+            elif prompt in forks:
+                # What comes after the fork goes together with what those that fork there have left.
+                n_tokens = min(n_tokens, forks[prompt] - prompt.evaluated)
+            if n_tokens == 0:
+                continue
+            chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + n_tokens]
+            assert prompt.seq_id is not None
+            outputs = n_tokens if scores else int(n_tokens == left)
+            plan.chunks.append(
+                (prompt, n_tokens, plan.batch.add(chunk, prompt.evaluated, prompt.seq_id, outputs=outputs))
+            )
+            room -= n_tokens
         return plan
+
+
+def _new_cells(prompt: Prompt) -> int:
+    """The cells that a prompt needs beside those that it shares."""
+    return len(prompt.tokens) - (prompt.source[1] if prompt.source else 0)
+
+
+def _shared(tokens: tuple[int, ...], other: Prompt) -> tuple[int, Prompt | Sequence]:
+    """How many tokens another prompt, or one of its sequences, can share, and which of them.
+
+    The last one is evaluated again, but where a prompt ends there, too: its logits are kept.
+    """
+    n_tokens = common_prefix(tokens, other.tokens)
+    shared: list[tuple[int, Prompt | Sequence]] = [(n_tokens - (n_tokens == len(tokens) < len(other.tokens)), other)]
+    if n_tokens == len(other.tokens) < len(tokens):
+        running = [seq for seq in other.sequences if seq.is_running]
+        shared += [(common_prefix(tokens[:-1], seq.evaluated_tokens), seq) for seq in running]
+    return max(shared, key=lambda pair: pair[0])
 
 
 def _even_piece(left: int, most: int) -> int:

@@ -1,8 +1,10 @@
 """A request on its way through the engine: its prompts, and the sequences that continue them."""
 
-from srb.engine.backend import Compiled, Sampler
+from srb.engine.backend import Compiled, Logits, Sampler
 from srb.engine.events import AbortReason, FinishReason, Token
+from srb.engine.kv_cache import Span
 from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.retained import Hit
 from srb.engine.text import StopStrings, TextState
 
 
@@ -34,11 +36,29 @@ class ActiveRequest:
         """The sequences that haven't finished."""
         return [seq for prompt in self.prompts for seq in prompt.living]
 
+    @property
+    def cached(self) -> int:
+        """How many tokens of its prompts were known from other requests."""
+        return sum(prompt.cached for prompt in self.prompts)
+
+    @property
+    def n_evaluated(self) -> int:
+        """How many tokens of its prompts were evaluated for it."""
+        return sum(prompt.evaluated - prompt.cached for prompt in self.prompts)
+
+    @property
+    def pending(self) -> list["Sequence"]:
+        """The sequences that there wasn't room for yet."""
+        return [seq for seq in self.living if seq.span is None]
+
 
 class Prompt:
-    """A prompt, evaluated once in the seq_id of its first sequence, then forked to the others."""
+    """A prompt, evaluated once in a sequence of its own, then forked to those that continue it."""
 
-    __slots__ = ("active", "cached", "evaluated", "first_tokens", "forked", "sequences", "source", "tokens")
+    __slots__ = (
+        *("active", "cached", "evaluated", "first_tokens", "hit", "logits"),
+        *("seq_id", "sequences", "source", "span", "tokens"),
+    )
 
     def __init__(
         self,
@@ -51,9 +71,12 @@ class Prompt:
         self.active = active
         self.tokens = tokens
         self.evaluated = 0  # tokens
-        self.cached = 0  # of these, shared with another prompt
-        self.source: tuple[Prompt, int] | None = None  # who is to share so many of its tokens
-        self.forked = False
+        self.cached = 0  # of these, known from other requests
+        self.source: tuple[Prompt | Sequence, int] | None = None  # who is to share so many first tokens with it
+        self.hit: Hit | None = None  # what was retained of it
+        self.logits: Logits | None = None  # of what follows it
+        self.seq_id: int | None = None
+        self.span: Span | None = None
         self.first_tokens: set[int] = set()  # those that sequences have begun with
         self.sequences = [
             Sequence(self, number * len(branches) + k, params, stops.get(params.stop))
@@ -61,47 +84,28 @@ class Prompt:
         ]
 
     @property
-    def holder(self) -> "Sequence":
-        """The sequence in whose seq_id the prompt is evaluated, even if it has been aborted since."""
-        return self.sequences[0]
-
-    @property
     def living(self) -> list["Sequence"]:
         """The sequences that haven't finished."""
         return [seq for seq in self.sequences if seq.finish_reason is None]
-
-    @property
-    def leased(self) -> list["Sequence"]:
-        """The sequences that have a seq_id and cells."""
-        return [seq for seq in self.sequences if seq.seq_id is not None]
-
-    @property
-    def returnable(self) -> list["Sequence"]:
-        """The sequences whose lease can end: all that have finished, but the holder not before the fork."""
-        finished = [seq for seq in self.leased if seq.finish_reason]
-        if self.forked or not self.living:
-            return finished
-        return [seq for seq in finished if seq is not self.holder]
 
 
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased."""
 
     __slots__ = (
-        "cells",
-        "finish_reason",
-        "index",
-        "last_token",
-        "length",
-        "max_tokens",
-        "params",
-        "prompt",
-        "sampler",
-        "seq_id",
-        "sum_logprob",
-        "text",
-        "unsaid",
-        "unsaid_text",
+        *(
+            "finish_reason",
+            "index",
+            "is_greedy",
+            "max_tokens",
+            "params",
+            "prompt",
+            "sampler",
+            "seq_id",
+            "span",
+            "sum_logprob",
+        ),
+        *("text", "tokens", "unsaid", "unsaid_text"),
     )
 
     def __init__(self, prompt: Prompt, index: int, params: SamplingParams, stops: StopStrings | None) -> None:
@@ -110,17 +114,32 @@ class Sequence:
         self.params = params
         self.text = TextState(stops)
         self.max_tokens = 0  # set at admission, when the room is known
-        self.length = 0  # generated tokens
-        self.last_token = -1  # the next row evaluates it
+        self.is_greedy = False  # wants as many as there is room for
+        self.tokens: list[int] = []  # generated; the next row evaluates the last one
         self.sum_logprob = 0.0
         self.unsaid: list[Token] = []  # with this text; only where tokens are reported
         self.unsaid_text = ""
         self.seq_id: int | None = None
-        self.cells = 0  # for its own tokens, beside those of the prompt
+        self.span: Span | None = None
         self.sampler: Sampler | None = None
         self.finish_reason: FinishReason | None = None
 
     @property
-    def position(self) -> int:
-        """The position of the last token."""
-        return len(self.prompt.tokens) + self.length - 1
+    def is_running(self) -> bool:
+        """Whether each step evaluates a row for it."""
+        return bool(self.tokens) and self.finish_reason is None
+
+    @property
+    def length(self) -> int:
+        """How many tokens were generated."""
+        return len(self.tokens)
+
+    @property
+    def evaluated(self) -> int:
+        """The length of the prompt and of what was generated, but for the last token: that isn't evaluated yet."""
+        return len(self.prompt.tokens) + len(self.tokens) - 1
+
+    @property
+    def evaluated_tokens(self) -> tuple[int, ...]:
+        """These tokens."""
+        return (*self.prompt.tokens, *self.tokens[:-1])

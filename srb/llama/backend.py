@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import llama_cpp
+import numpy as np
 
 from srb.engine.backend import Batch, Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.chat_template import chat_template_of
-from srb.llama.logprobs import logprobs
+from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model
 from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
@@ -26,6 +27,7 @@ _FLASH_ATTN = {
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 _CELLS_STEP = 256  # llama.cpp rounds a context up to this
 
 Progress = Callable[[float], bool]
@@ -53,16 +55,20 @@ class LlamaBackend:
             self.shares_prefixes = not (
                 llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
             )
+            # What is saved of a sliding window is the window before the sequence's end.
+            self.can_cut_saved = llama_cpp.llama_model_n_swa(model) == 0
             self._context = _make_context(self.path, model, settings)
             stack.callback(llama_cpp.llama_free, self._context)
             self._exit = stack.pop_all()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
-        self.n_seqs = settings.max_n
+        self.n_parallel = settings.parallel
+        self.n_seqs = _n_seqs(settings)
+        self._scratch = self.n_seqs  # a sequence for what is saved or restored
         self.n_batch = settings.batch_size
         self.n_outputs = _PROMPT_OUTPUTS
-        self._candidates = Candidates(self._context, self.tokenizer.n_vocab)
-        self._rows = _Rows(llama_cpp.llama_n_batch(self._context), self.n_seqs + self.n_outputs)
+        self._candidates = Candidates(self.tokenizer.n_vocab)
+        self._rows = _Rows(llama_cpp.llama_n_batch(self._context), self.n_parallel + self.n_outputs)
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
@@ -97,23 +103,59 @@ class LlamaBackend:
     def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
         return self._interrupted is not None and self._interrupted()
 
-    def logprobs(self, row: int, token: int, top: int) -> Logprobs:
-        """The log-probabilities of a token and the likeliest ones in this row, as the model has them."""
-        return logprobs(self._candidates.logits(row), token, top)
+    def logits(self, row: int) -> Floats:
+        """This row of the last batch, of shape (n_vocab,), valid until the next."""
+        logits = llama_cpp.llama_get_logits_ith(self._context, row)
+        if not logits:
+            raise BackendError(f"llama.cpp has no logits for row {row}")
+        return np.ctypeslib.as_array(logits, (self.tokenizer.n_vocab,))
+
+    def logprobs(self, logits: Floats, token: int, top: int) -> Logprobs:
+        """The log-probabilities of a token and the likeliest ones in a row of logits, as the model has them."""
+        return logprobs(logits, token, top)
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes `target` share the first `n_tokens` cells of `source`."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+
+    def truncate(self, seq_id: int, n_tokens: int) -> bool:
+        """Leaves the sequence its first `n_tokens`, if llama.cpp can."""
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, seq_id, n_tokens, -1))
 
     def remove(self, seq_id: int) -> None:
         """Empties the sequence."""
         if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
             raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
 
+    def save(self, seq_id: int, start: int, end: int) -> bytes | None:
+        """What a sequence's cells from `start` to `end` hold. See `Backend.save`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, start, end)
+        try:
+            size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
+            state = np.empty(size, np.uint8)
+            pointer = state.ctypes.data_as(_BYTES)
+            written = llama_cpp.llama_state_seq_get_data(self._context, pointer, size, self._scratch)
+            return state.tobytes() if written == size else None
+        finally:
+            self.remove(self._scratch)
+
+    def restore(self, state: bytes, seq_id: int, start: int, end: int) -> bool:
+        """Adds what `save` returned to a sequence. See `Backend.restore`."""
+        pointer = ctypes.cast(ctypes.c_char_p(state), _BYTES)
+        with log.collected() as complaints:
+            read = llama_cpp.llama_state_seq_set_data(self._context, pointer, len(state), self._scratch)
+        if read != len(state):
+            complaints.log()
+            self.remove(self._scratch)
+            return False
+        llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, start, end)
+        self.remove(self._scratch)
+        return True
+
     def held(self) -> list[int]:
         """The seq_ids that hold a cell, by llama.cpp's own account."""
         return [
-            seq_id for seq_id in range(self.n_seqs) if llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id) >= 0
+            seq_id for seq_id in range(self.n_seqs + 1) if llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id) >= 0
         ]
 
     def compile(self, branches: tuple[SamplingParams, ...]) -> CompiledSampling:
@@ -192,10 +234,10 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
         )
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = cells + -cells % _CELLS_STEP
-    params.n_batch = settings.batch_size + settings.max_n
+    params.n_batch = settings.batch_size + settings.parallel
     params.n_ubatch = settings.ubatch_size
-    params.n_seq_max = settings.max_n
-    params.n_outputs_max = settings.max_n + _PROMPT_OUTPUTS  # the default is one for each token of a batch
+    params.n_seq_max = _n_seqs(settings) + 1
+    params.n_outputs_max = settings.parallel + _PROMPT_OUTPUTS  # the default is one for each token of a batch
     params.n_threads = settings.threads or physical_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
     params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
@@ -209,6 +251,11 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
         raise ModelLoadError(f"llama.cpp can't make a context of {cells} cells for {path}: {complaints.reason}")
     complaints.log()
     return context
+
+
+def _n_seqs(settings: Settings) -> int:
+    """A prompt has a sequence of its own, beside those that continue it."""
+    return 2 * settings.parallel
 
 
 def _ggml_type(name: str) -> int:

@@ -12,7 +12,7 @@ from srb.engine.backend import Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError, NoTokenError
 from srb.llama import log
-from srb.llama.logprobs import logprobs
+from srb.llama.logprobs import Floats, logprobs
 from srb.llama.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
@@ -59,25 +59,17 @@ class CompiledSampling:
 
 
 class Candidates:
-    """All tokens with their logits, as samplers take them. One is enough for a context: a sampler uses it up."""
+    """All tokens with their logits, as samplers take them. One is enough for a thread: a sampler uses it up."""
 
-    def __init__(self, context: int, n_vocab: int) -> None:
-        self._context = context
+    def __init__(self, n_vocab: int) -> None:
         self._ids = np.arange(n_vocab, dtype=np.int32)
         self._rows = np.empty(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
         self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
         self.array = llama_cpp.llama_token_data_array()
 
-    def logits(self, row: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
-        """This row of the last batch, of shape (n_vocab,), valid until the next."""
-        logits = llama_cpp.llama_get_logits_ith(self._context, row)
-        if not logits:
-            raise BackendError(f"llama.cpp has no logits for row {row}")
-        return np.ctypeslib.as_array(logits, (len(self._rows),))
-
-    def fill(self, row: int) -> None:
-        """Sets them to the logits of this row of the last batch."""
-        self._rows["logit"] = self.logits(row)
+    def fill(self, logits: Floats) -> None:
+        """Sets them to these logits."""
+        self._rows["logit"] = logits
         self._rows["id"] = self._ids
         self._rows["p"] = 0
         self.array.data = self._data
@@ -205,12 +197,12 @@ class LlamaSampler:
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, _checked(sampler))
 
-    def sample(self, row: int, excluded: Collection[int] = ()) -> int:
-        """Draws from the logits of this row of the last batch. See `Sampler.sample`.
+    def sample(self, logits: Floats, excluded: Collection[int] = ()) -> int:
+        """Draws from these logits. See `Sampler.sample`.
 
         Raises `NoTokenError` if the grammar leaves none.
         """
-        token = self._sample_other(row, excluded) if excluded else self._sample(row)
+        token = self._sample_other(logits, excluded) if excluded else self._sample(logits)
         if self._grammar:
             llama_cpp.llama_sampler_accept(self._grammar, token)
         llama_cpp.llama_sampler_accept(self._chain, token)
@@ -225,39 +217,39 @@ class LlamaSampler:
         logprob, places = logprobs(logits, int(np.flatnonzero(ids == token)[0]), top)
         return logprob, [(int(ids[place]), p) for place, p in places if p > _BAN]
 
-    def _sample(self, row: int) -> int:
-        token = self._apply(row)
+    def _sample(self, logits: Floats) -> int:
+        token = self._apply(logits)
         if self._grammar and not self._fits(token):
-            token = self._apply(row, self._grammar)
+            token = self._apply(logits, self._grammar)
             self._require(token)
         return token
 
-    def _sample_other(self, row: int, excluded: Collection[int]) -> int:
+    def _sample_other(self, logits: Floats, excluded: Collection[int]) -> int:
         """Draws from what the chain leaves, without the excluded tokens.
 
         Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
         the distribution. Each draw takes the largest of the Gumbel-perturbed logits, which is Gumbel-top-k taken step
         by step: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
         """
-        self._candidates.fill(row)
+        self._candidates.fill(logits)
         array = ctypes.byref(self._candidates.array)
         if self._grammar:
             llama_cpp.llama_sampler_apply(self._grammar, array)
         for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
-        ids, logits = self._candidates.left
+        ids, left = self._candidates.left
         is_excluded = np.isin(ids, list(excluded))
-        if not np.isneginf(logits[~is_excluded]).all():
-            logits[is_excluded] = _BAN
-        noise = np.random.default_rng(self._seed).gumbel(size=len(logits))
-        token = int(ids[np.argmax(logits + noise)])
+        if not np.isneginf(left[~is_excluded]).all():
+            left[is_excluded] = _BAN
+        noise = np.random.default_rng(self._seed).gumbel(size=len(left))
+        token = int(ids[np.argmax(left + noise)])
         if self._grammar:
             self._require(token)
         return token
 
-    def _apply(self, row: int, grammar: Any = None) -> int:
-        """The token that the chain chooses in this row, of those that the grammar allows, if there is one."""
-        self._candidates.fill(row)
+    def _apply(self, logits: Floats, grammar: Any = None) -> int:
+        """The token that the chain chooses from these logits, of those that the grammar allows, if there is one."""
+        self._candidates.fill(logits)
         array = ctypes.byref(self._candidates.array)
         if grammar:
             llama_cpp.llama_sampler_apply(grammar, array)

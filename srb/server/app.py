@@ -11,9 +11,11 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.async_engine import AsyncEngine, RequestStream
+from srb.async_engine import AsyncEngine
 from srb.engine.events import Event
 from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
+from srb.request_log import logfmt
+from srb.request_stream import RequestStream
 from srb.server import native, sse
 from srb.server.body import Limits, parse
 from srb.server.chat import ChatCompletion
@@ -43,6 +45,7 @@ def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
     app.router.add_get("/v1/models/{id:.+}", one_model)  # there may be slashes in it
     app.router.add_delete("/v1/completions/{id}", cancel)
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
+    app.router.add_get("/v1/requests", requests)
     app.router.add_get("/health", health)
     return app
 
@@ -60,6 +63,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     engine.check_ready()
+    engine.check_queue()
     body = await _read_body(request)
     # In a thread, because megabytes take seconds to parse and tokenize.
     parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize, engine.chat_template, chat=chat)
@@ -84,7 +88,7 @@ async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
     async with await engine.submit(completion) as stream:
         if parsed.format == "chunks":
             return await sse.respond(request, _Batches(stream, reply.chunks), headers=headers)
-        events = [event async for batch in stream for event in batch]
+        events = await stream.collect()
     return web.json_response(reply.object(events), headers=headers)
 
 
@@ -124,6 +128,26 @@ async def cancel(request: web.Request) -> web.Response:
         what = f"request {request_id}" if index is None else f"alternative {index} of request {request_id}"
         raise NotFoundError(f"no {what} is waiting or running", param="id" if index is None else "index")
     return web.Response(status=204)
+
+
+async def requests(request: web.Request) -> web.Response:
+    """GET /v1/requests: what waits and what runs, in the order of arrival."""
+    engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
+    now, data = asyncio.get_running_loop().time(), []
+    for stream in engine.requests:
+        each: dict[str, Any] = {
+            "id": stream.request.id,
+            "status": "running" if stream.started else "waiting",
+            "age_seconds": round(now - stream.arrived, 3),
+            "prompts": len(stream.request.prompts),
+            "count": stream.request.count,
+            "running": len(stream.living) if stream.started else 0,
+            "prompt_tokens": stream.request.prompt_tokens,
+        }
+        if show_prompts:  # in a thread, because long ones take their time
+            each["prompt"] = [await asyncio.to_thread(engine.detokenize, tokens) for tokens in stream.request.prompts]
+        data.append(each)
+    return web.json_response({"object": "list", "data": data})
 
 
 async def models(request: web.Request) -> web.Response:
@@ -173,12 +197,12 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except SrbError as error:
-        return _error_response(error)
+        return _refuse(request, error)
     except web.HTTPNotFound:
-        return _error_response(NotFoundError(f"there is no {request.path}"))
+        return _refuse(request, NotFoundError(f"there is no {request.path}"))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        response = _error_response(MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}"))
+        response = _refuse(request, MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}"))
         response.headers["Allow"] = allowed
         return response
     except (web.HTTPException, ConnectionError):  # from aiohttp itself, which knows what to do with them
@@ -189,8 +213,23 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error_response(SrbError(f"a fault in the server; its log has it under {fault}"))
 
 
+def _refuse(request: web.Request, error: SrbError) -> web.Response:
+    """Answers with an error, and logs that."""
+    line = logfmt(
+        event="error",
+        method=request.method,
+        path=request.path,
+        status=error.status,
+        code=error.code,
+        param=error.param,
+        message=error.message,
+    )
+    logger.info("%s", line)
+    return _error_response(error)
+
+
 def _error_response(error: SrbError, body: dict[str, Any] | None = None, status: int | None = None) -> web.Response:
     headers = {}
-    if isinstance(error, UnavailableError) and error.retry_after is not None:
+    if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
     return web.json_response((body or {}) | {"error": error.body()}, status=status or error.status, headers=headers)

@@ -20,6 +20,7 @@ class Limits:
     model: str
     n: int
     max_n: int
+    show_prompts: bool = False
 
 
 Format = Literal["events", "chunks", "object"]
@@ -145,7 +146,7 @@ def _read_json(body: bytes) -> Any:
 
 def _validate(data: Any) -> CompletionFields:
     if not isinstance(data, dict):
-        raise InvalidRequestError(f"the body must be a JSON object, got {show(data)}")
+        raise InvalidRequestError(f"the body must be a JSON object, got {_kind(data)}")
     try:
         return CompletionFields.model_validate(data)
     except ValidationError as error:
@@ -159,7 +160,8 @@ def _validate(data: Any) -> CompletionFields:
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "model_type":  # pydantic's words name our class
             message = "Input should be an object"
-        raise InvalidRequestError(f"{param}: {message}, got {show(first['input'])}", param=param) from None
+        got = _kind(first["input"]) if param.startswith("messages") else show(first["input"])
+        raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
 
 
 def _n(fields: CompletionFields, default: int, limits: Limits) -> int:
@@ -251,6 +253,14 @@ def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
         return tuple(prompt)
     raise InvalidRequestError(
         "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids; "
-        f"got {show(prompt)}",
+        f"got {_kind(prompt)}",
         param="prompt",
     )
+
+
+def _kind(value: Any) -> str:
+    """What something is in JSON: messages are logged, prompts are not."""
+    if isinstance(value, list):
+        return "a list with something else in it"
+    names = {str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

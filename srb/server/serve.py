@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
 
@@ -27,12 +28,13 @@ LINGER_SECONDS = 2.0
 async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT; a second one ends the process at once.
 
-    Raises `ModelLoadError` or `SettingsError` if it can't start.
+    Raises `ModelLoadError` or `SettingsError` if it can't start, and with `exit_on_fatal` `EngineDeadError` when the
+    engine has failed and readers have had LINGER_SECONDS to take their last events.
     """
     path = find_model(settings.model)
     model = settings.alias or path.stem
     engine = AsyncEngine.from_settings(settings)
-    app = create_app(engine, Limits(model, settings.n, settings.max_n))
+    app = create_app(engine, Limits(model, settings.n, settings.max_n, settings.show_prompts))
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LINGER_SECONDS)
     stop = _stop_signal()
     await runner.setup()
@@ -46,12 +48,21 @@ async def serve(settings: Settings) -> None:
             if ready.done():
                 ready.result()
                 _announce(model, runner)
-            await stop
+            await _end(engine, stop, settings.exit_on_fatal)
             logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
         finally:
             await engine.stop(GRACE_SECONDS)
     finally:
         await runner.cleanup()
+
+
+async def _end(engine: AsyncEngine, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:
+    """Returns when the server shall stop. Raises what the engine has failed of, if that shall end the process."""
+    died: asyncio.Future[Any] = asyncio.ensure_future(engine.died())
+    await asyncio.wait({died, stop} if exit_on_fatal else {stop}, return_when=asyncio.FIRST_COMPLETED)
+    if exit_on_fatal and died.done():
+        raise died.result()
+    died.cancel()
 
 
 async def _listen(runner: web.AppRunner, settings: Settings) -> None:

@@ -2,12 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 
+logger = logging.getLogger("srb")
+
 PING_SECONDS = 15.0
+STALL_SECONDS = 60.0
+"""How long a reader may keep a write waiting."""
+
+PIECE_BYTES = 16 << 10
+"""How much is written at once, so that a slow reader of much isn't taken for one that stands still."""
+
 HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache, no-transform",
@@ -23,30 +33,62 @@ async def respond(
 ) -> web.StreamResponse:
     """Answers with a stream of JSON objects, and with a comment whenever nothing has come for PING_SECONDS.
 
-    A string among them is sent as it is. The response begins at once, and ends early when the reader is gone.
+    A string among them is sent as it is. The response begins at once, and ends early when the reader is gone, or has
+    taken nothing for STALL_SECONDS.
     """
     response = web.StreamResponse(headers=HEADERS | headers)
     try:
         await response.prepare(request)
-        await _write(response, batches)
-        await response.write_eof()
+        await _write(request, response, batches)
+        async with _patience(request):
+            await response.write_eof()
     except ConnectionError:
         pass  # nobody is there to be told
     return response
 
 
-async def _write(response: web.StreamResponse, batches: AsyncIterator[Iterable[dict[str, Any] | str]]) -> None:
+async def _write(
+    request: web.Request, response: web.StreamResponse, batches: AsyncIterator[Iterable[dict[str, Any] | str]]
+) -> None:
     while True:
         try:
             async with asyncio.timeout(PING_SECONDS):
                 objects = await anext(batches)
         except TimeoutError:
-            await response.write(b": ping\n\n")
+            pieces = iter([b": ping\n\n"])
         except StopAsyncIteration:
             return
         else:
-            # backslashreplace: half a surrogate pair, in a label say, goes back the way JSON brought it: as \\ud800.
-            await response.write("".join(map(_event, objects)).encode(errors="backslashreplace"))
+            pieces = _pieces(objects)
+        for piece in pieces:
+            async with _patience(request):
+                await response.write(piece)
+
+
+def _pieces(objects: Iterable[dict[str, Any] | str]) -> Iterator[bytes]:
+    """Their events, PIECE_BYTES at a time."""
+    data = b""
+    for each in objects:
+        # backslashreplace: half a surrogate pair, in a label say, goes back the way JSON brought it: as \\ud800.
+        data += _event(each).encode(errors="backslashreplace")
+        while len(data) >= PIECE_BYTES:
+            yield data[:PIECE_BYTES]
+            data = data[PIECE_BYTES:]
+    if data:
+        yield data
+
+
+@asynccontextmanager
+async def _patience(request: web.Request) -> AsyncIterator[None]:
+    """Ends the connection, with a `ConnectionResetError`, when the reader takes too long."""
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            yield
+    except TimeoutError:
+        logger.warning("the connection to %s is ended: it took nothing for %g s", request.remote, STALL_SECONDS)
+        if request.transport:
+            request.transport.abort()  # closing it would wait for the reader to take what is buffered
+        raise ConnectionResetError("the reader stands still") from None
 
 
 def _event(data: dict[str, Any] | str) -> str:

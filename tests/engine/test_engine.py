@@ -1,11 +1,13 @@
 """The engine on the scripted backend: what a request costs, says and gives back."""
 
+import dataclasses
+
 import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import FakeBackend, says
 
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError, SrbError
 
@@ -40,7 +42,7 @@ def test_a_prompt_is_evaluated_once_for_all_alternatives() -> None:
     run(engine, request("x" * 60, n=8))
     assert backend.rows == 60
     assert engine.stats().prompt_tokens_evaluated == 60
-    assert engine.stats().forks == 7
+    assert engine.stats().forks == 8
 
 
 def test_a_long_prompt_is_evaluated_in_chunks() -> None:
@@ -53,14 +55,14 @@ def test_a_long_prompt_is_evaluated_in_chunks() -> None:
     assert texts(chunked) == texts(whole)
 
 
-def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_same_step() -> None:
+def test_a_finished_sequence_leaves_the_batch_and_gives_back_its_cells_in_the_next_step() -> None:
     engine = Engine(backend := FakeBackend(script=says(b"abc", b"")))
     engine.add_request(request("pp", n=2, max_tokens=10))
     engine.step()  # admits
     engine.step()  # evaluates, forks, draws "a" and the end of the second
-    assert (engine.stats().sequences, engine.stats().cells) == (1, 2 + 9)
     rows = backend.rows
     engine.step()
+    assert (engine.stats().sequences, engine.stats().cells) == (1, 2 + 9)
     assert backend.rows == rows + 1
 
 
@@ -113,7 +115,7 @@ def test_held_back_text_is_delivered_at_the_end() -> None:
         (100, 2, -1, 79),  # (256 - 100) / 2 cells, and the last token needs none
         (256, 2, -1, 1),
         (100, 2, None, 40),  # the engine's default
-        (200, 4, None, 15),  # less, where the context has less room
+        (230, 4, None, 27),  # less, where the context has less room for one
         (256, 8, None, 1),
         (100, 2, 0, 0),
         (100, 4, 40, 40),  # 100 + 4 * 39 cells: an exact fit
@@ -139,9 +141,7 @@ def test_open_ended_alternatives_share_what_the_others_leave() -> None:
     ("bad", "param", "message"),
     [
         (request("p" * 257), "prompt", "257 tokens, more than the 256 cells"),
-        (request("p" * 100, 4, max_tokens=41), "max_tokens", r"100 cells for the prompt and 160 .* 256"),
-        (request("p", 9), "n", "9 alternatives; the limit is 8"),
-        (request(["p", "q", "r"], 3), "n", "9 alternatives; the limit is 8"),
+        (request("p" * 100, 4, max_tokens=158), "max_tokens", r"100 cells for the prompt and 157 .* 256"),
         (CompletionRequest(((1, 257),), (SamplingParams(),)), "prompt", "257; the model's ids go from 0 to 256"),
         (CompletionRequest(((-1,),), (SamplingParams(),)), "prompt", "-1"),
     ],
@@ -174,7 +174,7 @@ def started(events: list[Event]) -> list[str]:
 
 
 def test_requests_run_side_by_side() -> None:
-    backend = FakeBackend(n_seqs=8)
+    backend = FakeBackend(n_parallel=8)
     requests = [request(f"prompt {k}", n=2, max_tokens=20, ignore_eos=True, seed=k) for k in range(4)]
     together = run(Engine(backend), *requests)
     assert started(together) == [each.id for each in requests]
@@ -199,20 +199,68 @@ def stops_of(events: list[Event], each: CompletionRequest) -> list[StopEvent]:
     return [event for event in events if isinstance(event, StopEvent) and event.request_id == each.id]
 
 
-def test_a_request_waits_for_all_the_room_that_it_may_need_and_those_behind_it_too() -> None:
-    for first, second, third in (
-        (request("p" * 100, max_tokens=101, ignore_eos=True), request("p" * 100, max_tokens=2), request(max_tokens=1)),
-        (request(n=5, max_tokens=9, ignore_eos=True), request(n=4, max_tokens=2), request(n=1, max_tokens=1)),
+def test_a_request_waits_for_all_the_room_that_it_may_need() -> None:
+    for first, second in (
+        (request("p" * 100, max_tokens=101, ignore_eos=True), request("q" * 100, max_tokens=2)),
+        (request(n=5, max_tokens=9, ignore_eos=True), request(n=4, max_tokens=2)),
     ):
         engine = Engine(backend := FakeBackend())
-        for each in (first, second, third):
-            engine.add_request(each)
+        engine.add_request(first)
+        engine.add_request(second)
         assert started(engine.step()) == [first.id]
         events = run(engine)
-        assert started(events) == [second.id, third.id]
-        done = [event.request_id for event in events if isinstance(event, DoneEvent)]
-        assert done[0] == first.id
+        assert [event.request_id for event in events if isinstance(event, (StartEvent, DoneEvent))] == [
+            *(first.id, second.id, second.id)
+        ]
         assert_idle(engine, backend)
+
+
+def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
+    now = 0.0
+    engine = Engine(backend := FakeBackend(), clock=lambda: now)
+    running, large = request(n=5, max_tokens=40, ignore_eos=True), request(n=4, max_tokens=2)
+    small, late = (request(max_tokens=1, seed=seed) for seed in (1, 2))
+    for each in (running, large, small):
+        engine.add_request(each)
+    assert started(engine.step()) == [running.id, small.id]
+    now = 6.0
+    engine.add_request(late)
+    assert started(run(engine)) == [large.id, late.id]
+    assert_idle(engine, backend)
+
+
+@pytest.mark.parametrize("prompts", [["p" * 100], ["p" * 100, "q" * 150, "r" * 20]])
+def test_alternatives_that_do_not_fit_begin_as_others_finish(prompts: list[str]) -> None:
+    each = request(prompts, 20, max_tokens=30, ignore_eos=True)
+    events = run(engine := Engine(backend := FakeBackend()), each)
+    check_order(events, each)
+    assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(30, "length")}
+    assert texts(events) == texts(run(Engine(FakeBackend(n_cells=3000, n_parallel=60)), each))
+    assert engine.stats().prompt_tokens_evaluated == sum(map(len, prompts))
+    assert_idle(engine, backend)
+
+
+def test_two_that_do_not_fit_do_not_wait_for_each_other() -> None:
+    def branches(*max_tokens: int) -> tuple[SamplingParams, ...]:
+        return tuple(SamplingParams(seed=1, max_tokens=each, ignore_eos=True) for each in max_tokens)
+
+    engine = Engine(backend := FakeBackend(n_cells=100))
+    first = CompletionRequest(((1,) * 50,), branches(2, 51))
+    second = CompletionRequest(((2,) * 20,), branches(11, 81))
+    events = run(engine, first, second)
+    assert [stop.length for stop in stops_of(events, first) + stops_of(events, second)] == [2, 51, 11, 81]
+    assert_idle(engine, backend)
+
+
+def test_one_of_those_that_wait_for_others_may_be_ended() -> None:
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(each := request("p", 20, max_tokens=3, ignore_eos=True))
+    events = engine.step()
+    engine.abort(each.id, 19)
+    events += run(engine)
+    check_order(events, each)
+    assert [stops(events)[k].length for k in (0, 18, 19)] == [3, 3, 0]
+    assert_idle(engine, backend)
 
 
 def test_open_ended_requests_take_what_is_free_but_wait_for_a_fair_share() -> None:
@@ -243,29 +291,61 @@ def test_a_long_prompt_joins_in_chunks_while_others_run(prefill_chunk: int, step
 
 def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     text = "x" * 60
-    together = [request(text, max_tokens=1 + k, seed=k, ignore_eos=True) for k in range(4)]
+    together = [request(text, max_tokens=2 + k, seed=k, ignore_eos=True) for k in range(4)]
     engine = Engine(backend := FakeBackend(n_cells=1000))
     events = run(engine, *together, listed := request([text + "a", text + "b"], n=2, max_tokens=3, ignore_eos=True))
-    assert engine.stats().prompt_tokens_evaluated == 60 + 3 + 2
+    assert engine.stats().prompt_tokens_evaluated == 60 + 2
+    assert engine.stats().prompt_tokens_cached == 3 * 60 + 2 * 60
     cached = [event.cached_tokens for event in events if isinstance(event, StartEvent)]
-    assert cached == [0, 59, 59, 59, 120]
+    assert cached == [0, 60, 60, 60, 120]
     for each in (*together, listed):
         alone = run(Engine(FakeBackend()), each)
         assert texts([event for event in events if event.request_id == each.id]) == texts(alone)
     assert_idle(engine, backend)
 
 
-def test_a_prompt_whose_source_is_aborted_goes_on_alone() -> None:
+def test_what_several_share_is_evaluated_before_what_they_do_not_and_that_goes_together() -> None:
+    prompts = ["x" * 40 + text * 10 for text in "abcd"]
+    engine = Engine(FakeBackend(n_cells=1000), prefill_chunk=1)
+    run(engine, *(request(prompt, max_tokens=1) for prompt in prompts))
+    assert (engine.stats().prompt_tokens_evaluated, engine.stats().steps) == (80, 2)
+
+
+def test_one_of_those_that_wait_for_an_aborted_prompt_takes_its_place() -> None:
     engine = Engine(backend := FakeBackend(n_batch=16))
     engine.add_request(first := request("x" * 60, max_tokens=3))
-    engine.add_request(second := request("x" * 60, max_tokens=3, ignore_eos=True))
+    others = [request("x" * length, max_tokens=3, ignore_eos=True) for length in (50, 70, 60)]
+    for each in others:
+        engine.add_request(each)
     while engine.stats().prompt_tokens_evaluated < 32:
         engine.step()
     engine.abort(first.id)
     events = run(engine)
-    assert engine.stats().prompt_tokens_evaluated == 32 + 60
-    assert [stop.length for stop in stops_of(events, second)] == [3]
+    assert engine.stats().prompt_tokens_evaluated == 60 + 1 + 10
+    for each in others:
+        assert texts([event for event in events if event.request_id == each.id]) == texts(
+            run(Engine(FakeBackend()), each)
+        )
     assert_idle(engine, backend)
+
+
+def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
+    engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65))
+    engine.add_request(request("p" * 20, n=2, max_tokens=40))
+    while engine.stats().tokens_generated < 60:
+        engine.step()
+    before = engine.stats().prompt_tokens_evaluated
+    assert cells_of(engine) == 20 + 2 * 39
+    engine.add_request(request("p" * 20 + "A" * 15 + "x", max_tokens=10))
+    engine.step()
+    assert cells_of(engine) == 20 + 2 * 39 + 1 + 9
+    run(engine)
+    assert engine.stats().prompt_tokens_evaluated == before + 1
+    assert_idle(engine, backend)
+
+
+def cells_of(engine: Engine) -> int:
+    return engine.stats().cells
 
 
 def test_a_model_that_cannot_share_prefixes_evaluates_each_prompt() -> None:
@@ -274,12 +354,28 @@ def test_a_model_that_cannot_share_prefixes_evaluates_each_prompt() -> None:
     assert engine.stats().prompt_tokens_evaluated == 120
 
 
+def test_a_decode_that_fails_once_is_tried_again() -> None:
+    each = request("p" * 10, n=3, max_tokens=10, ignore_eos=True)
+    events = run(engine := Engine(backend := FakeBackend(fail_decodes={1, 4, 7})), each)
+    assert texts(events) == texts(run(Engine(FakeBackend()), each))
+    assert engine.stats().last_error == "llama_decode failed with code -3"
+    assert_idle(engine, backend)
+
+
 def test_a_failed_decode_ends_only_the_requests_in_the_batch() -> None:
-    engine = Engine(backend := FakeBackend(n_batch=4, fail_decodes={1}))
+    engine = Engine(backend := FakeBackend(n_batch=4, fail_decodes={1, 2}))
     events = run(engine, first := request("p" * 4, max_tokens=2), second := request("q", max_tokens=2, ignore_eos=True))
     assert [stop.finish_reason for stop in stops_of(events, first)] == ["error"]
     assert [stop.finish_reason for stop in stops_of(events, second)] == ["length"]
     assert_idle(engine, backend)
+
+
+def test_the_progress_of_a_prompt_is_told() -> None:
+    engine = Engine(FakeBackend(n_batch=40))
+    first, second = request("x" * 100, max_tokens=1), request("x" * 50 + "y" * 30, max_tokens=1)
+    events = run(engine, first, dataclasses.replace(second, return_progress=True))
+    progress = [(e.evaluated, e.cached, e.total) for e in events if isinstance(e, ProgressEvent)]
+    assert progress == [(0, 0, 80), (30, 50, 80)]
 
 
 def test_an_aborted_request_is_gone_within_a_step() -> None:
@@ -290,6 +386,7 @@ def test_an_aborted_request_is_gone_within_a_step() -> None:
     events += engine.step()
     check_order(events, each)
     assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "cancelled")}
+    assert engine.step() == []
     assert not engine.has_work
     assert_idle(engine, backend)
 
@@ -367,13 +464,13 @@ def test_the_evaluation_of_a_prompt_nobody_wants_any_more_is_interrupted() -> No
     events = [*engine.step(), *engine.step()]
     assert backend.decodes == 1
     assert engine.stats().prompt_tokens_evaluated == 0
-    events += engine.step()
+    events += run(engine)
     check_order(events, each)
     assert_idle(engine, backend)
 
 
 def test_a_failed_decode_ends_what_was_in_the_batch_and_nothing_else() -> None:
-    engine = Engine(backend := FakeBackend(fail_decodes={3}))
+    engine = Engine(backend := FakeBackend(fail_decodes={3, 4}))
     first, second = request(n=3, ignore_eos=True), request(n=2, max_tokens=5, ignore_eos=True)
     events = run(engine, first, second)
     for each in (first, second):

@@ -1,27 +1,43 @@
 import pytest
 
-from srb.engine.kv_cache import KVCache
+from srb.engine.kv_cache import KVCache, common_prefix
 
 
-def test_what_is_leased_is_not_free_until_it_is_given_back() -> None:
+def test_seq_ids_are_leased_from_the_lowest() -> None:
     cache = KVCache(n_cells=10, n_seqs=3)
-    seq_ids = cache.lease(7, 2)
-    assert seq_ids == [0, 1]
-    assert (cache.leased_cells, cache.leased_seqs) == (7, 2)
-    assert cache.has_room(3, 1)
-    assert not cache.has_room(4, 1)
-    assert not cache.has_room(3, 2)
-    cache.release(4, [0])
-    assert cache.lease(0, 1) == [0]
-    cache.release(3, [1, 0])
-    assert (cache.leased_cells, cache.leased_seqs) == (0, 0)
+    assert [cache.lease_seq(), cache.lease_seq()] == [0, 1]
+    cache.release_seq(0)
+    assert (cache.free_seqs, cache.lease_seq()) == (2, 0)
+
+
+def test_shared_cells_are_free_when_the_last_of_those_that_share_them_has_gone() -> None:
+    cache = KVCache(n_cells=100, n_seqs=1)
+    prompt = cache.lease(None, 0, 40)
+    first, second = cache.lease(prompt, 40, 50), cache.lease(prompt, 40, 45)
+    other = cache.lease(first, 43, 60)  # has 40 of the prompt and 3 of the first
+    nested = cache.lease(other, 20, 30)  # has 20 of the prompt
+    assert cache.leased_cells == 40 + 10 + 5 + 17 + 10
+    cache.close(prompt)
+    assert cache.leased_cells == 40 + 10 + 5 + 17 + 10
+    cache.close(first)
+    assert cache.leased_cells == 40 + 3 + 5 + 17 + 10
+    cache.close(second)
+    cache.close(other)
+    assert cache.leased_cells == 20 + 10
+    cache.close(nested)
+    assert cache.leased_cells == 0
 
 
 def test_the_books_refuse_what_cannot_be() -> None:
     cache = KVCache(n_cells=10, n_seqs=3)
     with pytest.raises(RuntimeError, match="not free"):
-        cache.lease(11, 1)
-    with pytest.raises(KeyError):
-        cache.release(0, [1])
-    with pytest.raises(RuntimeError, match="nobody had leased"):
-        cache.release(1)
+        cache.lease(None, 0, 11)
+    span = cache.lease(None, 0, 10)
+    cache.close(span)
+    with pytest.raises(RuntimeError, match="twice"):
+        cache.close(span)
+
+
+@pytest.mark.parametrize(("a", "b", "length"), [("", "a", 0), ("abc", "abd", 2), ("abc", "abcd", 3), ("b", "a", 0)])
+def test_common_prefix(a: str, b: str, length: int) -> None:
+    assert common_prefix(tuple(a.encode()), tuple(b.encode())) == length

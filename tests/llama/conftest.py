@@ -21,7 +21,7 @@ def load(tiny_model: Path) -> Iterator[Callable[..., LlamaBackend]]:
     backends: list[LlamaBackend] = []
 
     def make(**options: Any) -> LlamaBackend:
-        defaults: dict[str, Any] = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 32, "max_n": 8}
+        defaults: dict[str, Any] = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 32, "parallel": 8}
         backends.append(LlamaBackend(Settings(model=tiny_model, **(defaults | options))))
         return backends[-1]
 

@@ -54,7 +54,7 @@ def test_a_prompt_longer_than_a_batch_costs_its_tokens_once(load: Load) -> None:
     engine = Engine(backend := load(batch_size=64))
     events = run(engine, request("word " * 100, 8, max_tokens=3, ignore_eos=True))
     assert engine.stats().prompt_tokens_evaluated == 500
-    assert engine.stats().forks == 7
+    assert engine.stats().forks == 8
     assert isinstance(events[-1], DoneEvent)
     assert events[-1].usage.completion_tokens == 24
     assert backend.held() == []
@@ -143,7 +143,7 @@ def test_whatever_happens_llama_cpp_holds_nothing_afterwards(
 
 @pytest.fixture(scope="module")
 def shared_backend(tiny_model: Path) -> LlamaBackend:
-    return LlamaBackend(Settings(model=tiny_model, ctx_size=256, batch_size=32, max_n=8))
+    return LlamaBackend(Settings(model=tiny_model, ctx_size=256, batch_size=32, parallel=8))
 
 
 def test_an_evaluation_is_interrupted_in_the_middle(load: Load, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import pytest
 from driver import request, run, stops, texts
@@ -33,10 +32,10 @@ class Row:
     def __init__(self, backend: LlamaBackend) -> None:
         self.backend = backend
         batch = Batch()
-        self.row = batch.add(tuple(PROMPT), 0, 0, outputs=1)
+        row = batch.add(tuple(PROMPT), 0, 0, outputs=1)
         backend.decode(batch, None)
-        pointer = llama_cpp.llama_get_logits_ith(backend._context, self.row)
-        self.logits: Floats = np.ctypeslib.as_array(pointer, (N_VOCAB,)).astype(np.float64)
+        self.row = backend.logits(row)
+        self.logits: Floats = self.row.astype(np.float64)
 
     def draw(self, n: int = DRAWS, *, fresh: bool = False, **params: Any) -> Counter[int]:
         """The tokens of n draws: of one sampler, or the first ones of n samplers with seeds of their own."""

@@ -19,12 +19,12 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
     """Makes a client of a server on a backend."""
     engines: list[AsyncEngine] = []
 
-    async def make(backend: FakeBackend) -> Client:
-        engine = AsyncEngine(lambda _progress: backend)
+    async def make(backend: FakeBackend, *, show_prompts: bool = False, **options: Any) -> Client:
+        engine = AsyncEngine(lambda _progress: backend, **options)
         engine.start()
         engines.append(engine)
         await engine.ready()
-        app = create_app(engine, Limits("fake", n=4, max_n=8))
+        app = create_app(engine, Limits("fake", n=4, max_n=8, show_prompts=show_prompts))
         client: Client = await aiohttp_client(app, server_kwargs={"handler_cancellation": True})
         return client
 

@@ -16,7 +16,7 @@ from server.conftest import Client, Connect
 from srb.async_engine import AsyncEngine
 from srb.errors import ModelLoadError
 from srb.server import sse
-from srb.server.app import MAX_BODY_BYTES, create_app
+from srb.server.app import ENGINE, MAX_BODY_BYTES, create_app
 from srb.server.body import Limits
 
 
@@ -87,7 +87,7 @@ async def test_labels_come_back_even_those_that_are_not_unicode(connect: Connect
 
 
 async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(connect: Connect) -> None:
-    client = await connect(FakeBackend(fail_decodes={2}))
+    client = await connect(FakeBackend(fail_decodes={2, 3}))
     events = await events_of(await client.post("/v1/completions", json={"prompt": "p", "ignore_eos": True}))
     assert [event["event"] for event in events if event["event"] != "stream"] == ["start", "error"] + ["stop"] * 4 + [
         "done"
@@ -370,3 +370,100 @@ async def test_a_fault_of_ours_is_500_with_an_id_that_is_in_the_log(
     message = (await response.json())["error"]["message"]
     assert response.status == 500
     assert message.split()[-1] in caplog.text
+
+
+async def test_a_full_queue_is_429_before_the_body_is_read(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "srb")
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend, max_queue=1)
+    body = {"prompt": "p", "n": 6, "max_tokens": 3}
+    responses = [await client.post("/v1/completions", json=body)]
+    await until(lambda: bool(backend.decodes))
+    while (await (await client.get("/health")).json())["waiting"]:
+        pass
+    responses.append(await client.post("/v1/completions", json=body))
+    monkeypatch.setattr("srb.server.app.parse", lambda *_: pytest.fail("it was read"))
+    refused = await client.post("/v1/completions", json=body)
+    assert (refused.status, refused.headers["Retry-After"]) == (429, "2")
+    error = (await refused.json())["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+    assert "--max-queue" in error["message"]
+    assert caplog.messages[-1] == (
+        f'event=error method=POST path=/v1/completions status=429 code=queue_full message="{error["message"]}"'
+    )
+    gate.open()
+    for response in responses:
+        assert (await events_of(response))[-1]["event"] == "done"
+
+
+async def test_a_request_that_waited_too_long(connect: Connect) -> None:
+    """A stream has begun by then and ends as streams do; one object can still be a 503."""
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend, queue_timeout=0.05)
+    body = {"prompt": "p", "n": 6, "max_tokens": 3, "ignore_eos": True}
+    running = await client.post("/v1/completions", json=body)
+    await until(lambda: bool(backend.decodes))
+    waiting = [await client.post("/v1/completions", json=body | {"stream": stream}) for stream in ("events", True)]
+    task = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": False}))
+    engine = client.app[ENGINE]
+    await until(lambda: [bool(stream.refusal) for stream in engine.requests] == [False, True, True, True])
+    gate.open()
+    assert {event["finish_reason"] for event in await events_of(running) if event["event"] == "stop"} == {"length"}
+    events = await events_of(waiting[0])
+    assert [event["event"] for event in events] == ["stop"] * 6 + ["done"]
+    assert {event["stop_reason"] for event in events[:-1]} == {"timeout"}
+    lines = (await waiting[1].text()).split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    assert all('"finish_reason": "abort"' in line for line in lines[:6])
+    response = await task
+    assert (response.status, response.headers["Retry-After"]) == (503, "2")
+    assert "--queue-timeout" in (await response.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("show_prompts", [False, True])
+async def test_the_list_of_requests(connect: Connect, show_prompts: bool) -> None:
+    gate = Gate(backend := FakeBackend(n_cells=1_000))
+    client = await connect(backend, show_prompts=show_prompts)
+    assert await (await client.get("/v1/requests")).json() == {"object": "list", "data": []}
+    bodies = [{"prompt": ["hé", "you"], "n": 4, "max_tokens": 9}, {"prompt": [104, 256], "n": 2}]
+    responses = [await client.post("/v1/completions", json=body) for body in bodies]
+    engine = client.app[ENGINE]
+    await until(lambda: engine.health.running == 1)
+    answer = await (await client.get("/v1/requests")).json()
+    assert all(0 <= each.pop("age_seconds") < 60 for each in answer["data"])
+    expected: list[dict[str, Any]] = [
+        {"status": "running", "prompts": 2, "count": 8, "running": 8, "prompt_tokens": 6},
+        {"status": "waiting", "prompts": 1, "count": 2, "running": 0, "prompt_tokens": 2},
+    ]
+    for each, response, texts in zip(expected, responses, (["hé", "you"], ["h<END>"]), strict=True):
+        each |= {"id": response.headers["X-Request-Id"]} | ({"prompt": texts} if show_prompts else {})
+    assert answer == {"object": "list", "data": expected}
+    gate.open()
+    for response in responses:
+        await events_of(response)
+    assert (await (await client.get("/v1/requests")).json())["data"] == []
+
+
+async def test_refused_requests_are_in_the_log_without_their_prompts(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "srb")
+    client = await connect(FakeBackend())
+    for body in ({"prompt": "secret", "n": 0}, {"prompt": {"text": "secret"}}, {"prompt": ["secret", 1]}, "secret"):
+        assert (await client.post("/v1/completions", json=body)).status == 400
+    await client.get("/nowhere\u2028")
+    assert caplog.messages == [
+        "event=error method=POST path=/v1/completions status=400 code=invalid_value " + rest
+        for rest in (
+            'param=n message="n must be from 1 to 8, got 0"',
+            'param=prompt message="prompt must be a string, a list of strings, a list of token ids, or a list of lists '
+            'of token ids; got an object"',
+            'param=prompt message="prompt must be a string, a list of strings, a list of token ids, or a list of lists '
+            'of token ids; got a number"',
+            'message="the body must be a JSON object, got a string"',
+        )
+    ] + [
+        'event=error method=GET path="/nowhere\\u2028" status=404 code=not_found message="there is no /nowhere\\u2028"'
+    ]

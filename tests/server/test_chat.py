@@ -1,6 +1,7 @@
 """/v1/chat/completions and /v1/models, on the fake backend."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -180,6 +181,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"top_logprobs": 5}, "top_logprobs", '"logprobs": true'),
     ({"logprobs": True, "top_logprobs": 101}, "logprobs", "from 0 to 100"),
     ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "can't set tools"),
+    ({"suffix": "x"}, "suffix", "not supported"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
     ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
     ({"n": 9}, "n", "from 1 to 8"),
@@ -187,7 +189,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-async def test_bad_input_is_refused(connect: Connect) -> None:
+async def test_bad_input_is_refused(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     client = await connect(fake := backend(b"a"))
     for body, param, message in BAD:
         response = await client.post("/v1/chat/completions", json={"messages": HELLO} | body)
@@ -198,6 +201,7 @@ async def test_bad_input_is_refused(connect: Connect) -> None:
         assert error["param"] == param, case
         assert message in error["message"], case
     assert fake.decodes == 0
+    assert "hi" not in re.findall(r"\w+", caplog.text)  # messages are prompts, and these aren't logged
 
 
 async def test_a_model_without_a_template_says_so(connect: Connect) -> None:

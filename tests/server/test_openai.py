@@ -141,7 +141,7 @@ async def test_fields_without_effect_are_named_in_a_header(connect: Connect) -> 
 
 
 async def test_a_fault_in_all_alternatives_is_the_responses(connect: Connect) -> None:
-    reply = await completion(connect, FakeBackend(fail_decodes={1}), 500, n=2)
+    reply = await completion(connect, FakeBackend(fail_decodes={1, 2}), 500, n=2)
     assert "llama_decode failed" in reply["error"]["message"]
     broken = [{"label": "broken"}, {}]
     reply = await completion(connect, FakeBackend(script=says(b"a")), branches=broken)

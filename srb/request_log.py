@@ -1,0 +1,38 @@
+"""One log line per request, for programs, too: logfmt, which is `key=value` with spaces between. No prompt texts."""
+
+import json
+from collections import Counter
+
+from srb.request_stream import RequestStream
+
+
+def logfmt(**fields: object) -> str:
+    """The fields in their order, without those that are None; what isn't one plain word is quoted as JSON has it."""
+    return " ".join(f"{key}={_value(value)}" for key, value in fields.items() if value is not None)
+
+
+def _value(value: object) -> str:
+    text = f"{value:.1f}" if isinstance(value, float) else str(value)
+    plain = text and text.isascii() and text.isprintable() and not set(text) & set(' "=\\')
+    return text if plain else json.dumps(text)
+
+
+def done_line(stream: RequestStream) -> str:
+    """The log line of a request that is over."""
+    assert stream.end is not None
+    usage, timings = stream.end.usage, stream.end.timings
+    reasons = Counter(stop.finish_reason for stop in stream.stops)
+    return logfmt(
+        event="done",
+        id=stream.request.id,
+        count=stream.request.count,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        generated_tokens=usage.completion_tokens,
+        queued_ms=timings.queued_ms,
+        prompt_ms=timings.prompt_ms,
+        predicted_ms=timings.predicted_ms,
+        finish=",".join(f"{reason}:{number}" for reason, number in sorted(reasons.items())),
+        abort=next((stop.stop_reason for stop in stream.stops if stop.finish_reason == "abort"), None),
+        error=stream.error.message if stream.error else None,
+    )

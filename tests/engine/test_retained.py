@@ -1,0 +1,96 @@
+"""What finished requests leave for those that begin alike."""
+
+import dataclasses
+
+import pytest
+from driver import request, run, texts
+from fake_backend import Context, FakeBackend
+
+from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest
+from srb.engine.retained import Retained
+
+
+def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
+    """How many prompt tokens are evaluated for some requests, one after another."""
+    before = engine.stats().prompt_tokens_evaluated
+    for each in requests:
+        run(engine, each)
+    return engine.stats().prompt_tokens_evaluated - before
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_a_repeated_request_evaluates_nothing_and_says_the_same(can_cut: bool) -> None:
+    engine = Engine(FakeBackend(can_cut_saved=can_cut), cache_bytes=10_000)
+    each = request("x" * 60, n=3, max_tokens=10)
+    again = dataclasses.replace(each, id="again")
+    assert texts(run(engine, each)) == texts(run(engine, again))
+    assert engine.stats().prompt_tokens_evaluated == 60
+    assert engine.stats().prompt_tokens_cached == 60
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_only_what_follows_an_answer_is_evaluated(can_cut: bool) -> None:
+    engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65, can_cut_saved=can_cut), cache_bytes=10_000)
+    run(engine, request("x" * 60, n=2, max_tokens=30))
+    assert evaluated(engine, request("x" * 60 + "A" * 29 + "line", max_tokens=1)) == 4
+    # From the middle of an answer: a saved window has been lost there.
+    assert evaluated(engine, request("x" * 60 + "A" * 10 + "other", max_tokens=1)) == 5 + (0 if can_cut else 10)
+    assert evaluated(engine, request("x" * 30 + "yes", max_tokens=1)) == 3 + (0 if can_cut else 30)
+    assert backend.cells == 0
+
+
+def test_a_prompt_can_be_evaluated_ahead() -> None:
+    engine = Engine(FakeBackend(), cache_bytes=10_000)
+    run(engine, request("x" * 60, max_tokens=0))
+    assert evaluated(engine, request("x" * 60, max_tokens=5)) == 0
+
+
+@pytest.mark.parametrize(("cache_bytes", "cache_prompt"), [(0, True), (10_000, False)])
+def test_it_can_be_turned_off(cache_bytes: int, cache_prompt: bool) -> None:
+    engine = Engine(FakeBackend(), cache_bytes=cache_bytes)
+    each = dataclasses.replace(request("x" * 60, max_tokens=2), cache_prompt=cache_prompt)
+    assert evaluated(engine, each, each) == 120
+    assert engine.stats().retained_bytes == 0
+
+
+def test_what_does_not_fit_into_cells_is_evaluated_again() -> None:
+    engine = Engine(FakeBackend(n_cells=100), cache_bytes=10_000)
+    run(engine, request("x" * 90, max_tokens=1))
+    engine.add_request(request("r" * 15, max_tokens=30, ignore_eos=True))
+    engine.step()
+    engine.step()
+    assert evaluated(engine, request("x" * 40 + "y", max_tokens=1)) == 41  # 90 cells aren't free while that runs
+
+
+def test_the_least_recently_used_leave_first_and_none_without_what_it_continues() -> None:
+    saved: list[tuple[int, int]] = []
+
+    def save(start: int, end: int) -> bytes:
+        saved.append((start, end))
+        return bytes(100 * (end - start))
+
+    retained = Retained(3000, can_cut=True)
+    trunk, logits = (1,) * 10, Context((1,))
+    retained.add(trunk, save, logits)
+    retained.add((*trunk, 2, 3), save)
+    retained.add((*trunk, 4, 5, 6), save)
+    retained.add((*trunk, 4, 5, 6), save)
+    retained.add(trunk[:5], save)  # known
+    assert saved == [(0, 10), (10, 12), (10, 13)]
+    assert (hit := retained.find((*trunk, 2, 9))) is not None
+    assert [(start, end) for _, start, end in hit.pieces] == [(0, 10), (10, 11)]
+    retained.add((7,) * 13, save)  # makes the tail that wasn't used since leave
+    assert (hit := retained.find((*trunk, 4, 5, 6, 7))) is not None
+    assert hit.n_tokens == 10
+    assert (hit := retained.find((*trunk, 2, 3, 7))) is not None
+    assert hit.n_tokens == 12
+    retained.add((8,) * 31, save)  # is too large for all of it
+    assert retained.find((8,) * 31) is None
+    assert 0 < retained.size <= 3000
+
+
+def test_the_logits_of_a_prompt_that_ends_in_the_middle_of_another_are_kept() -> None:
+    engine = Engine(FakeBackend(), cache_bytes=10_000)
+    run(engine, request("x" * 60, max_tokens=1))
+    assert evaluated(engine, request("x" * 40, max_tokens=1), request("x" * 40, max_tokens=1)) == 1

@@ -1,0 +1,87 @@
+"""What is shared, saved and restored in the real llama.cpp is what would have been evaluated."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from driver import request, run, texts
+from tiny_model import write_tiny_model
+
+from srb.engine.engine import Engine
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+STORY = "".join(chr(97 + (i * i) % 26) for i in range(100))
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3", "mamba"])
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LlamaBackend:
+    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", arch=request.param)
+    exact = Settings(flash_attn="off", cache_type_k="f32", cache_type_v="f32")
+    return LlamaBackend(dataclasses.replace(exact, model=model, ctx_size=1024, parallel=8))
+
+
+def evaluated(engine: Engine, each: CompletionRequest) -> int:
+    before = engine.stats().prompt_tokens_evaluated
+    run(engine, each)
+    return engine.stats().prompt_tokens_evaluated - before
+
+
+def answer_of(engine: Engine) -> tuple[int, ...]:
+    """The first tokens of an answer to the story; they are retained."""
+    each = dataclasses.replace(request(STORY, 2, max_tokens=60, ignore_eos=True), return_tokens=True)
+    events = run(engine, each)
+    return tuple(
+        token for event in events if isinstance(event, StreamEvent) and event.index == 0 for token in event.tokens
+    )
+
+
+def foresight(engine: Engine, prompt: tuple[int, ...]) -> dict[int, float]:
+    """What the model expects after a prompt: the likeliest tokens with their logprobs."""
+    branches = request(max_tokens=1).branches
+    events = run(engine, CompletionRequest((prompt,), branches, logprobs=20))
+    token = next(event.token for event in events if isinstance(event, StreamEvent) and event.token)
+    return {each.id: each.logprob or 0.0 for each in token.top_logprobs}
+
+
+def test_a_repeated_request_says_the_same_and_evaluates_nothing(backend: LlamaBackend) -> None:
+    engine = Engine(backend, cache_bytes=10_000_000)
+    each = request(STORY, 4, max_tokens=30)
+    first = texts(run(engine, each))
+    assert texts(run(engine, dataclasses.replace(each, id="again"))) == first
+    assert engine.stats().prompt_tokens_evaluated == (100 if backend.shares_prefixes else 200)
+    assert backend.held() == []
+
+
+@pytest.mark.parametrize(("length", "line"), [(0, "x"), (10, "line"), (59, "line"), (60, "line")])
+def test_a_continued_answer_is_as_if_it_had_been_evaluated(backend: LlamaBackend, length: int, line: str) -> None:
+    """From its beginning, from its middle, and from its end."""
+    engine = Engine(backend, cache_bytes=10_000_000)
+    prompt = (*STORY.encode(), *answer_of(engine)[:length], *line.encode())
+    assert foresight(engine, prompt) == pytest.approx(foresight(Engine(backend), prompt), abs=2e-3)
+    assert backend.held() == []
+
+
+def test_a_running_answer_is_forked_in_the_middle(backend: LlamaBackend) -> None:
+    answer = answer_of(Engine(backend))
+    prompt = (*STORY.encode(), *answer[:40], *b"line")
+    engine = Engine(backend)
+    engine.add_request(request(STORY, 2, max_tokens=60, ignore_eos=True))
+    while engine.stats().tokens_generated < 110:
+        engine.step()
+    assert foresight(engine, prompt) == pytest.approx(foresight(Engine(backend), prompt), abs=2e-3)
+    assert engine.stats().prompt_tokens_cached == (140 if backend.shares_prefixes else 0)
+
+
+def test_what_the_models_allow(backend: LlamaBackend, tmp_path: Path) -> None:
+    engine = Engine(backend, cache_bytes=10_000_000)
+    answer = answer_of(engine)
+    allowed = (backend.shares_prefixes, backend.can_cut_saved)
+    new = evaluated(engine, CompletionRequest(((*STORY.encode(), *answer[:59], *b"line"),), request().branches))
+    middle = evaluated(engine, CompletionRequest(((*STORY.encode(), *answer[:20], *b"line"),), request().branches))
+    assert (new, middle) == {(True, True): (4, 4), (True, False): (4, 24), (False, True): (163, 124)}[allowed]
+    assert engine.stats().retained_bytes < 10_000_000

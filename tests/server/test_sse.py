@@ -1,0 +1,93 @@
+"""Readers that don't read, on a raw socket."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+
+import pytest
+from fake_backend import Context, FakeBackend
+from server.conftest import Client, Connect
+
+from srb.engine.backend import Logprobs
+from srb.request_stream import MAX_UNREAD_BYTES
+from srb.server import sse
+from srb.server.app import ENGINE
+
+LIKELIEST = [(token, -token / 7) for token in range(100)]
+BODY = {"prompt": "p", "n": 4, "max_tokens": 2_000, "ignore_eos": True, "logprobs": 100}
+
+
+class Wordy(FakeBackend):
+    """Fills any buffer soon: of each token it names a hundred others."""
+
+    def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
+        return -1.0, LIKELIEST[:top]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
+            await asyncio.sleep(0.001)
+
+
+async def post_and_never_read(client: Client) -> socket.socket:
+    """A connection with next to no room on the way, over which BODY was sent."""
+    loop = asyncio.get_running_loop()
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
+    connection.setblocking(False)
+    await loop.sock_connect(connection, (client.host, client.port))
+    data = json.dumps(BODY).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+    await loop.sock_sendall(connection, head.encode() + data)
+    return connection
+
+
+async def read_to_the_end(connection: socket.socket) -> bytes:
+    """The body of the answer. Raises `EOFError` (IncompleteReadError) if it isn't whole."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+    body = b""
+    try:
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            body += (await reader.readexactly(size + 2))[:-2]
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return body
+
+
+async def test_a_reader_that_never_reads_fills_a_bounded_buffer_and_holds_nobody_up(connect: Connect) -> None:
+    backend = Wordy(n_cells=20_000)
+    client = await connect(backend)
+    engine = client.app[ENGINE]
+    with await post_and_never_read(client) as connection:
+        await until(lambda: bool(engine.requests))
+        (stream,) = engine.requests
+        other = await client.post("/v1/completions", json={"prompt": "p", "n": 2, "max_tokens": 5, "ignore_eos": True})
+        assert '"event": "done"' in await other.text()
+        assert not stream.done
+        await until(lambda: stream.done)
+        assert {stop.stop_reason for stop in stream.stops} == {"cancelled"}
+        assert stream.unread_bytes > MAX_UNREAD_BYTES
+        steps_until_it_heard = 100
+        assert stream.unread_bytes < MAX_UNREAD_BYTES + steps_until_it_heard * 4 * 20_000
+        received = await read_to_the_end(connection)
+    assert received.count(b'"event": "stream"') == sum(stop.length for stop in stream.stops)
+    assert received.count(b'"stop_reason": "cancelled"') == 4
+    assert received.count(b'"event": "done"') == 1
+
+
+async def test_a_reader_that_takes_nothing_for_too_long_is_disconnected(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sse, "STALL_SECONDS", 0.1)
+    client = await connect(backend := Wordy(n_cells=20_000))
+    engine = client.app[ENGINE]
+    with await post_and_never_read(client) as connection:
+        await until(lambda: bool(engine.requests))
+        await until(lambda: not engine.requests and not backend.open_samplers)
+        with pytest.raises(EOFError):  # cut off, though not before what was on its way
+            await read_to_the_end(connection)
+    assert "it took nothing for 0.1 s" in caplog.text
