@@ -3,12 +3,12 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from e2e.conftest import Server
-from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimitError
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 pytestmark = pytest.mark.e2e
@@ -176,6 +176,18 @@ def test_typed_errors(client: OpenAI) -> None:
         client.completions.create(model=MODEL, prompt=PROMPT, n=1, best_of=2, stream=True)
     with pytest.raises(NotFoundError, match="there is no model gpt-4o"):
         client.models.retrieve("gpt-4o")
+
+
+def test_a_full_queue_is_a_rate_limit(start_server: Callable[..., Server]) -> None:
+    server = start_server("--max-queue", "1", "--parallel", "2", "--max-n", "2", "--n", "2")
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 2, "max_tokens": 2000, "stream": True}
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        client.completions.create(**options, extra_body={"ignore_eos": True}) as running,
+    ):
+        next(iter(running))
+        with client.completions.create(**options), pytest.raises(RateLimitError, match="--max-queue"):
+            client.completions.create(**options)
 
 
 def test_closing_a_stream_early_frees_the_engine(client: OpenAI, server: Server) -> None:
