@@ -3,8 +3,8 @@
     python bench/soak.py http://127.0.0.1:9090 --rounds 10
 
 In each round so many requests of mixed n, lengths and samplers come at random moments. A third is cancelled with
-DELETE, a third by closing the connection, the others must deliver exactly their tokens. Every stream must have one `stop`
-per index and one `done`, and at the end every cell must be free. Prints the server's memory after each round.
+DELETE, a third by closing the connection, the others must deliver exactly their tokens. Every stream must have one
+`stop` per index and one `done`, and at the end every cell must be free. Prints the server's memory after each round.
 """
 
 import argparse

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
-from srb.engine.backend import Backend, Tokenizer
+from srb.engine.backend import Backend, ChatTemplate, Tokenizer
 from srb.engine.engine import Engine, EngineStats, Measure
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import CompletionRequest
@@ -162,6 +162,11 @@ class AsyncEngine:
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
         return self._ready_engine().tokenize(text, is_prompt=is_prompt)
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one. May be used from any thread."""
+        return self._ready_engine().chat_template
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """The text of a prompt's tokens, control tokens by their names. May be called from any thread."""

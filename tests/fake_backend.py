@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch, Logprobs
+from srb.engine.backend import Batch, ChatTemplate, Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
@@ -117,6 +117,7 @@ class FakeBackend:
     n_batch: int = 64
     n_outputs: int = 16
     shares_prefixes: bool = True
+    chat_template: ChatTemplate | None = None
     can_cut_saved: bool = True
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)

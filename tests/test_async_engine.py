@@ -276,11 +276,11 @@ async def test_a_request_that_runs_too_long_returns_what_it_has() -> None:
 
 async def test_the_log_has_a_line_for_each_request_and_nothing_of_its_text(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "srb")
-    backend = FakeBackend(n_cells=10_000, script=says(b"private", b"a", prompt=6))
+    backend = FakeBackend(n_cells=1_000_000, script=says(b"private", b"a", prompt=6))
     async with engine_on(backend) as engine:
         await collect(engine, request("secret", n=2, max_tokens=4))
         backend.script = babble
-        async for _ in engine.generate(left := request("secret", n=3, max_tokens=1_000, ignore_eos=True)):
+        async for _ in engine.generate(left := request("secret", n=3, max_tokens=300_000, ignore_eos=True)):
             break
         await until(lambda: len(caplog.messages) == 2)
         backend.fail_decodes = {backend.decodes + 1, backend.decodes + 2}

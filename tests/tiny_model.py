@@ -38,11 +38,14 @@ def write_tiny_model(
     n_ff: int = 128,
     weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     seed: int = 0,
+    chat_template: str | None = None,
+    add_bos: bool = False,
 ) -> Path:
     """Writes the model to `path` and returns it, or one that isn't tiny.
 
     arch: llama, gemma3 (two layers with a sliding window of `WINDOW` tokens) or mamba (recurrent).
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
+    add_bos: prompts begin with `CONTROL`.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), arch)
@@ -71,7 +74,10 @@ def write_tiny_model(
     writer.add_token_types([*types, *(gguf.TokenType.NORMAL for _ in more)])
     writer.add_token_merges(["Ā Ā"])  # llama.cpp wants one; two NUL bytes don't occur in text
     writer.add_eos_token_id(EOS)
-    writer.add_add_bos_token(False)
+    writer.add_bos_token_id(CONTROL)
+    writer.add_add_bos_token(add_bos)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
 
     def weight(name: str, *shape: int, scale: float = 0.3) -> None:
         values = rng.standard_normal(shape, np.float32) * np.float32(scale)

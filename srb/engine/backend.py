@@ -1,6 +1,6 @@
 """What the engine needs from a model runtime. `srb.llama` is one; the tests have another.
 
-A backend belongs to one thread. Only its `tokenizer` and `compile` may be used from any.
+A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any.
 """
 
 from collections.abc import Callable, Collection
@@ -60,6 +60,22 @@ class Tokenizer(Protocol):
         """Whether the token ends the generation."""
 
 
+class ChatTemplate(Protocol):
+    """The model's own way to write a conversation. May be used from any thread."""
+
+    @property
+    def source(self) -> str:
+        """Its text, in Jinja."""
+
+    def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        """The prompt for the assistant's next message, without the BOS that tokenizing it adds.
+
+        messages: each with its `role` and `content`, and whatever else the template may know.
+        variables: what else the template gets, under its names.
+        Raises `InvalidRequestError` if the template fails, or refuses.
+        """
+
+
 class Compiled(Protocol):
     """What takes long to make for the samplers of a request, made once for all of them."""
 
@@ -103,6 +119,10 @@ class Backend(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's, if it has one."""
 
     @property
     def n_cells(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from srb.engine.backend import Backend, Logits, Logprobs
+from srb.engine.backend import Backend, ChatTemplate, Logits, Logprobs
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -160,6 +160,11 @@ class Engine:
         if least > self._cache.n_cells:  # said without tokenizing, which takes seconds for megabytes
             raise self._scheduler.too_long(f"at least {least}")
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one."""
+        return self._backend.chat_template
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""

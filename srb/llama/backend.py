@@ -14,6 +14,7 @@ from srb.engine.backend import Batch, Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
+from srb.llama.chat_template import chat_template_of
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model
 from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
@@ -49,6 +50,7 @@ class LlamaBackend:
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
+            self.chat_template = chat_template_of(model)
             # The state of a recurrent layer is of the end of its sequence; there is none of the middle.
             self.shares_prefixes = not (
                 llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)

@@ -24,9 +24,11 @@ from srb.errors import (
 )
 from srb.request_log import logfmt
 from srb.request_stream import RequestStream
-from srb.server import auth, cors, docs_page, native, openai, openapi, sse
+from srb.server import auth, cors, docs_page, native, openapi, sse
 from srb.server.body import Limits, parse
+from srb.server.chat import ChatCompletion
 from srb.server.metrics import CONTENT_TYPE, Metrics
+from srb.server.openai import Completion
 
 logger = logging.getLogger("srb")
 
@@ -62,12 +64,15 @@ def create_app(
     app[METRICS] = metrics or Metrics()
     app[CREATED] = int(time.time())
     app[OPENAPI] = openapi.describe(limits, keyed=bool(api_keys))
-    app.router.add_post("/v1/completions", completions)
-    app.router.add_post("/v1/completions/", completions)  # some clients write it so
+    for slash in ("", "/"):  # some clients write it so
+        app.router.add_post(f"/v1/completions{slash}", completions)
+        app.router.add_post(f"/v1/chat/completions{slash}", chat_completions)
+        app.router.add_get(f"/v1/models{slash}", models)
+        app.router.add_get(f"/models{slash}", models)
+    app.router.add_get("/v1/models/{id:.+}", one_model)  # there may be slashes in it
     app.router.add_delete("/v1/completions/{id}", cancel)
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
     app.router.add_get("/v1/requests", requests)
-    app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics_text)
     app.router.add_get("/openapi.json", openapi_json)
@@ -77,12 +82,21 @@ def create_app(
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/completions: queues a request and answers with its events, in the format that it asks for."""
+    return await _answer(request, chat=False)
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    """POST /v1/chat/completions: the same for a conversation."""
+    return await _answer(request, chat=True)
+
+
+async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     engine.check_ready()
     engine.check_queue()
     body = await _read_body(request)
     # In a thread, because megabytes take seconds to parse and tokenize.
-    parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize)
+    parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize, engine.chat_template, chat=chat)
     completion, created = parsed.completion, int(time.time())
     headers = {"X-Request-Id": completion.id}
     if parsed.format == "events":
@@ -92,7 +106,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     if parsed.ignored:
         names = ", ".join(parsed.ignored)[:MAX_HEADER_CHARS]
         headers["x-srb-ignored"] = names.encode("unicode_escape").decode()
-    reply = openai.Completion(
+    reply = (ChatCompletion if chat else Completion)(
         completion.id,
         model=limits.model,
         created=created,
@@ -170,14 +184,20 @@ async def requests(request: web.Request) -> web.Response:
 
 async def models(request: web.Request) -> web.Response:
     """GET /v1/models: the one model there is."""
-    request.app[ENGINE].check_ready()
-    model = {
-        "id": request.app[LIMITS].model,
-        "object": "model",
-        "created": request.app[CREATED],
-        "owned_by": "llamacpp",
-    }
-    return web.json_response({"object": "list", "data": [model]})
+    return web.json_response({"object": "list", "data": [_model(request.app)]})
+
+
+async def one_model(request: web.Request) -> web.Response:
+    """GET /v1/models/{id}."""
+    model, name = _model(request.app), request.match_info["id"]
+    if model["id"] not in (name, name.removesuffix("/")):
+        raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
+    return web.json_response(model)
+
+
+def _model(app: web.Application) -> dict[str, Any]:
+    app[ENGINE].check_ready()
+    return {"id": app[LIMITS].model, "object": "model", "created": app[CREATED], "owned_by": "llamacpp"}
 
 
 async def health(request: web.Request) -> web.Response:

@@ -6,9 +6,11 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import ValidationError
 
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.backend import ChatTemplate
+from srb.engine.request import CompletionRequest, SamplingParams, new_request_id
 from srb.errors import InvalidRequestError
 from srb.server.fields import BranchFields, CompletionFields, Tokenize, is_token, show
+from srb.server.messages import prompt_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,26 +44,33 @@ class Parsed:
     usage: bool
 
 
-def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> Parsed:
-    """What a body asks for. Raises `InvalidRequestError`."""
+def parse(
+    body: bytes, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None = None, *, chat: bool = False
+) -> Parsed:
+    """What a body asks for; `chat` says that it came to /v1/chat/completions. Raises `InvalidRequestError`."""
     try:
-        return _parse(_validate(_read_json(body)), limits, tokenize)
+        return _parse(_validate(_read_json(body)), limits, tokenize, template, chat)
     except RecursionError:  # reading it, and quoting it in an error, go down as deep as it does
         raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
 
 
-def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Parsed:
-    form = _format(fields)
+def _parse(
+    fields: CompletionFields, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None, chat: bool
+) -> Parsed:
+    _refuse_unsupported(fields)
+    form = _format(fields, chat)
     n = _n(fields, limits.n if form == "events" else 1, limits)
     branches = _branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
-    prompts = _prompts(fields.prompt, limits, len(branches), tokenize)
+    prompts = _prompts(_prompt(fields, template, chat), limits, len(branches), tokenize)
     ignored = fields.ignored(fields.mirostat)
     if fields.model not in (None, limits.model):
         ignored.append("model")
     for k, branch in enumerate(fields.branches or ()):
         mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
         ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
-    logprobs = fields.n_probs or None if fields.logprobs is None else fields.logprobs  # n_probs 0 is llama-server's off
+    if fields.messages is None and fields.chat_template_kwargs is not None:
+        ignored.append("chat_template_kwargs")
+    logprobs = _logprobs(fields)
     if fields.post_sampling_probs and logprobs is None:
         ignored.append("post_sampling_probs")
     if form == "events" and fields.best_of is not None:
@@ -78,17 +87,49 @@ def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Pars
         return_tokens=bool(fields.return_tokens) and form == "events",
         return_progress=bool(fields.return_progress) and form == "events",
         cache_prompt=fields.cache_prompt is not False,
+        id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
     return Parsed(completion, ignored, form, n, logprobs is not None, usage)
 
 
-def _format(fields: CompletionFields) -> Format:
+def _refuse_unsupported(fields: CompletionFields) -> None:
+    """Refuses what would give another answer than was asked for, if it were ignored."""
+    for name in ("tools", "functions"):
+        if getattr(fields, name):
+            raise InvalidRequestError(
+                f"{name} are not supported: this server doesn't read calls out of a model's text; "
+                "leave them out, and ask for JSON with response_format",
+                param=name,
+                code="unsupported_parameter",
+            )
+    if fields.suffix:
+        raise InvalidRequestError(
+            "suffix is not supported: this path only continues texts; leave it out",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+
+
+def _logprobs(fields: CompletionFields) -> int | None:
+    """How many of the likeliest tokens to report beside each one, or None for no report at all."""
+    if fields.logprobs is True:
+        return fields.top_logprobs or 0
+    if fields.top_logprobs:
+        raise InvalidRequestError('top_logprobs goes with "logprobs": true', param="top_logprobs")
+    if fields.logprobs is None or fields.logprobs is False:
+        return fields.n_probs or None  # 0 is llama-server's off
+    return fields.logprobs
+
+
+def _format(fields: CompletionFields, chat: bool) -> Format:
     if isinstance(fields.stream, str) and fields.stream != "events":
         raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
     if fields.stream is True:
         return "chunks"
-    return "object" if fields.stream is False or (fields.stream is None and fields.model is not None) else "events"
+    if fields.stream is None:
+        return "object" if chat or fields.model is not None else "events"
+    return "events" if fields.stream else "object"
 
 
 def _read_json(body: bytes) -> Any:
@@ -119,7 +160,8 @@ def _validate(data: Any) -> CompletionFields:
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "model_type":  # pydantic's words name our class
             message = "Input should be an object"
-        raise InvalidRequestError(f"{param}: {message}, got {show(first['input'])}", param=param) from None
+        got = _kind(first["input"]) if param.startswith("messages") else show(first["input"])
+        raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
 
 
 def _n(fields: CompletionFields, default: int, limits: Limits) -> int:
@@ -178,10 +220,21 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
         raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
 
 
+def _prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool) -> Any:
+    """The prompt as it was sent, or as the model's template writes the messages."""
+    if fields.messages is not None:
+        if fields.prompt is not None:
+            raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
+        return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template)
+    if chat:
+        raise InvalidRequestError("messages is missing", param="messages")
+    if fields.prompt is None:
+        raise InvalidRequestError("prompt is missing", param="prompt")
+    return fields.prompt
+
+
 def _prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
     """The token ids of each prompt."""
-    if prompt is None:
-        raise InvalidRequestError("prompt is missing", param="prompt")
     if not isinstance(prompt, list) or (prompt and is_token(prompt[0])):
         prompt = [prompt]
     if len(prompt) * n > limits.max_n:

@@ -5,16 +5,18 @@ import json
 import math
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 
 from srb.engine.request import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama.grammar import grammar_of_schema
+from srb.server.messages import Message
 
 ALIASES = {
     "n_predict": "max_tokens",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
     "stop_sequence": "stop",
     "sampler_seed": "seed",
     "repetition_penalty": "repeat_penalty",
@@ -257,13 +259,19 @@ class BranchFields(SamplingFields):
 
 
 class CompletionFields(SamplingFields):
-    """The body of `POST /v1/completions`.
+    """The body of `POST /v1/completions` and `POST /v1/chat/completions`.
 
     prompt: a text, a list of token ids, or a list of either.
+    messages: a conversation in place of the prompt, which the model's chat template makes of it.
+    chat_template_kwargs: variables for the chat template.
+    tools: refused, unless empty.
+    functions: refused, unless empty.
+    suffix: refused, unless empty.
     n: alternatives of each prompt. Left out: the server's `--n`, or 1 in OpenAI's format.
     branches: one object per alternative, with what is different for that one alone; `n` may be left out.
     seed: alternative k has (seed + k) mod 2^32 and a random stream of its own; -1: drawn.
     n_probs: the same as logprobs, but 0 is off.
+    top_logprobs: in a chat, where logprobs is true or false, how many of the likeliest tokens to show.
     best_of: so many are run, and the n with the highest mean log-probability returned; only with "stream": false.
     stream: "events" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: native events,
         or with `model` OpenAI's object.
@@ -271,13 +279,19 @@ class CompletionFields(SamplingFields):
     model: there is one; another name is ignored, and reported.
     """
 
-    model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
 
     prompt: Prompt = None
+    messages: list[Message] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    suffix: str | None = None
     n: Int | None = None
     branches: list[BranchFields] | None = None
     distinct: bool | None = None
-    logprobs: Int | None = None
+    logprobs: Int | StrictBool | None = None
+    top_logprobs: Int | None = None
     n_probs: Int | None = None
     post_sampling_probs: bool | None = None
     echo: bool | None = None

@@ -2,9 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, FinishReason, StopEvent, StreamEvent, Token, Usage
+from srb import __version__
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Token,
+    Usage,
+)
 from srb.errors import SrbError
 
 LEAST_LOGPROB = -9999.0
@@ -20,6 +31,7 @@ class _Choice:
     offsets: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     mean_logprob: float = 0.0
+    error: SrbError | None = None
 
     def add(self, event: StreamEvent) -> None:
         if event.token:
@@ -28,7 +40,7 @@ class _Choice:
         self.text += event.text
 
     def drop_textless(self) -> None:
-        """Forgets the tokens at the end that add no text: the end token, those of a stop string."""
+        """Forgets the tokens at the end that add no text."""
         while self.tokens and self.offsets[-1] == len(self.text):
             self.tokens.pop()
             self.offsets.pop()
@@ -41,10 +53,14 @@ class Completion:
     logprobs: whether to show them.
     """
 
+    kind: ClassVar[str] = "text_completion"
+    chunk_kind: ClassVar[str] = "text_completion"
+
     def __init__(
         self, request_id: str, *, model: str, created: int, per_prompt: int, n: int, logprobs: bool, usage: bool = True
     ) -> None:
-        self._head = {"id": request_id, "object": "text_completion", "created": created, "model": model}
+        fingerprint = f"srb-{__version__}"
+        self._head = {"id": request_id, "created": created, "model": model, "system_fingerprint": fingerprint}
         self._per_prompt = per_prompt
         self._n = n
         self._logprobs = logprobs
@@ -52,7 +68,7 @@ class Completion:
         self._choices: dict[int, _Choice] = {}
 
     def object(self, events: Iterable[Event]) -> dict[str, Any]:
-        """The `text_completion` object of a request that is over.
+        """The object of a request that is over.
 
         Of `per_prompt` alternatives the n with the highest mean log-probability are returned, the best first. Raises
         `SrbError` for a fault in the whole request, or if no alternative came of it.
@@ -64,23 +80,17 @@ class Completion:
                 case StreamEvent():
                     self._choice(event.index).add(event)
                 case StopEvent():
-                    choice = self._choice(event.index)
-                    choice.finish_reason = event.finish_reason
-                    choice.mean_logprob = event.mean_logprob or 0.0
-                    choice.drop_textless()
-                case ErrorEvent():
-                    error = event.error
-                    if event.index is None:
-                        raise error
+                    self._end(event)
+                case ErrorEvent(index=None):
+                    raise event.error
+                case ErrorEvent(index=int(index)):
+                    error = self._choice(index).error = event.error
                 case DoneEvent():
                     usage = _usage(event.usage)
         if error and all(choice.finish_reason == "error" for choice in self._choices.values()):
             raise error
-        choices = [
-            self._choice_object(place, choice.text, choice.tokens, choice.offsets, choice.finish_reason)
-            for place, choice in enumerate(self._returned())
-        ]
-        return self._head | {"choices": choices, "usage": usage}
+        choices = [self._choice_object(k, self.whole(choice.text), choice) for k, choice in enumerate(self._returned())]
+        return self._head | {"object": self.kind, "choices": choices, "usage": usage}
 
     def _returned(self) -> list[_Choice]:
         """The alternatives to return, in the order of their prompts."""
@@ -94,50 +104,86 @@ class Completion:
         return result
 
     def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
-        """The `text_completion` chunks of some events, and after the last one `[DONE]`."""
-        usage = {"usage": None} if self._usage else {}
+        """The chunks of some events, and after the last one `[DONE]`."""
         for event in events:
             match event:
+                case StartEvent():
+                    for index in range(event.count) if self.first else ():
+                        yield self._chunk(index, self.first, _Choice())
                 case StreamEvent():
                     choice = self._choice(event.index)
                     choice.add(event)
                     if event.text:
-                        choices = [self._choice_object(event.index, event.text, choice.tokens, choice.offsets, None)]
-                        yield self._head | {"choices": choices} | usage
+                        yield self._chunk(event.index, self.part(event.text), choice)
                         choice.tokens, choice.offsets = [], []
                 case StopEvent():
-                    choices = [self._choice_object(event.index, "", [], [], event.finish_reason)]
-                    yield self._head | {"choices": choices} | usage
-                case ErrorEvent():
+                    yield self._chunk(event.index, self.part(""), self._end(event))
+                case ErrorEvent(index=None):
                     yield {"error": event.error.body()}
+                case ErrorEvent(index=int(index)):  # told at its end: clients give the stream up for a bare error
+                    self._choice(index).error = event.error
                 case DoneEvent():
                     if self._usage:
-                        yield self._head | {"choices": [], "usage": _usage(event.usage)}
+                        yield self._head | {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
                     yield "[DONE]"
+
+    def _end(self, event: StopEvent) -> _Choice:
+        choice = self._choice(event.index)
+        choice.finish_reason = event.finish_reason
+        choice.mean_logprob = event.mean_logprob or 0.0
+        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens don't show
+            choice.drop_textless()
+        return choice
 
     def _choice(self, index: int) -> _Choice:
         return self._choices.setdefault(index, _Choice())
 
-    def _choice_object(
-        self, index: int, text: str, tokens: list[Token], offsets: list[int], finish_reason: FinishReason | None
-    ) -> dict[str, Any]:
-        logprobs = _logprobs(tokens, offsets) if self._logprobs else None
-        return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish_reason}
+    def _chunk(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+        usage = {"usage": None} if self._usage else {}
+        choices = [self._choice_object(index, content, choice)]
+        return self._head | {"object": self.chunk_kind, "choices": choices} | usage
+
+    def _choice_object(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            **content,
+            "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
+            "finish_reason": choice.finish_reason,
+            **({"error": choice.error.body()} if choice.error else {}),
+        }
+
+    # Where chat completions differ
+
+    shows_end: ClassVar[bool] = True
+    """Whether the end token, which has no text, is among those with probabilities."""
+
+    first: ClassVar[dict[str, Any]] = {}
+    """What the first chunk of every choice has, if there is one before its text."""
+
+    def whole(self, text: str) -> dict[str, Any]:
+        """An alternative's text in the object."""
+        return {"text": text}
+
+    def part(self, text: str) -> dict[str, Any]:
+        """More of its text, in a chunk."""
+        return {"text": text}
+
+    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+        """The probabilities of tokens that begin at these offsets in the text, in characters."""
+        return {
+            "tokens": [text_of(token) for token in tokens],
+            "token_logprobs": [logprob_of(token) for token in tokens],
+            "top_logprobs": [
+                None
+                if token.logprob is None
+                else {text_of(each): logprob_of(each) for each in (*token.top_logprobs, token)}
+                for token in tokens
+            ],
+            "text_offset": offsets,
+        }
 
 
-def _logprobs(tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
-    return {
-        "tokens": [_text(token) for token in tokens],
-        "token_logprobs": [_logprob(token) for token in tokens],
-        "top_logprobs": [
-            None if token.logprob is None else {_text(each): _logprob(each) for each in (*token.top_logprobs, token)}
-            for token in tokens
-        ],
-        "text_offset": offsets,
-    }
-
-
-def _text(token: Token) -> str:
+def text_of(token: Token) -> str:
     """A token's text; bytes that aren't text as OpenAI writes them."""
     try:
         return token.piece.decode()
@@ -145,7 +191,8 @@ def _text(token: Token) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
 
 
-def _logprob(token: Token) -> float | None:
+def logprob_of(token: Token) -> float | None:
+    """Its logprob as JSON can say it."""
     return None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6)
 
 

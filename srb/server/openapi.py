@@ -60,6 +60,20 @@ COMPLETION = _object(
     choices=_list(CHOICE),
     usage=_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
 )
+CHAT_CHOICE = _object(
+    index=INTEGER,
+    message={"type": "object"},
+    logprobs={"type": ["object", "null"]},
+    finish_reason={"enum": ["stop", "length", "abort", "error"]},
+)
+CHAT_COMPLETION = _object(
+    id=STRING,
+    object={"const": "chat.completion"},
+    created=INTEGER,
+    model=STRING,
+    choices=_list(CHAT_CHOICE),
+    usage=_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
+)
 MODEL = _object(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING)
 REQUEST = _object(
     id=STRING,
@@ -90,7 +104,7 @@ ERRORS = {
 }
 
 PARAMETERS = {
-    "id": "the request's id, from the header X-Request-Id or the start event",
+    "id": "the request's id, from the header X-Request-Id or the start event; or the model's",
     "index": "the number of the alternative",
 }
 
@@ -127,6 +141,14 @@ OPERATIONS = (
         reply={EVENTS: EVENT_STREAM, JSON: COMPLETION},
         errors=(400, 413, 429, 503),
     ),
+    Operation(
+        method="POST",
+        path="/v1/chat/completions",
+        summary="Go on with a conversation, in n alternatives: OpenAI's object or chunks, or native events",
+        body=CompletionFields,
+        reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
+        errors=(400, 413, 429, 503),
+    ),
     Operation(method="DELETE", path="/v1/completions/{id}", summary="End a request", errors=(404,)),
     Operation(
         method="DELETE",
@@ -147,6 +169,20 @@ OPERATIONS = (
         summary="The one model there is",
         reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
         errors=(503,),
+    ),
+    Operation(
+        method="GET",
+        path="/models",
+        summary="The same",
+        reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
+        errors=(503,),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/models/{id}",
+        summary="The model of this name",
+        reply={JSON: MODEL},
+        errors=(404, 503),
     ),
     Operation(
         method="GET",
@@ -217,7 +253,7 @@ def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:
     schema = model.model_json_schema(ref_template=REF + "{model}", schema_generator=_Described)
     schemas: dict[str, Schema] = schema.pop("$defs", {}) | {model.__name__: schema}
     for each in schemas.values():
-        for name in {"n", "best_of"} & each["properties"].keys():
+        for name in {"n", "best_of"} & each.get("properties", {}).keys():
             each["properties"][name] |= {"minimum": 1, "maximum": limits.max_n}
     return schemas
 
@@ -230,7 +266,7 @@ class _Described(GenerateJsonSchema):
         model = schema["cls"]
         result["description"] = (model.__doc__ or "").partition("\n")[0]
         texts = descriptions(model)
-        for name, known in result["properties"].items():
+        for name, known in result.get("properties", {}).items():
             aliases = [alias for alias, of in ALIASES.items() if of == name]
             also = f" Also: {', '.join(aliases)}." if aliases else ""
             known["description"] = texts.get(name, "") + also

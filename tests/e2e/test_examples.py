@@ -33,6 +33,12 @@ def test_stream(server: Server) -> None:
     assert all(len(line) > 10 for line in lines)
 
 
+def test_chat(server: Server) -> None:
+    lines = run(sys.executable, str(EXAMPLES / "chat.py"), "Who are you?", "3", server=server).splitlines()
+    assert [line[:3] for line in lines] == ["0: ", "1: ", "2: "]
+    assert all(len(line) > 10 for line in lines)
+
+
 def test_library() -> None:
     lines = run(sys.executable, str(EXAMPLES / "library.py")).splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == [f"temperature {t}" for t in (0.2, 0.8, 1.4)]
@@ -40,4 +46,5 @@ def test_library() -> None:
 
 
 def test_every_example_is_tried() -> None:
-    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {"curl.sh", "library.py", "stream.py"}
+    tried = {"chat.py", "curl.sh", "library.py", "stream.py"}
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tried

@@ -8,6 +8,8 @@ from aiohttp import ClientTimeout
 from fake_backend import END, FakeBackend, says, score
 from server.conftest import Connect
 
+from srb import __version__
+
 
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
     client = await connect(backend)
@@ -34,6 +36,7 @@ async def test_one_object(connect: Connect) -> None:
     assert reply == {
         "object": "text_completion",
         "model": "fake",
+        "system_fingerprint": f"srb-{__version__}",
         "choices": [
             {"text": "ab", "index": 0, "logprobs": None, "finish_reason": "stop"},
             {"text": "c", "index": 1, "logprobs": None, "finish_reason": "stop"},
@@ -84,8 +87,22 @@ async def test_logprobs_and_echo(connect: Connect, stream: bool) -> None:
 
 
 async def test_the_drawn_token_is_always_among_the_likeliest(connect: Connect) -> None:
-    choice = (await completion(connect, FakeBackend(script=says(b"a")), logprobs=0))["choices"][0]
+    choice = (await completion(connect, FakeBackend(script=says(b"a")), logprobs=0, max_tokens=1))["choices"][0]
     assert choice["logprobs"]["top_logprobs"] == [{"a": score((112,), 97)}]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("text", "last"), [(b"", "<END>"), (b"\xc3", "bytes:\\xc3")])
+async def test_a_scored_text_has_all_its_tokens(connect: Connect, stream: bool, text: bytes, last: str) -> None:
+    """lm-eval takes the last one off, whatever it is: the end token, or half a character."""
+    backend = FakeBackend(script=says(text))
+    body: dict[str, Any] = {"echo": True, "logprobs": 1, "max_tokens": 1}
+    if stream:
+        all_logprobs = [chunk["choices"][0]["logprobs"] for chunk in await chunks(connect, backend, **body)]
+    else:
+        all_logprobs = [(await completion(connect, backend, **body))["choices"][0]["logprobs"]]
+    assert [token for logprobs in all_logprobs for token in logprobs["tokens"]] == ["p", last]
+    assert [offset for logprobs in all_logprobs for offset in logprobs["text_offset"]] == [0, 1]
 
 
 async def test_best_of_returns_the_likeliest(connect: Connect) -> None:

@@ -50,7 +50,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
 
 def test_every_field_has_a_meaning_and_no_model_is_described_twice() -> None:
     schemas = description()["components"]["schemas"]
-    assert set(schemas) == {"Error", "BranchFields", "CompletionFields"}
+    assert set(schemas) == {"Error", "BranchFields", "CompletionFields", "Message"}
     for name in ("BranchFields", "CompletionFields"):
         for field, schema in schemas[name]["properties"].items():
             assert schema["description"].partition("Also:")[0], f"{name}.{field}"
@@ -65,7 +65,7 @@ def test_ranges_and_defaults_are_those_of_the_server() -> None:
     n = schemas["CompletionFields"]["properties"]["n"]
     assert (n["minimum"], n["maximum"]) == (1, 8)
     assert "default" not in schemas["BranchFields"]["properties"]["top_p"]
-    assert schemas["CompletionFields"]["required"] == ["prompt"]
+    assert schemas["CompletionFields"]["anyOf"] == [{"required": ["prompt"]}, {"required": ["messages"]}]
 
 
 def test_a_key_is_asked_for_where_the_server_asks_for_one() -> None:

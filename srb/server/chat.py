@@ -1,0 +1,32 @@
+"""OpenAI's wire format for chat completions: what it has other than completions."""
+
+from typing import Any, ClassVar
+
+from srb.engine.events import Token
+from srb.server.openai import Completion, logprob_of, text_of
+
+
+class ChatCompletion(Completion):
+    """A chat completion on its way out."""
+
+    kind: ClassVar[str] = "chat.completion"
+    chunk_kind: ClassVar[str] = "chat.completion.chunk"
+    shows_end: ClassVar[bool] = False
+    first: ClassVar[dict[str, Any]] = {"delta": {"role": "assistant", "content": ""}}
+
+    def whole(self, text: str) -> dict[str, Any]:
+        """An alternative as a message."""
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def part(self, text: str) -> dict[str, Any]:
+        """More of the message; nothing at its end."""
+        return {"delta": {"content": text} if text else {}}
+
+    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+        """The probabilities of the message's tokens."""
+        content = [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
+        return {"content": content, "refusal": None}
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"token": text_of(token), "logprob": logprob_of(token), "bytes": list(token.piece)}

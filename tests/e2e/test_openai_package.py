@@ -1,0 +1,229 @@
+"""The official `openai` package against a server on the default model."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from e2e.conftest import Server
+from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimitError
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+
+pytestmark = pytest.mark.e2e
+
+MODEL = "SmolLM2-135M-Instruct.Q4_1"
+PROMPT = "Once upon a time,"
+MESSAGES: list[ChatCompletionMessageParam] = [
+    {"role": "developer", "content": "Answer in one sentence."},
+    {"role": "user", "content": [{"type": "text", "text": "What is the capital of France?"}]},
+]
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def idle(server: Server) -> None:
+    """Waits until nothing runs."""
+    deadline = time.monotonic() + 10
+    while (health := server.health())["running"] or health["sequences"]:
+        assert time.monotonic() < deadline, health
+        time.sleep(0.02)
+
+
+def said(chunks: list[ChatCompletionChunk], index: int) -> str:
+    """The content of one choice of a stream."""
+    choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+    return "".join(choice.delta.content or "" for choice in choices)
+
+
+def test_models(client: OpenAI) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.owned_by, model.object) == (MODEL, "llamacpp", "model")
+    assert client.models.retrieve(MODEL) == model
+
+
+def test_a_completion_and_its_stream_are_the_same(client: OpenAI) -> None:
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 4, "max_tokens": 12, "seed": 7, "stop": ["\n"]}
+    whole = client.completions.create(**options)
+    assert (whole.object, whole.model) == ("text_completion", MODEL)
+    assert whole.id.startswith("cmpl-")
+    assert whole.system_fingerprint
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
+    assert {choice.finish_reason for choice in whole.choices} <= {"stop", "length"}
+    assert len({choice.text for choice in whole.choices}) > 1
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    assert whole.usage.prompt_tokens_details is not None
+
+    texts = [""] * 4
+    ends = []
+    usage = []
+    for chunk in client.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+        assert chunk.object == "text_completion"
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            if choice.finish_reason is not None:
+                ends.append(choice.index)
+        usage += [chunk.usage] if chunk.usage else []
+    assert texts == [choice.text for choice in whole.choices]
+    assert sorted(ends) == [0, 1, 2, 3]
+    assert [each.completion_tokens for each in usage] == [whole.usage.completion_tokens]
+
+
+@pytest.mark.parametrize("logprobs", [0, 5])
+def test_logprobs_and_echo(client: OpenAI, logprobs: int) -> None:
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 2, "max_tokens": 3, "echo": True}
+    for choice in client.completions.create(**options, logprobs=logprobs).choices:
+        found = choice.logprobs
+        assert found is not None
+        assert choice.text.startswith(PROMPT)
+        assert found.tokens is not None
+        assert "".join(found.tokens) == choice.text
+        assert found.token_logprobs is not None
+        assert found.token_logprobs[0] is None
+        assert found.top_logprobs is not None
+        assert all(len(top) in (max(1, logprobs), logprobs + 1) for top in found.top_logprobs[1:])
+        assert found.text_offset is not None
+        assert found.text_offset[:2] == [0, len(found.tokens[0])]
+
+
+def test_a_bias_of_minus_100_bans_a_token(client: OpenAI) -> None:
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
+    greedy = client.completions.create(**options, logprobs=0, extra_body={"stream": False}).choices[0]
+    token = client.post("/completions", body=options | {"stream": "events", "n": 1, "return_tokens": True}, cast_to=str)
+    banned = json.loads(token.split("data: ")[2])["tokens"][0]
+    other = client.completions.create(**options, logit_bias={str(banned): -100}).choices[0]
+    assert other.text != greedy.text
+
+
+def test_chat(client: OpenAI) -> None:
+    options: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "n": 4, "max_completion_tokens": 24, "seed": 1}
+    whole = client.chat.completions.create(**options)
+    assert whole.object == "chat.completion"
+    assert whole.id.startswith("chatcmpl-")
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
+    assert {choice.message.role for choice in whole.choices} == {"assistant"}
+    assert any("Paris" in (choice.message.content or "") for choice in whole.choices)
+    assert not any("<|im_end|>" in (choice.message.content or "") for choice in whole.choices)
+
+    stream = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    assert [said(chunks, index) for index in range(4)] == [choice.message.content for choice in whole.choices]
+    firsts = [chunk.choices[0].delta.role for chunk in chunks[:4]]
+    assert firsts == ["assistant"] * 4
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("top_logprobs", [0, 5])
+def test_chat_logprobs(client: OpenAI, top_logprobs: int) -> None:
+    reply = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=2, max_tokens=5, logprobs=True, top_logprobs=top_logprobs
+    )
+    for choice in reply.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert "".join(token.token for token in choice.logprobs.content) == choice.message.content
+        assert [len(token.top_logprobs) for token in choice.logprobs.content] == [top_logprobs] * 5
+        assert bytes(choice.logprobs.content[0].bytes or ()).decode() == choice.logprobs.content[0].token
+
+
+def test_response_format(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
+        "required": ["city", "large"],
+        "additionalProperties": False,
+    }
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        n=4,
+        max_tokens=60,
+        response_format={"type": "json_schema", "json_schema": {"name": "city", "strict": True, "schema": schema}},
+    )
+    for choice in reply.choices:
+        city = json.loads(choice.message.content or "")
+        assert set(city) == {"city", "large"}
+        assert isinstance(city["large"], bool)
+    reply = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=200, response_format={"type": "json_object"}, seed=1
+    )
+    assert (reply.choices[0].message.content or "").startswith("{")
+
+
+def test_typed_errors(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match="n must be from 1 to 32, got 99") as bad:
+        client.completions.create(model=MODEL, prompt=PROMPT, n=99)
+    assert (bad.value.param, bad.value.type, bad.value.code) == ("n", "invalid_request_error", "invalid_value")
+    with pytest.raises(BadRequestError, match="tools are not supported"):
+        client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}]
+        )
+    with pytest.raises(BadRequestError, match="best_of"):
+        client.completions.create(model=MODEL, prompt=PROMPT, n=1, best_of=2, stream=True)
+    with pytest.raises(NotFoundError, match="there is no model gpt-4o"):
+        client.models.retrieve("gpt-4o")
+
+
+def test_a_full_queue_is_a_rate_limit(start_server: Callable[..., Server]) -> None:
+    server = start_server("--max-queue", "1", "--parallel", "2", "--max-n", "2", "--n", "2")
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 2, "max_tokens": 2000, "stream": True}
+    with (
+        OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        client.completions.create(**options, extra_body={"ignore_eos": True}) as running,
+    ):
+        next(iter(running))
+        with client.completions.create(**options), pytest.raises(RateLimitError, match="--max-queue"):
+            client.completions.create(**options)
+
+
+def test_closing_a_stream_early_frees_the_engine(client: OpenAI, server: Server) -> None:
+    options: dict[str, Any] = {"model": MODEL, "n": 4, "max_tokens": 1000, "extra_body": {"ignore_eos": True}}
+    for _ in range(3):
+        with client.completions.create(prompt=PROMPT, stream=True, **options) as stream:
+            next(iter(stream))
+        with client.chat.completions.create(messages=MESSAGES, stream=True, **options) as stream:
+            next(iter(stream))
+    idle(server)
+
+
+async def test_the_asynchronous_client(async_client: AsyncOpenAI, server: Server) -> None:
+    options: dict[str, Any] = {"model": MODEL, "n": 4, "max_tokens": 8}
+    whole = await async_client.completions.create(prompt=PROMPT, **options)
+    assert len(whole.choices) == 4
+    message = await async_client.chat.completions.create(messages=MESSAGES, **options)
+    assert all(choice.message.content for choice in message.choices)
+    stream = await async_client.chat.completions.create(messages=MESSAGES, stream=True, **options)
+    chunks = [chunk async for chunk in stream]
+    assert all(said(chunks, index) for index in range(4))
+
+    with pytest.raises(BadRequestError):
+        await async_client.completions.create(model=MODEL, prompt=PROMPT, temperature=1000)
+
+    async def begin() -> str:
+        async with await async_client.completions.create(prompt=PROMPT, stream=True, **options) as stream:
+            return str((await anext(aiter(stream))).choices[0].text)
+
+    assert all(await asyncio.gather(*(begin() for _ in range(8))))
+    await asyncio.to_thread(idle, server)
+
+
+def test_native_events_of_a_conversation(server: Server) -> None:
+    status, text = server.request("/v1/chat/completions", {"messages": MESSAGES, "stream": "events", "max_tokens": 4})
+    assert status == 200
+    events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line]
+    assert [event["event"] for event in (events[0], events[-1])] == ["start", "done"]
+    assert events[0]["count"] == 8

@@ -1,0 +1,67 @@
+"""Templates: what they get, what they may not, and how they fail."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import CONTROL, EOS, write_tiny_model
+
+from srb.errors import InvalidRequestError
+from srb.llama import LlamaBackend
+from srb.llama.chat_template import ChatTemplate
+from srb.settings import Settings
+
+SOURCE = """{{ bos_token }}{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}
+{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}{% if mood %} ({{ mood }}){% endif %}"""
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def test_a_conversation_becomes_a_prompt() -> None:
+    assert ChatTemplate(SOURCE, bos="<s>", eos="</s>").render(HELLO, {}) == "<s>[user] Hello</s>\n[assistant]"
+    assert ChatTemplate(SOURCE).render(HELLO, {"mood": "glad"}) == "[user] Hello\n[assistant] (glad)"
+
+
+def test_the_bos_that_tokenizing_adds_is_left_out() -> None:
+    template = ChatTemplate(SOURCE, bos="<s>", adds_bos=True)
+    assert template.render(HELLO, {}) == "[user] Hello\n[assistant]"
+    assert template.render([{"role": "user", "content": "<s>"}], {}) == "[user] <s>\n[assistant]"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].content + 1 }}", "can only concatenate str"),
+        ("{{ messages[7].content.x }}", "has no element 7"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{% for i in range(1000000) %}{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+    ],
+)
+def test_a_template_that_fails_says_why(source: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        ChatTemplate(source).render(HELLO, {})
+    assert (caught.value.param, caught.value.code) == ("messages", "chat_template_failed")
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token", "self"])
+def test_what_the_server_sets_can_not_be_set(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"can't set {name}"):
+        ChatTemplate(SOURCE).render(HELLO, {name: 1, "mood": 1})
+
+
+@pytest.mark.llama
+def test_the_template_of_a_model_file(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_layer": 1, "chat_template": SOURCE}
+    for add_bos in (False, True):
+        path = write_tiny_model(tmp_path / f"{add_bos}.gguf", add_bos=add_bos, **options)
+        with LlamaBackend(Settings(model=path, ctx_size=256, n=1)) as backend:
+            assert backend.chat_template is not None
+            assert backend.chat_template.source == SOURCE
+            tokens = backend.tokenizer.tokenize(backend.chat_template.render(HELLO, {}))
+        assert tokens == (CONTROL, *b"[user] Hello", EOS, *b"\n[assistant]")
+    path = write_tiny_model(tmp_path / "none.gguf", n_layer=1)
+    with LlamaBackend(Settings(model=path, ctx_size=256, n=1)) as backend:
+        assert backend.chat_template is None

@@ -1,0 +1,154 @@
+"""Requests as real clients send them, each answered with what that client reads.
+
+The bodies are in clients/, written down from the clients' sources.
+"""
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fake_backend import FakeBackend
+from server.conftest import Client, Connect
+
+from srb.llama.chat_template import ChatTemplate
+
+CLIENTS = Path(__file__).parent / "clients"
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+
+def server() -> FakeBackend:
+    return FakeBackend(n_cells=4096, chat_template=ChatTemplate(TEMPLATE), script=lambda _params, tokens: 97)
+
+
+async def send(client: Client, name: str, status: int = 200) -> Any:
+    """The reply to a recorded request: its object, or its chunks."""
+    request = json.loads((CLIENTS / f"{name}.json").read_text())
+    response = await client.post(request["path"], json=request["body"])
+    text = await response.text()
+    assert response.status == status, text
+    if not request["body"].get("stream"):
+        return json.loads(text)
+    events = text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
+
+def joined(chunks: list[Any], index: int = 0) -> str:
+    """The text of one choice of a stream."""
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    return "".join(choice["text"] if "text" in choice else choice["delta"].get("content", "") for choice in choices)
+
+
+async def test_openai(connect: Connect) -> None:
+    chunks = await send(await connect(server()), "openai_chat_n_stream")
+    assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
+    assert chunks[-1]["usage"]["completion_tokens"] == 4 * 128
+    assert [joined(chunks, index) for index in range(4)] == ["a" * 128] * 4
+
+
+async def test_loomsidian(connect: Connect) -> None:
+    client = await connect(server())
+    assert [choice["text"] for choice in (await send(client, "loomsidian"))["choices"]] == ["a" * 6] * 5
+    assert (await send(client, "loomsidian_bad", 400))["error"]["message"]
+
+
+async def test_socketteer_loom(connect: Connect) -> None:
+    client = await connect(server())
+    reply = await send(client, "socketteer_loom")
+    assert reply["usage"]["prompt_tokens"] == 16
+    for choice in reply["choices"]:
+        assert choice["text"] == "Once upon a timeaaaaaa"
+        logprobs = choice["logprobs"]
+        assert logprobs["tokens"] == list(choice["text"])
+        assert logprobs["token_logprobs"][0] is None
+        assert all(value < 0 for value in logprobs["token_logprobs"][1:])
+        assert [list(top) for top in logprobs["top_logprobs"][1:]] == [[char] for char in choice["text"][1:]]
+
+
+async def test_tapestry_loom(connect: Connect) -> None:
+    client = await connect(server())
+    reply = await send(client, "tapestry_loom")
+    assert reply["object"] == "text_completion"
+    logprobs = reply["choices"][0]["logprobs"]
+    assert logprobs["text_offset"] == list(range(10))
+    assert all(len(top) in (20, 21) for top in logprobs["top_logprobs"])
+    content = (await send(client, "tapestry_loom_chat"))["choices"][0]["logprobs"]["content"]
+    assert [len(token["top_logprobs"]) for token in content] == [20] * 10
+
+
+async def test_miniloom(connect: Connect) -> None:
+    reply = await send(await connect(server()), "miniloom")
+    assert reply["model"] == "fake"
+    assert [(choice["text"], choice["finish_reason"]) for choice in reply["choices"]] == [("a" * 8, "length")] * 3
+
+
+async def test_minihf_weave(connect: Connect) -> None:
+    reply = await send(await connect(server()), "minihf_weave")
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+    for choice in reply["choices"]:
+        top = choice["logprobs"]["top_logprobs"][0]
+        assert len(top) in (25, 26)
+        assert all(math.exp(value) <= 1 for value in top.values())
+
+
+async def test_wool_webloom_and_basemode_ask_in_parallel(connect: Connect) -> None:
+    client = await connect(server())
+    assert (await (await client.get("/v1/models")).json())["data"][0]["id"] == "fake"
+    replies = await asyncio.gather(*(send(client, "wool") for _ in range(20)))
+    assert [joined(chunks) for chunks in replies] == ["a" * 8] * 20
+
+
+async def test_big_agi_beam(connect: Connect) -> None:
+    client = await connect(server())
+    replies = await asyncio.gather(*(send(client, "big_agi_beam") for _ in range(4)))
+    assert [joined(chunks) for chunks in replies] == ["a" * 8] * 4
+
+
+async def test_logitloom(connect: Connect) -> None:
+    client = await connect(server())
+    assert (await (await client.get("/models")).json())["data"][0]["owned_by"] == "llamacpp"
+    chunks = await send(client, "logitloom")
+    logprobs = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert sum(len(part["top_logprobs"]) for part in logprobs) == 3
+    assert joined(chunks) == "aaa"
+
+
+async def test_sillytavern_with_chat_completions(connect: Connect) -> None:
+    reply = await send(await connect(server()), "sillytavern_chat")
+    assert [choice["message"]["content"] for choice in reply["choices"]] == ["a" * 8] * 2
+
+
+async def test_mikupad(connect: Connect) -> None:
+    client = await connect(server())
+    assert (await (await client.get("/v1/models")).json())["object"] == "list"
+    chunks = await send(client, "mikupad_openai")
+    assert joined(chunks) == "a" * 8
+    assert chunks[0]["choices"][0]["logprobs"]["top_logprobs"][0]
+
+
+async def test_kobold_lite(connect: Connect) -> None:
+    assert (await send(await connect(server()), "kobold_lite"))["choices"][0]["text"] == "a" * 8
+
+
+async def test_promptfoo(connect: Connect) -> None:
+    assert (await send(await connect(server()), "promptfoo"))["choices"][0]["text"] == "a" * 8
+
+
+async def test_lm_eval(connect: Connect) -> None:
+    reply = await send(await connect(server()), "lm_eval")
+    for choice, text in zip(reply["choices"], ("Once u", "Once v"), strict=True):
+        logprobs = choice["logprobs"]
+        assert logprobs["tokens"] == [*text, "a"]
+        for token, value, top in list(zip(*(logprobs[key] for key in TOKENS), strict=True))[1:]:
+            assert top[token] == value  # it asks whether the text is what the model would have said
+            assert max(top.values()) >= value
+
+
+TOKENS = ("tokens", "token_logprobs", "top_logprobs")
+
+
+def test_every_recorded_request_is_sent() -> None:
+    used = Path(__file__).read_text()
+    assert all(f'"{path.stem}"' in used for path in CLIENTS.glob("*.json"))
