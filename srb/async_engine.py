@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
-from srb.engine.backend import Backend
+from srb.engine.backend import Backend, Tokenizer
 from srb.engine.engine import DEFAULT_MAX_TOKENS, Engine, EngineStats
 from srb.engine.events import AbortReason, DoneEvent, Event, StartEvent, StopEvent
 from srb.engine.request import CompletionRequest
@@ -175,6 +175,21 @@ class AsyncEngine:
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
         return self._ready_engine().tokenize(text, is_prompt=is_prompt)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary; it may be used from any thread. Raises `UnavailableError` where there is none yet."""
+        return self._ready_engine().tokenizer
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template in the model file; None if it has none. Raises `UnavailableError` before it is loaded."""
+        return self._ready_engine().chat_template
+
+    @property
+    def streams(self) -> tuple[RequestStream, ...]:
+        """The requests that are waiting or running, in the order of their arrival."""
+        return tuple(self._streams.values())
 
     async def submit(self, request: CompletionRequest) -> RequestStream:
         """Queues a request and returns its events.

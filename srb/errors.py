@@ -7,6 +7,7 @@
     │   └── PayloadTooLargeError    413
     ├── NotFoundError          404  no such path, or no such running request or alternative
     ├── MethodNotAllowedError  405
+    ├── NotSupportedError      501  this model or this server's options don't have it
     ├── UnavailableError       503  the model is loading or the server is shutting down; come back later
     │   └── EngineDeadError    503  the engine has failed for good
     └── BackendError           500  llama.cpp reported a fault
@@ -77,6 +78,14 @@ class MethodNotAllowedError(SrbError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+
+
+class NotSupportedError(SrbError):
+    """The model, or the server with its options, can't do this."""
+
+    status = 501
+    type = "not_supported_error"
+    code = "not_supported"
 
 
 class UnavailableError(SrbError):

@@ -68,6 +68,7 @@ class Settings:
     flash_attn: str = _option("auto", "flash attention", short="-fa", choices=("on", "off", "auto"))
     cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
     cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
+    slots: bool = _option(True, "GET /slots, which shows the settings of running requests")
     log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
     exit_on_fatal: bool = _option(False, "end the process when the engine fails, for a supervisor to restart it")
 

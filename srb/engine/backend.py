@@ -3,7 +3,8 @@
 A backend belongs to one thread. Only its `tokenizer` and `compile` may be used from any.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from srb.engine.request import SamplingParams
@@ -36,6 +37,24 @@ class Batch:
         return len(self.tokens) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The ids of the tokens that have a meaning of their own; None where the model has no such token.
+
+    bos, eos: the beginning and the end of a text.
+    fim_pre, fim_suf, fim_mid: stand before the prefix, the suffix and the middle in fill-in-the-middle.
+    fim_rep, fim_sep: stand before the name of a repository and of a file.
+    """
+
+    bos: int | None = None
+    eos: int | None = None
+    fim_pre: int | None = None
+    fim_suf: int | None = None
+    fim_mid: int | None = None
+    fim_rep: int | None = None
+    fim_sep: int | None = None
+
+
 class Tokenizer(Protocol):
     """Text to tokens and back. May be used from any thread."""
 
@@ -47,8 +66,17 @@ class Tokenizer(Protocol):
     def longest_piece(self) -> int:
         """The length in bytes of the longest text that one token stands for."""
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
-        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it."""
+    @property
+    def special(self) -> SpecialTokens: ...
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        """The tokens of a text. A prompt gets BOS where the model wants it.
+
+        parse_special: the names of special tokens in the text stand for these tokens.
+        """
+
+    def detokenize(self, tokens: Iterable[int]) -> bytes:
+        """The bytes that tokens stand for, with the names of the special ones; not always valid UTF-8."""
 
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text: nothing for control tokens, not always valid UTF-8."""
@@ -92,6 +120,10 @@ class Backend(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja chat template in the model file; None if it has none."""
 
     @property
     def n_cells(self) -> int:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from srb.engine.backend import Backend, Logprobs
+from srb.engine.backend import Backend, Logprobs, Tokenizer
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -96,6 +96,16 @@ class Engine:
         self._last_error: str | None = None
 
     # From any thread
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary."""
+        return self._tokenizer
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template in the model file; None if it has none."""
+        return self._backend.chat_template
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
@@ -413,7 +423,8 @@ class Engine:
         self._say(seq, [], seq.text.flush(), is_last=True)
         seq.finish_reason = finish_reason
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
-        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean))
+        timings = self._timings(active, [seq.prompt], seq.length)
+        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings))
         self._release(seq.prompt)
         if not active.living:
             active.compiled.close()
@@ -434,19 +445,23 @@ class Engine:
                 self._cache.release(len(prompt.tokens))
 
     def _done(self, active: ActiveRequest) -> DoneEvent:
-        now = self._clock()
-        admitted = now if active.admitted is None else active.admitted
-        evaluated = now if active.evaluated is None else active.evaluated
         generated = sum(seq.length for seq in active.sequences)
         return DoneEvent(
             request_id=active.id,
             count=active.request.count,
             usage=Usage(active.request.prompt_tokens, generated, sum(prompt.cached for prompt in active.prompts)),
-            timings=Timings(
-                queued_ms=(admitted - active.arrived) * 1000,
-                prompt_n=sum(prompt.evaluated - prompt.cached for prompt in active.prompts),
-                prompt_ms=(evaluated - admitted) * 1000,
-                predicted_n=generated,
-                predicted_ms=(now - evaluated) * 1000,
-            ),
+            timings=self._timings(active, active.prompts, generated),
+        )
+
+    def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:
+        """Where the time of these prompts of a request went until now."""
+        now = self._clock()
+        admitted = now if active.admitted is None else active.admitted
+        evaluated = now if active.evaluated is None else active.evaluated
+        return Timings(
+            queued_ms=(admitted - active.arrived) * 1000,
+            prompt_n=sum(prompt.evaluated - prompt.cached for prompt in prompts),
+            prompt_ms=(evaluated - admitted) * 1000,
+            predicted_n=generated,
+            predicted_ms=(now - evaluated) * 1000,
         )

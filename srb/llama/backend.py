@@ -47,6 +47,8 @@ class LlamaBackend:
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
+            template = llama_cpp.llama_model_chat_template(model, None)
+            self.chat_template: str | None = template.decode(errors="replace") if template else None
             # The state of a recurrent layer is of the end of its sequence; there is none of the middle.
             self.shares_prefixes = not (
                 llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
