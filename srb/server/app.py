@@ -4,26 +4,21 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from srb.async_engine import AsyncEngine, RequestStream
-from srb.engine.events import Event
-from srb.errors import MethodNotAllowedError, NotFoundError, PayloadTooLargeError, SrbError, UnavailableError
-from srb.server import native, openai, sse
+from srb.async_engine import AsyncEngine
+from srb.errors import MethodNotAllowedError, NotFoundError, SrbError, UnavailableError
+from srb.server import llama_routes, native, openai, sse
 from srb.server.body import Limits, parse
+from srb.server.http import ENGINE, LIMITS, MAX_BODY_BYTES, Batches, ignored_header, read_body
 
 logger = logging.getLogger("srb")
 
-MAX_BODY_BYTES = 4 << 20
-MAX_HEADER_CHARS = 1_000
-
-ENGINE = web.AppKey("engine", AsyncEngine)
-LIMITS = web.AppKey("limits", Limits)
 CREATED = web.AppKey("created", int)
 
 
@@ -38,7 +33,10 @@ def create_app(engine: AsyncEngine, limits: Limits) -> web.Application:
     app.router.add_delete("/v1/completions/{id}", cancel)
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
     app.router.add_get("/v1/models", models)
+    app.router.add_get("/models", models)
     app.router.add_get("/health", health)
+    app.router.add_get("/v1/health", health)
+    llama_routes.add_routes(app)
     return app
 
 
@@ -46,7 +44,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/completions: queues a request and answers with its events, in the format that it asks for."""
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     engine.check_ready()
-    body = await _read_body(request)
+    body = await read_body(request)
     # In a thread, because megabytes take seconds to parse and tokenize.
     parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize)
     completion, created = parsed.completion, int(time.time())
@@ -54,10 +52,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     if parsed.format == "events":
         to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
         async with await engine.submit(completion) as stream:
-            return await sse.respond(request, _Batches(stream, partial(map, to_json)), headers=headers)
-    if parsed.ignored:
-        names = ", ".join(parsed.ignored)[:MAX_HEADER_CHARS]
-        headers["x-srb-ignored"] = names.encode("unicode_escape").decode()
+            return await sse.respond(request, Batches(stream, partial(map, to_json)), headers=headers)
+    headers |= ignored_header(parsed.ignored)
     reply = openai.Completion(
         completion.id,
         model=limits.model,
@@ -69,33 +65,9 @@ async def completions(request: web.Request) -> web.StreamResponse:
     )
     async with await engine.submit(completion) as stream:
         if parsed.format == "chunks":
-            return await sse.respond(request, _Batches(stream, reply.chunks), headers=headers)
+            return await sse.respond(request, Batches(stream, reply.chunks), headers=headers)
         events = [event async for batch in stream for event in batch]
     return web.json_response(reply.object(events), headers=headers)
-
-
-class _Batches:
-    """A request's events as JSON, a batch per step. Waiting for the next may be cancelled, as for a ping."""
-
-    def __init__(self, stream: RequestStream, to_json: Callable[[list[Event]], Iterable[dict[str, Any] | str]]) -> None:
-        self._stream = stream
-        self._to_json = to_json
-
-    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any] | str]]:
-        return self
-
-    async def __anext__(self) -> Iterable[dict[str, Any] | str]:
-        return self._to_json(await anext(self._stream))
-
-
-async def _read_body(request: web.Request) -> bytes:
-    too_large = PayloadTooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise too_large
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
-from typing import Any, Literal, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError
@@ -13,11 +15,16 @@ from srb.server.fields import BranchFields, CompletionFields, Tokenize, is_token
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the server's settings say about requests."""
+    """What the server's settings say about requests.
+
+    model, model_path: its name and its file. slots: whether `GET /slots` answers.
+    """
 
     model: str
     n: int
     max_n: int
+    model_path: str = ""
+    slots: bool = True
 
 
 Format = Literal["events", "chunks", "object"]
@@ -43,23 +50,33 @@ class Parsed:
 
 def parse(body: bytes, limits: Limits, tokenize: Tokenize) -> Parsed:
     """What a body asks for. Raises `InvalidRequestError`."""
+    with depth_refused():
+        return _parse(read_fields(body, CompletionFields), limits, tokenize)
+
+
+@contextmanager
+def depth_refused() -> Iterator[None]:
+    """Where a body is read: turns too deep a nesting into `InvalidRequestError`."""
     try:
-        return _parse(_validate(_read_json(body)), limits, tokenize)
+        yield
     except RecursionError:  # reading it, and quoting it in an error, go down as deep as it does
         raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
 
 
+Fields = TypeVar("Fields", bound=BaseModel)
+
+
+def read_fields(body: bytes, kind: type[Fields]) -> Fields:
+    """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types."""
+    return _validate(_read_json(body), kind)
+
+
 def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Parsed:
     form = _format(fields)
-    n = _n(fields, limits.n if form == "events" else 1, limits)
-    branches = _branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
-    prompts = _prompts(fields.prompt, limits, len(branches), tokenize)
-    ignored = fields.ignored(fields.mirostat)
-    if fields.model not in (None, limits.model):
-        ignored.append("model")
-    for k, branch in enumerate(fields.branches or ()):
-        mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
-        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
+    n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
+    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
+    prompts = make_prompts(fields.prompt, limits, len(branches), tokenize)
+    ignored = ignored_fields(fields, limits)
     logprobs = fields.n_probs or None if fields.logprobs is None else fields.logprobs  # n_probs 0 is llama-server's off
     if fields.post_sampling_probs and logprobs is None:
         ignored.append("post_sampling_probs")
@@ -82,6 +99,17 @@ def _parse(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Pars
     return Parsed(completion, ignored, form, n, logprobs is not None, usage)
 
 
+def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
+    """The names of the fields that were sent and have no effect in any format."""
+    ignored = fields.ignored(fields.mirostat)
+    if fields.model not in (None, limits.model):
+        ignored.append("model")
+    for k, branch in enumerate(fields.branches or ()):
+        mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
+        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
+    return ignored
+
+
 def _format(fields: CompletionFields) -> Format:
     if isinstance(fields.stream, str) and fields.stream != "events":
         raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
@@ -102,11 +130,11 @@ def _read_json(body: bytes) -> Any:
         raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
 
 
-def _validate(data: Any) -> CompletionFields:
+def _validate(data: Any, kind: type[Fields]) -> Fields:
     if not isinstance(data, dict):
         raise InvalidRequestError(f"the body must be a JSON object, got {show(data)}")
     try:
-        return CompletionFields.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         param = ""
@@ -121,7 +149,7 @@ def _validate(data: Any) -> CompletionFields:
         raise InvalidRequestError(f"{param}: {message}, got {show(first['input'])}", param=param) from None
 
 
-def _n(fields: CompletionFields, default: int, limits: Limits) -> int:
+def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
     """The number of alternatives of each prompt."""
     if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
         raise InvalidRequestError(
@@ -159,7 +187,7 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
     return best_of
 
 
-def _branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
     """The parameters of each of n alternatives."""
     common = SamplingParams(**fields.given(tokenize)).alternatives(n)
     if fields.branches is None:
@@ -177,11 +205,11 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
         raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
 
 
-def _prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
-    """The token ids of each prompt."""
+def make_prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
+    """The token ids of each prompt. A list with a token id in it is one prompt, any other a list of prompts."""
     if prompt is None:
         raise InvalidRequestError("prompt is missing", param="prompt")
-    if not isinstance(prompt, list) or (prompt and is_token(prompt[0])):
+    if not isinstance(prompt, list) or any(map(is_token, prompt)):
         prompt = [prompt]
     if len(prompt) * n > limits.max_n:
         raise InvalidRequestError(
@@ -193,12 +221,22 @@ def _prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[t
 
 
 def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
+    if isinstance(prompt, dict) and set(prompt) == {"prompt_string"}:  # llama-server's, with room for images
+        prompt = prompt["prompt_string"]
     if isinstance(prompt, str):
         return tokenize(prompt)
-    if isinstance(prompt, list) and all(map(is_token, prompt)):
-        return tuple(prompt)
+    if isinstance(prompt, list) and all(isinstance(part, str) or is_token(part) for part in prompt):
+        return tuple(join_tokens(prompt, tokenize, is_prompt=True))
     raise InvalidRequestError(
-        "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids; "
-        f"got {show(prompt)}",
+        f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {show(prompt)}",
         param="prompt",
     )
+
+
+def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
+    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS as any other."""
+    for place, part in enumerate(parts):
+        if isinstance(part, str):
+            yield from tokenize(part, is_prompt=is_prompt and place == 0)
+        else:
+            yield part

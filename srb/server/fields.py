@@ -13,6 +13,7 @@ from srb.llama.grammar import grammar_of_schema
 
 ALIASES = {
     "n_predict": "max_tokens",
+    "n_cmpl": "n",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
     "stop_sequence": "stop",
@@ -73,7 +74,7 @@ Strings = Annotated[list[str], BeforeValidator(_as_list)]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers)]
 
 
-class _Fields(BaseModel):
+class BodyFields(BaseModel):
     """Fields may be absent or null; numbers may come as strings; unknown fields are kept, to be reported."""
 
     model_config = ConfigDict(extra="allow")
@@ -94,7 +95,7 @@ class _Fields(BaseModel):
         return list(self.model_extra or ())
 
 
-class SamplingFields(_Fields):
+class SamplingFields(BodyFields):
     """What may differ between alternatives."""
 
     temperature: Float | None = None

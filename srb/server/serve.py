@@ -32,7 +32,7 @@ async def serve(settings: Settings) -> None:
     path = find_model(settings.model)
     model = settings.alias or path.stem
     engine = AsyncEngine.from_settings(settings)
-    app = create_app(engine, Limits(model, settings.n, settings.max_n))
+    app = create_app(engine, Limits(model, settings.n, settings.max_n, str(path), settings.slots))
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LINGER_SECONDS)
     stop = _stop_signal()
     await runner.setup()

@@ -16,8 +16,9 @@ from server.conftest import Client, Connect
 from srb.async_engine import AsyncEngine
 from srb.errors import ModelLoadError
 from srb.server import sse
-from srb.server.app import MAX_BODY_BYTES, create_app
+from srb.server.app import create_app
 from srb.server.body import Limits
+from srb.server.http import MAX_BODY_BYTES
 
 
 async def events_of(response: ClientResponse) -> list[dict[str, Any]]:
@@ -215,8 +216,10 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"prompt": [""]}, 400, "prompt", "empty"),
     ({"prompt": 5}, 400, "prompt", "must be a string"),
     ({"prompt": {"text": "p"}}, 400, "prompt", "must be a string"),
-    ({"prompt": [1, "p"]}, 400, "prompt", "must be a string"),
-    ({"prompt": ["p", 1]}, 400, "prompt", "must be a string"),
+    ({"prompt": [1, ["p"]]}, 400, "prompt", "must be a string"),
+    ({"prompt": ["p", 1.5]}, 400, "prompt", "must be a string"),
+    ({"prompt": {"prompt_string": 5}}, 400, "prompt", "must be a string"),
+    ({"prompt": {"prompt_string": "p", "multimodal_data": ["x"]}}, 400, "prompt", "must be a string"),
     ({"prompt": [True]}, 400, "prompt", "must be a string"),
     ({"prompt": [1.5]}, 400, "prompt", "must be a string"),
     ({"prompt": [-1]}, 400, "prompt", "from 0 to 256"),
