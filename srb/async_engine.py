@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
-from srb.engine.backend import Backend, Tokenizer
+from srb.engine.backend import Backend, Embedder, Tokenizer
 from srb.engine.engine import DEFAULT_MAX_TOKENS, Engine, EngineStats
 from srb.engine.events import AbortReason, DoneEvent, Event, StartEvent, StopEvent
 from srb.engine.request import CompletionRequest
@@ -185,6 +185,11 @@ class AsyncEngine:
     def chat_template(self) -> str | None:
         """The chat template in the model file; None if it has none. Raises `UnavailableError` before it is loaded."""
         return self._ready_engine().chat_template
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes embeddings, where these are wanted. Raises `UnavailableError` before the model is loaded."""
+        return self._ready_engine().embedder
 
     @property
     def streams(self) -> tuple[RequestStream, ...]:

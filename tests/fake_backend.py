@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch, Logprobs, SpecialTokens
+from srb.engine.backend import Batch, Embedder, Logprobs, SpecialTokens
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
@@ -114,6 +114,7 @@ class FakeBackend:
     n_outputs: int = 16
     shares_prefixes: bool = True
     chat_template: str | None = None
+    embedder: Embedder | None = None
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
     """The numbers of the decodes, from 1, that fail halfway."""

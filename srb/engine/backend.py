@@ -88,6 +88,21 @@ class Tokenizer(Protocol):
         """Whether the token ends the generation."""
 
 
+class Embedder(Protocol):
+    """Turns texts into vectors. May be used from any thread."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of one text."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether a text gets one vector, and not one for each of its tokens."""
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        """The vectors of 1 to `max_tokens` tokens, not normalized. Raises `BackendError` and `UnavailableError`."""
+
+
 class Compiled(Protocol):
     """What takes long to make for the samplers of a request, made once for all of them."""
 
@@ -140,6 +155,10 @@ class Backend(Protocol):
     @property
     def n_outputs(self) -> int:
         """How many of those prompt tokens may have logits."""
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes embeddings, where these are wanted."""
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows and keeps the logits of those that want them until the next decode.

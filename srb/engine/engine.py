@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from srb.engine.backend import Backend, Logprobs, Tokenizer
+from srb.engine.backend import Backend, Embedder, Logprobs, Tokenizer
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -106,6 +106,11 @@ class Engine:
     def chat_template(self) -> str | None:
         """The chat template in the model file; None if it has none."""
         return self._backend.chat_template
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes embeddings, where these are wanted."""
+        return self._backend.embedder
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.

@@ -12,7 +12,7 @@ from srb.engine.engine import EngineStats
 from srb.engine.events import Event
 from srb.engine.request import SamplingParams
 from srb.errors import NotSupportedError, UnavailableError
-from srb.server import body, llama_body, llama_server, sse
+from srb.server import body, embeddings, llama_body, llama_server, sse
 from srb.server.http import ENGINE, LIMITS, Batches, ignored_header, read_body
 from srb.server.llama_body import LlamaParsed
 
@@ -24,6 +24,8 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post("/infill", infill)
     app.router.add_post("/tokenize", tokenize)
     app.router.add_post("/detokenize", detokenize)
+    for path in ("/embedding", "/embeddings", "/v1/embeddings"):
+        app.router.add_post(path, embeddings.embeddings)
     app.router.add_get("/props", props)
     app.router.add_get("/slots", slots)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from operator import mul
 from typing import Any
 
 import pytest
@@ -75,3 +76,14 @@ def test_what_the_server_is(server: Server) -> None:
 
 def test_slots_can_be_switched_off(start_server: Callable[..., Server]) -> None:
     assert start_server("--no-slots").request("/slots")[0] == 501
+
+
+def test_embeddings(start_server: Callable[..., Server]) -> None:
+    server = start_server("--embeddings", "--pooling", "mean")
+    texts = ["A cat sat on the mat.", "A kitten lay on the rug.", "The stock market fell by two percent."]
+    answer = post(server, "/v1/embeddings", input=texts)
+    cat, kitten, market = (each["embedding"] for each in answer["data"])
+    assert sum(x * x for x in cat) == pytest.approx(1)
+    assert sum(map(mul, cat, kitten)) > sum(map(mul, cat, market))
+    assert post(server, "/completion", prompt=PROMPT, n_predict=1)["tokens_predicted"] == 1
+    assert server.request("/v1/embeddings", {"input": "a " * 1_000})[0] == 400
