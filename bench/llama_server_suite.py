@@ -11,8 +11,10 @@ Needs `requests` and `openai` besides pytest. docs/llama-server.md has the resul
 import os
 import sys
 import types
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 FLAGS = {
     "--port": "--port",
@@ -42,6 +44,17 @@ def serve(arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "srb", "serve", *options])
 
 
+def with_options(request: Callable[..., Any]) -> Callable[..., Any]:
+    """A request that says itself what llama-server's --seed and --n-predict are the defaults of."""
+
+    def make(server: Any, method: str, path: str, data: Any = None, **more: Any) -> Any:
+        if path in ("/completion", "/completions", "/infill"):
+            data = {"seed": server.seed} | ({"n_predict": server.n_predict} if server.n_predict else {}) | data
+        return request(server, method, path, data=data, **more)
+
+    return make
+
+
 def run_tests(folder: Path, arguments: list[str]) -> int:
     """Runs the tests in the folder and returns pytest's exit code."""
     import pytest
@@ -56,6 +69,8 @@ def run_tests(folder: Path, arguments: list[str]) -> int:
 
     utils.ServerPreset.load_all = lambda: None
     utils.match_regex = lambda _pattern, _text: True
+    for name in ("make_request", "make_stream_request"):
+        setattr(utils.ServerProcess, name, with_options(getattr(utils.ServerProcess, name)))
     return int(pytest.main(["-p", "no:cacheprovider", "-q", *arguments]))
 
 
