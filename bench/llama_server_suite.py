@@ -41,6 +41,8 @@ def serve(arguments: list[str]) -> None:
             options.append(SWITCHES[name])
     if "--max-n" not in options:
         options += ["--max-n", "4"]
+    if "--embeddings" in options and "--pooling" not in options:
+        options += ["--pooling", "mean"]  # the tests' model for embeddings has one in its file
     os.execv(sys.executable, [sys.executable, "-m", "srb", "serve", *options])
 
 
