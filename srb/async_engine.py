@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
-from srb.engine.backend import Backend, ChatTemplate, Tokenizer
+from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Engine, EngineStats, Measure
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import CompletionRequest
@@ -164,9 +164,19 @@ class AsyncEngine:
         return self._ready_engine().tokenize(text, is_prompt=is_prompt)
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary; it may be used from any thread. Raises `UnavailableError` where there is none yet."""
+        return self._ready_engine().tokenizer
+
+    @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, if it has one. May be used from any thread."""
         return self._ready_engine().chat_template
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes embeddings, where these are wanted. Raises `UnavailableError` before the model is loaded."""
+        return self._ready_engine().embedder
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """The text of a prompt's tokens, control tokens by their names. May be called from any thread."""

@@ -9,6 +9,7 @@
     ├── NotFoundError          404  no such path, or no such running request or alternative
     ├── MethodNotAllowedError  405
     ├── QueueFullError         429  as many requests wait as may; come back later
+    ├── NotSupportedError      501  this model or this server's options don't have it
     ├── UnavailableError       503  the model is loading, the server shutting down, or a wait was too long
     │   └── EngineDeadError    503  the engine has failed for good
     └── BackendError           500  llama.cpp reported a fault
@@ -98,6 +99,14 @@ class QueueFullError(SrbError):
     type = "rate_limit_error"
     code = "queue_full"
     retry_after = 2
+
+
+class NotSupportedError(SrbError):
+    """The model, or the server with its options, can't do this."""
+
+    status = 501
+    type = "not_supported_error"
+    code = "not_supported"
 
 
 class UnavailableError(SrbError):

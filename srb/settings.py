@@ -18,6 +18,7 @@ from typing import Any
 from srb.errors import SettingsError
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+POOLING_TYPES = ("none", "mean", "cls", "last")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 MAX_SECONDS = 365 * 86_400
@@ -90,6 +91,13 @@ class Settings:
         0, "seconds that a request may take, waiting included; 0: any number", low=0, high=MAX_SECONDS
     )
     show_prompts: bool = _option(False, "show the prompts' texts in GET /v1/requests")
+    embeddings: bool = _option(
+        False, "POST /v1/embeddings and /embedding, with a second context of --ubatch-size cells"
+    )
+    pooling: str | None = _option(
+        None, "how the embeddings of tokens become one of a text (default: the model's)", choices=POOLING_TYPES
+    )
+    slots: bool = _option(True, "GET /slots, which shows the settings of running requests")
     log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
     exit_on_fatal: bool = _option(False, "end the process when the engine fails, for a supervisor to restart it")
 

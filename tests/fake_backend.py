@@ -2,10 +2,10 @@
 
 import random
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch, ChatTemplate, Logprobs
+from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
@@ -44,8 +44,13 @@ class ByteTokenizer:
     n_vocab = N_VOCAB
     longest_piece = 1
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    special = SpecialTokens(eos=END)
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
         return tuple(text.encode())
+
+    def detokenize(self, tokens: Iterable[int]) -> bytes:
+        return b"".join(map(self.special_piece, tokens))
 
     def piece(self, token: int) -> bytes:
         return bytes([token])
@@ -118,6 +123,7 @@ class FakeBackend:
     n_outputs: int = 16
     shares_prefixes: bool = True
     chat_template: ChatTemplate | None = None
+    embedder: Embedder | None = None
     can_cut_saved: bool = True
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)

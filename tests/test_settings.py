@@ -31,7 +31,13 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -> N
 
 
 def test_every_option_is_a_flag_and_a_variable() -> None:
-    samples = {"flash_attn": "on", "cache_type_k": "q8_0", "cache_type_v": "q8_0", "log_level": "debug"}
+    samples = {
+        "flash_attn": "on",
+        "pooling": "mean",
+        "cache_type_k": "q8_0",
+        "cache_type_v": "q8_0",
+        "log_level": "debug",
+    }
     for field in dataclasses.fields(Settings):
         text = samples.get(field.name, "9")
         flags = ["--" + field.name.replace("_", "-"), text]

@@ -3,7 +3,8 @@
 A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from srb.engine.request import SamplingParams
@@ -36,6 +37,24 @@ class Batch:
         return len(self.tokens) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The ids of the tokens that have a meaning of their own; None where the model has no such token.
+
+    bos, eos: the beginning and the end of a text.
+    fim_pre, fim_suf, fim_mid: stand before the prefix, the suffix and the middle in fill-in-the-middle.
+    fim_rep, fim_sep: stand before the name of a repository and of a file.
+    """
+
+    bos: int | None = None
+    eos: int | None = None
+    fim_pre: int | None = None
+    fim_suf: int | None = None
+    fim_mid: int | None = None
+    fim_rep: int | None = None
+    fim_sep: int | None = None
+
+
 class Tokenizer(Protocol):
     """Text to tokens and back. May be used from any thread."""
 
@@ -47,8 +66,17 @@ class Tokenizer(Protocol):
     def longest_piece(self) -> int:
         """The length in bytes of the longest text that one token stands for."""
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
-        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it."""
+    @property
+    def special(self) -> SpecialTokens: ...
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        """The tokens of a text. A prompt gets BOS where the model wants it.
+
+        parse_special: the names of special tokens in the text stand for these tokens.
+        """
+
+    def detokenize(self, tokens: Iterable[int]) -> bytes:
+        """The bytes that tokens stand for, with the names of the special ones; not always valid UTF-8."""
 
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text: nothing for control tokens, not always valid UTF-8."""
@@ -74,6 +102,21 @@ class ChatTemplate(Protocol):
         variables: what else the template gets, under its names.
         Raises `InvalidRequestError` if the template fails, or refuses.
         """
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. May be used from any thread."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of one text."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether a text gets one vector, and not one for each of its tokens."""
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        """The vectors of 1 to `max_tokens` tokens, not normalized. Raises `BackendError` and `UnavailableError`."""
 
 
 class Compiled(Protocol):
@@ -143,6 +186,10 @@ class Backend(Protocol):
     @property
     def n_outputs(self) -> int:
         """How many of those prompt tokens may have logits."""
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes embeddings, where these are wanted."""
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows and keeps the logits of those that want them until the next decode.

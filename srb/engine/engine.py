@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from srb.engine.backend import Backend, ChatTemplate, Logits, Logprobs
+from srb.engine.backend import Backend, ChatTemplate, Embedder, Logits, Logprobs, Tokenizer
 from srb.engine.events import (
     AbortReason,
     DoneEvent,
@@ -141,6 +141,16 @@ class Engine:
         self._last_error: str | None = None
 
     # From any thread
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's vocabulary."""
+        return self._tokenizer
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes embeddings, where these are wanted."""
+        return self._backend.embedder
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
@@ -514,7 +524,8 @@ class Engine:
         self._say(seq, [], seq.text.flush(), is_last=True)
         seq.finish_reason = finish_reason
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
-        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean))
+        timings = self._timings(active, [seq.prompt], seq.length)
+        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings))
         self._finished.append(seq)
         if not active.living:
             active.compiled.close()
@@ -565,19 +576,23 @@ class Engine:
                 )
 
     def _done(self, active: ActiveRequest) -> DoneEvent:
-        now = self._clock()
-        admitted = now if active.admitted is None else active.admitted
-        evaluated = now if active.evaluated is None else active.evaluated
         generated = sum(seq.length for seq in active.sequences)
         return DoneEvent(
             request_id=active.id,
             count=active.request.count,
             usage=Usage(active.request.prompt_tokens, generated, active.cached),
-            timings=Timings(
-                queued_ms=(admitted - active.arrived) * 1000,
-                prompt_n=active.n_evaluated,
-                prompt_ms=(evaluated - admitted) * 1000,
-                predicted_n=generated,
-                predicted_ms=(now - evaluated) * 1000,
-            ),
+            timings=self._timings(active, active.prompts, generated),
+        )
+
+    def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:
+        """Where the time of these prompts of a request went until now."""
+        now = self._clock()
+        admitted = now if active.admitted is None else active.admitted
+        evaluated = now if active.evaluated is None else active.evaluated
+        return Timings(
+            queued_ms=(admitted - active.arrived) * 1000,
+            prompt_n=sum(prompt.evaluated - prompt.cached for prompt in prompts),
+            prompt_ms=(evaluated - admitted) * 1000,
+            predicted_n=generated,
+            predicted_ms=(now - evaluated) * 1000,
         )

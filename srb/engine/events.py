@@ -5,7 +5,7 @@ index, after that index's last `StreamEvent`; one `DoneEvent`. A fault adds an `
 `DoneEvent` still come. A request that is aborted before it was admitted has no `StartEvent`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from srb.errors import SrbError
@@ -108,6 +108,7 @@ class StopEvent:
 
     stop_reason: the stop string that matched, or why it was aborted, else None.
     mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
+    timings: of this alternative and its prompt alone; None where the engine has failed.
     """
 
     request_id: str
@@ -116,6 +117,7 @@ class StopEvent:
     finish_reason: FinishReason
     stop_reason: str | None
     mean_logprob: float | None = None
+    timings: Timings | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from srb.engine.request import SamplingParams
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.chat_template import chat_template_of
+from srb.llama.embedder import LlamaEmbedder
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model
 from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
@@ -59,6 +60,9 @@ class LlamaBackend:
             self.can_cut_saved = llama_cpp.llama_model_n_swa(model) == 0
             self._context = _make_context(self.path, model, settings)
             stack.callback(llama_cpp.llama_free, self._context)
+            self.embedder = LlamaEmbedder(self.path, model, settings) if settings.embeddings else None
+            if self.embedder:
+                stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
         self._memory = llama_cpp.llama_get_memory(self._context)
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)

@@ -3,11 +3,13 @@
 import ctypes
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
 import llama_cpp
 
+from srb.engine.backend import SpecialTokens
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
 
 # Some vocabularies are split by std::regex, which recurses once per character of a run: measured with
@@ -29,11 +31,13 @@ class LlamaTokenizer:
         is_control, is_end = llama_cpp.llama_vocab_is_control, llama_cpp.llama_vocab_is_eog
         self._pieces = [b"" if is_control(vocab, token) else text for token, text in enumerate(texts)]
         self.longest_piece = max(1, *map(len, texts))
-        self._special_pieces = texts
+        self._texts = texts
+        self._special_pieces = texts.copy()
         if llama_cpp.llama_vocab_get_add_bos(vocab):
             self._special_pieces[llama_cpp.llama_vocab_bos(vocab)] = b""
         self.ends = frozenset(token for token in tokens if is_end(vocab, token))
         self.suppressed = _suppressed(vocab)
+        self.special = _special(vocab)
         self._users = 0
         self._closed = False
         self._changed = threading.Condition()  # guards the two
@@ -56,20 +60,24 @@ class LlamaTokenizer:
         """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
         return self._special_pieces[token]
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def detokenize(self, tokens: Iterable[int]) -> bytes:
+        """The bytes that tokens stand for, with the names of the special ones."""
+        return b"".join(self._texts[token] for token in tokens)
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
         """The tokens of a text. Raises `InvalidRequestError` if this machine can't tokenize so long a one."""
         with self.in_use():
             if len(text) <= _OWN_STACK_CHARS:
-                return self._tokenize(text, is_prompt)
-            return self._tokenize_long(text, is_prompt)
+                return self._tokenize(text, is_prompt, parse_special)
+            return self._tokenize_long(text, is_prompt, parse_special)
 
-    def _tokenize_long(self, text: str, is_prompt: bool) -> tuple[int, ...]:
+    def _tokenize_long(self, text: str, is_prompt: bool, parse_special: bool) -> tuple[int, ...]:
         result: list[tuple[int, ...]] = []
         with _stack_size_lock:
             stack = _STACK_BYTES + _STACK_BYTES_PER_CHAR * len(text)
             previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
             thread = threading.Thread(
-                target=lambda: result.append(self._tokenize(text, is_prompt)), name="srb-tokenizer"
+                target=lambda: result.append(self._tokenize(text, is_prompt, parse_special)), name="srb-tokenizer"
             )
             try:
                 thread.start()
@@ -99,12 +107,12 @@ class LlamaTokenizer:
                 self._users -= 1
                 self._changed.notify_all()
 
-    def _tokenize(self, text: str, is_prompt: bool) -> tuple[int, ...]:
+    def _tokenize(self, text: str, is_prompt: bool, parse_special: bool) -> tuple[int, ...]:
         data = text.encode()
         size = len(data) + 8  # a token stands for a byte at least; the rest is for BOS, EOS and a space prefix
         while True:
             tokens = (ctypes.c_int32 * size)()
-            n: int = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, size, is_prompt, True)
+            n: int = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, size, is_prompt, parse_special)
             if n >= 0:
                 return tuple(tokens[:n])
             if n == -(2**31):
@@ -125,6 +133,13 @@ def _suppressed(vocab: int) -> list[int]:
     n = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(n))
     return [tokens[i] for i in range(n.value)]
+
+
+def _special(vocab: int) -> SpecialTokens:
+    ids = {field.name: getattr(llama_cpp, f"llama_vocab_{field.name}")(vocab) for field in fields(SpecialTokens)}
+    return SpecialTokens(
+        **{name: None if token == llama_cpp.LLAMA_TOKEN_NULL else token for name, token in ids.items()}
+    )
 
 
 # threading.stack_size() is one setting for the whole process.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -12,31 +12,17 @@ from typing import Any
 from aiohttp import web
 
 from srb.async_engine import AsyncEngine
-from srb.engine.events import Event
-from srb.errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    MethodNotAllowedError,
-    NotFoundError,
-    PayloadTooLargeError,
-    SrbError,
-    UnavailableError,
-)
+from srb.errors import AuthenticationError, MethodNotAllowedError, NotFoundError, SrbError, UnavailableError
 from srb.request_log import logfmt
-from srb.request_stream import RequestStream
-from srb.server import auth, cors, docs_page, native, openapi, sse
+from srb.server import auth, cors, docs_page, llama_routes, native, openapi, sse
 from srb.server.body import Limits, parse
 from srb.server.chat import ChatCompletion
+from srb.server.http import ENGINE, LIMITS, MAX_BODY_BYTES, Batches, ignored_header, read_body
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.openai import Completion
 
 logger = logging.getLogger("srb")
 
-MAX_BODY_BYTES = 4 << 20
-MAX_HEADER_CHARS = 1_000
-
-ENGINE = web.AppKey("engine", AsyncEngine)
-LIMITS = web.AppKey("limits", Limits)
 METRICS = web.AppKey("metrics", Metrics)
 CREATED = web.AppKey("created", int)
 OPENAPI = web.AppKey("openapi", dict[str, Any])
@@ -74,9 +60,11 @@ def create_app(
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
     app.router.add_get("/v1/requests", requests)
     app.router.add_get("/health", health)
+    app.router.add_get("/v1/health", health)
     app.router.add_get("/metrics", metrics_text)
     app.router.add_get("/openapi.json", openapi_json)
     app.router.add_get("/docs", docs)
+    llama_routes.add_routes(app)
     return app
 
 
@@ -94,7 +82,7 @@ async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     engine.check_ready()
     engine.check_queue()
-    body = await _read_body(request)
+    body = await read_body(request)
     # In a thread, because megabytes take seconds to parse and tokenize.
     parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize, engine.chat_template, chat=chat)
     completion, created = parsed.completion, int(time.time())
@@ -102,10 +90,8 @@ async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
     if parsed.format == "events":
         to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
         async with await engine.submit(completion) as stream:
-            return await sse.respond(request, _Batches(stream, partial(map, to_json)), headers=headers)
-    if parsed.ignored:
-        names = ", ".join(parsed.ignored)[:MAX_HEADER_CHARS]
-        headers["x-srb-ignored"] = names.encode("unicode_escape").decode()
+            return await sse.respond(request, Batches(stream, partial(map, to_json)), headers=headers)
+    headers |= ignored_header(parsed.ignored)
     reply = (ChatCompletion if chat else Completion)(
         completion.id,
         model=limits.model,
@@ -117,35 +103,9 @@ async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
     )
     async with await engine.submit(completion) as stream:
         if parsed.format == "chunks":
-            return await sse.respond(request, _Batches(stream, reply.chunks), headers=headers)
+            return await sse.respond(request, Batches(stream, reply.chunks), headers=headers)
         events = await stream.collect()
     return web.json_response(reply.object(events), headers=headers)
-
-
-class _Batches:
-    """A request's events as JSON, a batch per step. Waiting for the next may be cancelled, as for a ping."""
-
-    def __init__(self, stream: RequestStream, to_json: Callable[[list[Event]], Iterable[dict[str, Any] | str]]) -> None:
-        self._stream = stream
-        self._to_json = to_json
-
-    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any] | str]]:
-        return self
-
-    async def __anext__(self) -> Iterable[dict[str, Any] | str]:
-        return self._to_json(await anext(self._stream))
-
-
-async def _read_body(request: web.Request) -> bytes:
-    too_large = PayloadTooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise too_large
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
-    except web.RequestPayloadError:
-        raise InvalidRequestError("the body is not in its Content-Encoding or Transfer-Encoding") from None
 
 
 async def cancel(request: web.Request) -> web.Response:

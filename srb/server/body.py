@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
-from typing import Any, Literal, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from srb.engine.backend import ChatTemplate
 from srb.engine.request import CompletionRequest, SamplingParams, new_request_id
@@ -15,12 +17,17 @@ from srb.server.messages import prompt_of
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the server's settings say about requests."""
+    """What the server's settings say about requests.
+
+    model, model_path: its name and its file. slots: whether `GET /slots` answers.
+    """
 
     model: str
     n: int
     max_n: int
     show_prompts: bool = False
+    model_path: str = ""
+    slots: bool = True
 
 
 Format = Literal["events", "chunks", "object"]
@@ -48,10 +55,25 @@ def parse(
     body: bytes, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None = None, *, chat: bool = False
 ) -> Parsed:
     """What a body asks for; `chat` says that it came to /v1/chat/completions. Raises `InvalidRequestError`."""
+    with depth_refused():
+        return _parse(read_fields(body, CompletionFields), limits, tokenize, template, chat)
+
+
+@contextmanager
+def depth_refused() -> Iterator[None]:
+    """Where a body is read: turns too deep a nesting into `InvalidRequestError`."""
     try:
-        return _parse(_validate(_read_json(body)), limits, tokenize, template, chat)
+        yield
     except RecursionError:  # reading it, and quoting it in an error, go down as deep as it does
         raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
+
+
+Fields = TypeVar("Fields", bound=BaseModel)
+
+
+def read_fields(body: bytes, kind: type[Fields]) -> Fields:
+    """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types."""
+    return _validate(_read_json(body), kind)
 
 
 def _parse(
@@ -59,15 +81,10 @@ def _parse(
 ) -> Parsed:
     _refuse_unsupported(fields)
     form = _format(fields, chat)
-    n = _n(fields, limits.n if form == "events" else 1, limits)
-    branches = _branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
-    prompts = _prompts(_prompt(fields, template, chat), limits, len(branches), tokenize)
-    ignored = fields.ignored(fields.mirostat)
-    if fields.model not in (None, limits.model):
-        ignored.append("model")
-    for k, branch in enumerate(fields.branches or ()):
-        mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
-        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
+    n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
+    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
+    prompts = make_prompts(_prompt(fields, template, chat), limits, len(branches), tokenize)
+    ignored = ignored_fields(fields, limits)
     if fields.messages is None and fields.chat_template_kwargs is not None:
         ignored.append("chat_template_kwargs")
     logprobs = _logprobs(fields)
@@ -93,6 +110,17 @@ def _parse(
     return Parsed(completion, ignored, form, n, logprobs is not None, usage)
 
 
+def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
+    """The names of the fields that were sent and have no effect in any format."""
+    ignored = fields.ignored(fields.mirostat)
+    if fields.model not in (None, limits.model):
+        ignored.append("model")
+    for k, branch in enumerate(fields.branches or ()):
+        mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
+        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
+    return ignored
+
+
 def _refuse_unsupported(fields: CompletionFields) -> None:
     """Refuses what would give another answer than was asked for, if it were ignored."""
     for name in ("tools", "functions"):
@@ -105,7 +133,7 @@ def _refuse_unsupported(fields: CompletionFields) -> None:
             )
     if fields.suffix:
         raise InvalidRequestError(
-            "suffix is not supported: this path only continues texts; leave it out",
+            "suffix is not supported here: this path only continues texts; leave it out, or see /infill",
             param="suffix",
             code="unsupported_parameter",
         )
@@ -144,11 +172,11 @@ def _read_json(body: bytes) -> Any:
         raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
 
 
-def _validate(data: Any) -> CompletionFields:
+def _validate(data: Any, kind: type[Fields]) -> Fields:
     if not isinstance(data, dict):
         raise InvalidRequestError(f"the body must be a JSON object, got {_kind(data)}")
     try:
-        return CompletionFields.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         param = ""
@@ -164,7 +192,7 @@ def _validate(data: Any) -> CompletionFields:
         raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
 
 
-def _n(fields: CompletionFields, default: int, limits: Limits) -> int:
+def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
     """The number of alternatives of each prompt."""
     if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
         raise InvalidRequestError(
@@ -202,7 +230,7 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
     return best_of
 
 
-def _branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
     """The parameters of each of n alternatives."""
     common = SamplingParams(**fields.given(tokenize)).alternatives(n)
     if fields.branches is None:
@@ -228,14 +256,14 @@ def _prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool)
         return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template)
     if chat:
         raise InvalidRequestError("messages is missing", param="messages")
-    if fields.prompt is None:
-        raise InvalidRequestError("prompt is missing", param="prompt")
     return fields.prompt
 
 
-def _prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
-    """The token ids of each prompt."""
-    if not isinstance(prompt, list) or (prompt and is_token(prompt[0])):
+def make_prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
+    """The token ids of each prompt. A list with a token id in it is one prompt, any other a list of prompts."""
+    if prompt is None:
+        raise InvalidRequestError("prompt is missing", param="prompt")
+    if not isinstance(prompt, list) or any(map(is_token, prompt)):
         prompt = [prompt]
     if len(prompt) * n > limits.max_n:
         raise InvalidRequestError(
@@ -247,13 +275,14 @@ def _prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[t
 
 
 def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
+    if isinstance(prompt, dict) and set(prompt) == {"prompt_string"}:  # llama-server's, with room for images
+        prompt = prompt["prompt_string"]
     if isinstance(prompt, str):
         return tokenize(prompt)
-    if isinstance(prompt, list) and all(map(is_token, prompt)):
-        return tuple(prompt)
+    if isinstance(prompt, list) and all(isinstance(part, str) or is_token(part) for part in prompt):
+        return tuple(join_tokens(prompt, tokenize, is_prompt=True))
     raise InvalidRequestError(
-        "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids; "
-        f"got {_kind(prompt)}",
+        f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {_kind(prompt)}",
         param="prompt",
     )
 
@@ -264,3 +293,12 @@ def _kind(value: Any) -> str:
         return "a list with something else in it"
     names = {str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
+    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS as any other."""
+    for place, part in enumerate(parts):
+        if isinstance(part, str):
+            yield from tokenize(part, is_prompt=is_prompt and place == 0)
+        else:
+            yield part

@@ -14,6 +14,7 @@ from srb.server.messages import Message
 
 ALIASES = {
     "n_predict": "max_tokens",
+    "n_cmpl": "n",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
@@ -79,7 +80,7 @@ Prompt = Annotated[Any, WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array
 Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})]
 
 
-class _Fields(BaseModel):
+class BodyFields(BaseModel):
     """Fields may be absent or null; numbers may come as strings; unknown fields are kept, to be reported."""
 
     model_config = ConfigDict(extra="allow")
@@ -100,7 +101,7 @@ class _Fields(BaseModel):
         return list(self.model_extra or ())
 
 
-class SamplingFields(_Fields):
+class SamplingFields(BodyFields):
     """What may differ between alternatives.
 
     The names that `SamplingParams` has mean the same here.

@@ -15,8 +15,8 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
             if event.tokens:
                 stream["tokens"] = event.tokens
             if event.token:
-                stream |= _token(event.token)
-                stream["top_logprobs"] = [_token(each) for each in event.token.top_logprobs]
+                stream |= token_json(event.token)
+                stream["top_logprobs"] = [token_json(each) for each in event.token.top_logprobs]
             return stream
         case StopEvent():
             return {
@@ -68,7 +68,7 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
             }
 
 
-def _token(token: Token) -> dict[str, Any]:
+def token_json(token: Token) -> dict[str, Any]:
     """A token as llama-server's `completion_probabilities` have it."""
     return {
         "id": token.id,

@@ -1,97 +1,24 @@
 """The OpenAPI description of the server, made from the models that validate its requests. Pure functions.
 
-A new route is a new row of `OPERATIONS`. What a field means is read from docstrings: those of its model, of
+A new route is a new row of operations.py. What a field means is read from docstrings: those of its model, of
 `CompletionRequest` and of `SamplingParams`.
 """
 
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 import srb
-from srb.engine.engine import EngineStats
 from srb.engine.request import MAX_LOGPROBS, RANGES, CompletionRequest, SamplingParams
 from srb.server.auth import HEADER, OPEN
 from srb.server.body import Limits
-from srb.server.fields import ALIASES, BranchFields, CompletionFields
-
-Schema = dict[str, Any]
-
-JSON = "application/json"
-EVENTS = "text/event-stream"
-REF = "#/components/schemas/"
-
-
-def _object(**properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-STRING: Schema = {"type": "string"}
-EVENT_STREAM: Schema = {
-    "description": "lines `data: {...}` with the native events start, stream, stop, error and done, or with OpenAI's "
-    "chunks and [DONE]",
-}
-INTEGER: Schema = {"type": "integer"}
-OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
-
-ERROR = _object(error=_object(message=STRING, type=STRING, param=OPTIONAL_STRING, code=OPTIONAL_STRING))
-CHOICE = _object(
-    text=STRING,
-    index=INTEGER,
-    logprobs={"type": ["object", "null"]},
-    finish_reason={"enum": ["stop", "length", "abort", "error"]},
-)
-COMPLETION = _object(
-    id=STRING,
-    object={"const": "text_completion"},
-    created=INTEGER,
-    model=STRING,
-    choices=_list(CHOICE),
-    usage=_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
-)
-CHAT_CHOICE = _object(
-    index=INTEGER,
-    message={"type": "object"},
-    logprobs={"type": ["object", "null"]},
-    finish_reason={"enum": ["stop", "length", "abort", "error"]},
-)
-CHAT_COMPLETION = _object(
-    id=STRING,
-    object={"const": "chat.completion"},
-    created=INTEGER,
-    model=STRING,
-    choices=_list(CHAT_CHOICE),
-    usage=_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
-)
-MODEL = _object(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING)
-REQUEST = _object(
-    id=STRING,
-    status={"enum": ["waiting", "running"]},
-    age_seconds={"type": "number"},
-    prompts=INTEGER,
-    prompt_tokens=INTEGER,
-    count=INTEGER,
-    running=INTEGER,
-)
-HEALTH = _object(
-    status=STRING,
-    model=STRING,
-    progress={"type": "number", "minimum": 0, "maximum": 1},
-    running=INTEGER,
-    waiting=INTEGER,
-    **TypeAdapter(EngineStats).json_schema()["properties"],
-)
+from srb.server.fields import ALIASES, BranchFields
+from srb.server.operations import ERROR, JSON, OPERATIONS, REF, STRING, Operation, Schema
 
 ERRORS = {
     400: "malformed or out of range; the message gives the limit",
@@ -100,6 +27,7 @@ ERRORS = {
     413: "the body is larger than the server reads",
     429: "as many requests wait as may (--max-queue), with Retry-After",
     500: "a fault of the server; the message has an id that is in its log",
+    501: "the model can't do it, or the server was started without it",
     503: "the model is loading or the server is stopping, with Retry-After; or the engine has failed, without",
 }
 
@@ -113,87 +41,6 @@ DEFAULTS = {
     each.name: list(each.default) if isinstance(each.default, tuple) else each.default
     for each in dataclasses.fields(SamplingParams)
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """A method of a path.
-
-    body: the model that validates the request's body, if it has one.
-    reply: the schema of each media type that a good answer may have. Without any it is a 204.
-    errors: the statuses of bad answers, beside 500, and 401 where a key is needed.
-    """
-
-    method: str
-    path: str
-    summary: str
-    body: type[BaseModel] | None = None
-    reply: Mapping[str, Schema] = field(default_factory=dict)
-    errors: tuple[int, ...] = ()
-
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path="/v1/completions",
-        summary="Go on with a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object",
-        body=CompletionFields,
-        reply={EVENTS: EVENT_STREAM, JSON: COMPLETION},
-        errors=(400, 413, 429, 503),
-    ),
-    Operation(
-        method="POST",
-        path="/v1/chat/completions",
-        summary="Go on with a conversation, in n alternatives: OpenAI's object or chunks, or native events",
-        body=CompletionFields,
-        reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
-        errors=(400, 413, 429, 503),
-    ),
-    Operation(method="DELETE", path="/v1/completions/{id}", summary="End a request", errors=(404,)),
-    Operation(
-        method="DELETE",
-        path="/v1/completions/{id}/choices/{index}",
-        summary="End one alternative; its siblings run on",
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path="/v1/requests",
-        summary="What waits and what runs",
-        reply={JSON: _object(object={"const": "list"}, data=_list(REQUEST))},
-    ),
-    Operation(method="GET", path="/metrics", summary="Measurements for Prometheus", reply={"text/plain": STRING}),
-    Operation(
-        method="GET",
-        path="/v1/models",
-        summary="The one model there is",
-        reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
-        errors=(503,),
-    ),
-    Operation(
-        method="GET",
-        path="/models",
-        summary="The same",
-        reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
-        errors=(503,),
-    ),
-    Operation(
-        method="GET",
-        path="/v1/models/{id}",
-        summary="The model of this name",
-        reply={JSON: MODEL},
-        errors=(404, 503),
-    ),
-    Operation(
-        method="GET",
-        path="/health",
-        summary="Whether requests are taken, and how many run",
-        reply={JSON: HEALTH},
-        errors=(503,),
-    ),
-    Operation(method="GET", path="/openapi.json", summary="This description", reply={JSON: {"type": "object"}}),
-    Operation(method="GET", path="/docs", summary="This description as a page", reply={"text/html": STRING}),
-)
 
 
 def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:

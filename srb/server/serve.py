@@ -37,7 +37,7 @@ async def serve(settings: Settings) -> None:
     model = settings.alias or path.stem
     metrics = Metrics()
     engine = AsyncEngine.from_settings(settings, metrics.observe)
-    limits = Limits(model, settings.n, settings.max_n, settings.show_prompts)
+    limits = Limits(model, settings.n, settings.max_n, settings.show_prompts, str(path), settings.slots)
     api_keys = read_keys(settings)
     app = create_app(engine, limits, metrics, api_keys=api_keys, cors_origins=settings.cors_origins)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LINGER_SECONDS)

@@ -244,3 +244,12 @@ def test_a_quantized_v_cache_without_flash_attention_is_refused_with_the_reason(
     with pytest.raises(ModelLoadError, match=r"(?i)flash.attn|flash attention"):
         load(flash_attn="off", cache_type_v="q8_0")
     load(flash_attn="on", cache_type_v="f16", cache_type_k="bf16")
+
+
+def test_tokens_and_their_text(load: Load) -> None:
+    tokenizer = load().tokenizer
+    assert tokenizer.detokenize([*"hé".encode(), CONTROL, EOS]) == "hé<|control|><|endoftext|>".encode()
+    assert tokenizer.tokenize("<|control|>", parse_special=False) == tuple(b"<|control|>")
+    assert tokenizer.tokenize("<|control|>" * 1_000, parse_special=False) == tuple(b"<|control|>" * 1_000)
+    assert (tokenizer.special.eos, tokenizer.special.fim_pre) == (EOS, None)
+    assert load().chat_template is None

@@ -16,8 +16,9 @@ from server.conftest import Client, Connect
 from srb.async_engine import AsyncEngine
 from srb.errors import ModelLoadError
 from srb.server import sse
-from srb.server.app import ENGINE, MAX_BODY_BYTES, create_app
+from srb.server.app import create_app
 from srb.server.body import Limits
+from srb.server.http import ENGINE, MAX_BODY_BYTES
 
 
 async def events_of(response: ClientResponse) -> list[dict[str, Any]]:
@@ -215,8 +216,10 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"prompt": [""]}, 400, "prompt", "empty"),
     ({"prompt": 5}, 400, "prompt", "must be a string"),
     ({"prompt": {"text": "p"}}, 400, "prompt", "must be a string"),
-    ({"prompt": [1, "p"]}, 400, "prompt", "must be a string"),
-    ({"prompt": ["p", 1]}, 400, "prompt", "must be a string"),
+    ({"prompt": [1, ["p"]]}, 400, "prompt", "must be a string"),
+    ({"prompt": ["p", 1.5]}, 400, "prompt", "must be a string"),
+    ({"prompt": {"prompt_string": 5}}, 400, "prompt", "must be a string"),
+    ({"prompt": {"prompt_string": "p", "multimodal_data": ["x"]}}, 400, "prompt", "must be a string"),
     ({"prompt": [True]}, 400, "prompt", "must be a string"),
     ({"prompt": [1.5]}, 400, "prompt", "must be a string"),
     ({"prompt": [-1]}, 400, "prompt", "from 0 to 256"),
@@ -458,17 +461,17 @@ async def test_refused_requests_are_in_the_log_without_their_prompts(
 ) -> None:
     caplog.set_level("INFO", "srb")
     client = await connect(FakeBackend())
-    for body in ({"prompt": "secret", "n": 0}, {"prompt": {"text": "secret"}}, {"prompt": ["secret", 1]}, "secret"):
+    for body in ({"prompt": "secret", "n": 0}, {"prompt": {"text": "secret"}}, {"prompt": ["secret", None]}, "secret"):
         assert (await client.post("/v1/completions", json=body)).status == 400
     await client.get("/nowhere\u2028")
     assert caplog.messages == [
         "event=error method=POST path=/v1/completions status=400 code=invalid_value " + rest
         for rest in (
             'param=n message="n must be from 1 to 8, got 0"',
-            'param=prompt message="prompt must be a string, a list of strings, a list of token ids, or a list of lists '
-            'of token ids; got an object"',
-            'param=prompt message="prompt must be a string, a list of strings, a list of token ids, or a list of lists '
-            'of token ids; got a number"',
+            'param=prompt message="prompt must be a string, a list of token ids and strings, or a list of such '
+            'prompts; got an object"',
+            'param=prompt message="prompt must be a string, a list of token ids and strings, or a list of such '
+            'prompts; got null"',
             'message="the body must be a JSON object, got a string"',
         )
     ] + [

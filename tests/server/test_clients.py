@@ -1,6 +1,6 @@
 """Requests as real clients send them, each answered with what that client reads.
 
-The bodies are in clients/, written down from the clients' sources.
+The bodies are in clients/, written down from what is known of these clients.
 """
 
 import asyncio

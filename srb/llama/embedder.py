@@ -1,0 +1,88 @@
+"""Embeddings: a context of its own on the weights of the model that generates."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from srb.errors import BackendError, ModelLoadError, UnavailableError
+from srb.llama import log
+from srb.settings import Settings
+
+_POOLING = {
+    None: llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED,
+    "none": llama_cpp.LLAMA_POOLING_TYPE_NONE,
+    "mean": llama_cpp.LLAMA_POOLING_TYPE_MEAN,
+    "cls": llama_cpp.LLAMA_POOLING_TYPE_CLS,
+    "last": llama_cpp.LLAMA_POOLING_TYPE_LAST,
+}
+
+
+class LlamaEmbedder:
+    """A context that makes embeddings of up to `settings.ubatch_size` tokens, one text at a time. Thread-safe.
+
+    Raises `ModelLoadError` if there is no memory for it. `close` it before the model is freed.
+    """
+
+    def __init__(self, path: Path, model: Any, settings: Settings) -> None:
+        self.max_tokens = settings.ubatch_size
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = self.max_tokens
+        params.n_seq_max = 1
+        params.n_threads = params.n_threads_batch = settings.threads_batch or settings.threads or params.n_threads
+        params.embeddings = True
+        params.pooling_type = _POOLING[settings.pooling]
+        params.no_perf = True
+        with log.collected() as complaints:
+            self._context = llama_cpp.llama_init_from_model(model, params)
+        if not self._context:
+            raise ModelLoadError(f"llama.cpp can't make a context for embeddings for {path}: {complaints.reason}")
+        complaints.log()
+        self.pools = llama_cpp.llama_pooling_type(self._context) != llama_cpp.LLAMA_POOLING_TYPE_NONE
+        self._n_embd: int = llama_cpp.llama_model_n_embd(model)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Frees the context, when whoever is using it has finished."""
+        with self._lock:
+            self._closed = True
+            llama_cpp.llama_free(self._context)
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        """The vectors of 1 to `max_tokens` tokens, not normalized: one, or one for each token where it doesn't pool.
+
+        Raises `BackendError`, and `UnavailableError` once it is closed.
+        """
+        if not 0 < len(tokens) <= self.max_tokens:
+            raise BackendError(f"an embedding is of 1 to {self.max_tokens} tokens, not {len(tokens)}")
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("the model is no longer loaded")
+            llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
+            self._decode(tokens)
+            if self.pools:
+                return [self._read(llama_cpp.llama_get_embeddings_seq(self._context, 0))]
+            return [self._read(llama_cpp.llama_get_embeddings_ith(self._context, i)) for i in range(len(tokens))]
+
+    def _decode(self, tokens: tuple[int, ...]) -> None:
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        try:
+            batch.n_tokens = len(tokens)
+            for i, token in enumerate(tokens):
+                batch.token[i], batch.pos[i], batch.logits[i] = token, i, True
+                batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            with log.collected() as complaints:
+                code: int = llama_cpp.llama_decode(self._context, batch)
+            if code:
+                raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")
+            complaints.log()
+        finally:
+            llama_cpp.llama_batch_free(batch)
+
+    def _read(self, vector: Any) -> list[float]:
+        if not vector:
+            raise BackendError("llama.cpp has no embedding for this text")
+        values: list[float] = vector[: self._n_embd]
+        return values

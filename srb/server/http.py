@@ -1,0 +1,50 @@
+"""What the routes of all wire formats share."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+
+from srb.async_engine import AsyncEngine
+from srb.engine.events import Event
+from srb.errors import InvalidRequestError, PayloadTooLargeError
+from srb.request_stream import RequestStream
+from srb.server.body import Limits
+
+MAX_BODY_BYTES = 4 << 20
+MAX_HEADER_CHARS = 1_000
+
+ENGINE = web.AppKey("engine", AsyncEngine)
+LIMITS = web.AppKey("limits", Limits)
+
+
+class Batches:
+    """A request's events as JSON, a batch per step. Waiting for the next may be cancelled, as for a ping."""
+
+    def __init__(self, stream: RequestStream, to_json: Callable[[list[Event]], Iterable[dict[str, Any] | str]]) -> None:
+        self._stream = stream
+        self._to_json = to_json
+
+    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any] | str]]:
+        return self
+
+    async def __anext__(self) -> Iterable[dict[str, Any] | str]:
+        return self._to_json(await anext(self._stream))
+
+
+def ignored_header(names: list[str]) -> dict[str, str]:
+    """The header that names the fields without effect, if there are any."""
+    return {"x-srb-ignored": ", ".join(names)[:MAX_HEADER_CHARS].encode("unicode_escape").decode()} if names else {}
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The body of a request. Raises `PayloadTooLargeError`."""
+    too_large = PayloadTooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise too_large
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large from None
+    except web.RequestPayloadError:
+        raise InvalidRequestError("the body is not in its Content-Encoding or Transfer-Encoding") from None

@@ -1,0 +1,231 @@
+"""The bodies of llama-server's routes, read, validated and turned into what the engine takes. Pure functions."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from srb.engine.backend import Tokenizer
+from srb.engine.request import CompletionRequest
+from srb.errors import InvalidRequestError
+from srb.server import body
+from srb.server.body import Limits
+from srb.server.fields import BodyFields, CompletionFields, Int, Tokenize, is_token, show
+from srb.server.infill import infill
+from srb.server.messages import Message
+
+_INFILL_TOKENS = 256
+"""The room that is kept for each alternative of an infill that doesn't say how long it may get."""
+
+
+def _as_parts(value: Any) -> Any:
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, str) or is_token(part) for part in parts):
+        raise ValueError("Input should be a string, or a list of token ids and strings")
+    return parts
+
+
+Parts = Annotated[list[Any], BeforeValidator(_as_parts)]
+"""A text, or token ids and texts."""
+
+
+class LlamaFields(CompletionFields):
+    """The body of `POST /completion`.
+
+    response_fields: the only fields to return; a slash goes into an object.
+    t_max_predict_ms: after so long an alternative ends at its next new line; 0: never.
+    """
+
+    response_fields: list[str] | None = None
+    t_max_predict_ms: Int | None = None
+
+
+class ExtraFields(BodyFields):
+    """A file for `input_extra`.
+
+    text: what is in it.
+    filename: its name.
+    """
+
+    text: str
+    filename: str = "file"
+
+
+class InfillFields(LlamaFields):
+    """The body of `POST /infill`.
+
+    input_prefix: what comes before.
+    input_suffix: what comes after.
+    input_extra: other files that may help.
+    """
+
+    input_prefix: Parts
+    input_suffix: Parts
+    input_extra: list[ExtraFields] | None = None
+
+
+class TemplateFields(BodyFields):
+    """The body of `POST /apply-template`.
+
+    messages: the conversation.
+    chat_template_kwargs: variables for the chat template.
+    """
+
+    messages: list[Message] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class TokenizeFields(BodyFields):
+    """The body of `POST /tokenize`.
+
+    content: a text, or a list of token ids and texts.
+    add_special: begin with BOS where the model wants it.
+    parse_special: the names of special tokens stand for these.
+    with_pieces: show what each token stands for.
+    """
+
+    content: Parts | None = None
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeFields(BodyFields):
+    """The body of `POST /detokenize`.
+
+    tokens: their ids.
+    """
+
+    tokens: list[Int] | None = None
+
+
+@dataclass(frozen=True)
+class LlamaParsed:
+    """What a body asks for.
+
+    ignored: the names of the fields in it that have no effect.
+    t_max_predict_ms: once an alternative has been generated for that long, it ends at its next new line; 0: never.
+    response_fields: the only fields of a result to return, or none for all; a slash goes into an object.
+    """
+
+    completion: CompletionRequest
+    ignored: list[str]
+    stream: bool
+    return_tokens: bool
+    t_max_predict_ms: int
+    response_fields: tuple[str, ...]
+
+
+def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize) -> LlamaParsed:
+    """What the body of `POST /completion` asks for. Raises `InvalidRequestError`."""
+    with body.depth_refused():
+        fields = body.read_fields(data, LlamaFields)
+        n = _count(fields, limits)
+        return _parsed(fields, body.make_prompts(fields.prompt, limits, n, tokenize), n, limits, tokenize)
+
+
+def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
+    """What the body of `POST /infill` asks for, in a context of `n_cells`.
+
+    `input_extra` is cut at its beginning where there is no room for all of it, and reported as ignored.
+    Raises `InvalidRequestError`, and `NotSupportedError` if the model can't fill in.
+    """
+    with body.depth_refused():
+        fields = body.read_fields(data, InfillFields)
+        n = _count(fields, limits)
+        if not isinstance(fields.prompt, str | None):
+            raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
+
+        def plain(text: str) -> tuple[int, ...]:
+            return tokenizer.tokenize(check_text(text, "input_extra"), is_prompt=False, parse_special=False)
+
+        prompt = tokens_of(fields.input_prefix, "input_prefix", tokenizer, parse_special=False)
+        prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
+        suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
+        files = [(each.filename, each.text) for each in fields.input_extra or ()]
+        made = infill(prompt, suffix, files, tokenizer.special, plain)
+        head = tokenizer.tokenize("")
+        most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens
+        room = max(0, n_cells - len(head) - len(made.gap) - n * (most or 0))
+        extra = made.extra[max(0, len(made.extra) - room) :]
+        parsed = _parsed(fields, ((*head, *extra, *made.gap),), n, limits, tokenize)
+        unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
+        parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
+        if len(extra) < len(made.extra):
+            parsed.ignored.append(f"input_extra (its first {len(made.extra) - len(extra)} tokens)")
+        return parsed
+
+
+def _count(fields: LlamaFields, limits: Limits) -> int:
+    return body.count_alternatives(fields, 1, limits)
+
+
+def _parsed(
+    fields: LlamaFields, prompts: tuple[tuple[int, ...], ...], n: int, limits: Limits, tokenize: Tokenize
+) -> LlamaParsed:
+    stream = fields.stream or False
+    if isinstance(stream, str):
+        raise InvalidRequestError(f"stream must be true or false, got {show(stream)}", param="stream")
+    if fields.max_tokens is None:
+        fields.max_tokens = -1
+    n_probs = fields.logprobs if fields.n_probs is None else fields.n_probs
+    without_effect = {
+        "best_of": fields.best_of is not None,
+        "stream_options": fields.stream_options is not None,
+        "post_sampling_probs": bool(fields.post_sampling_probs and not n_probs),
+        "return_progress": bool(fields.return_progress and not stream),
+        "logprobs": fields.logprobs is not None and fields.n_probs is not None,
+    }
+    limit = fields.t_max_predict_ms or 0
+    if limit < -1:
+        raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
+    return LlamaParsed(
+        CompletionRequest(
+            prompts,
+            body.make_branches(fields, n, tokenize),
+            distinct=bool(fields.distinct),
+            logprobs=n_probs or None,
+            post_sampling_probs=bool(fields.post_sampling_probs),
+            echo=bool(fields.echo),
+            return_tokens=stream or bool(fields.return_tokens),
+            return_progress=stream and bool(fields.return_progress),
+            cache_prompt=fields.cache_prompt is not False,
+        ),
+        [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
+        stream,
+        return_tokens=bool(fields.return_tokens),
+        t_max_predict_ms=max(0, limit),
+        response_fields=tuple(fields.response_fields or ()),
+    )
+
+
+def tokens_of(
+    parts: list[int | str], name: str, tokenizer: Tokenizer, *, add_special: bool = False, parse_special: bool = True
+) -> tuple[int, ...]:
+    """The tokens of ids and texts in the field `name`. Raises `InvalidRequestError`."""
+
+    def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
+
+    return check_tokens(tuple(body.join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
+
+
+def check_text(text: str, name: str) -> str:
+    """The text. Raises `InvalidRequestError` if it isn't valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} is not valid Unicode: half a surrogate pair at character {error.start}", param=name
+        ) from None
+    return text
+
+
+def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int, ...]:
+    """The tokens. Raises `InvalidRequestError` if one isn't in the vocabulary."""
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise InvalidRequestError(
+                f"{name} has the token id {token!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=name
+            )
+    return tokens

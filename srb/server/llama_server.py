@@ -1,0 +1,238 @@
+"""llama-server's wire format: `/completion` chunks and results, and the settings they show. Pure functions."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from srb.engine.events import (
+    ErrorEvent,
+    Event,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Token,
+)
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import SrbError
+from srb.server import native
+from srb.server.llama_body import LlamaParsed
+
+Detokenize = Callable[[Iterable[int]], bytes]
+"""`Tokenizer.detokenize`."""
+
+
+@dataclass
+class _Alternative:
+    """What has come of one alternative. `begun`: when its first token came, in seconds of the clock."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    probabilities: list[Token] = field(default_factory=list)
+    has_new_line: bool = False
+    begun: float | None = None
+    living: bool = True
+    error: SrbError | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class Completion:
+    """The results of one request on their way out.
+
+    clock: seconds from any beginning, for `t_max_predict_ms` and the time in `prompt_progress`.
+    """
+
+    def __init__(
+        self, parsed: LlamaParsed, *, model: str, detokenize: Detokenize, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._parsed = parsed
+        self._request = parsed.completion
+        self._model = model
+        self._detokenize = detokenize
+        self._clock = clock
+        self._alternatives = [_Alternative() for _ in range(self._request.count)]
+        self._started = 0.0
+
+    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+        """The chunks of some events of a stream. The last one of each index has `stop` true, and all about it."""
+        for event in events:
+            match event:
+                case StartEvent():
+                    self._started = self._clock()
+                case ProgressEvent():
+                    yield self._partial(0, "", ()) | {"prompt_progress": self._progress(event)}
+                case StreamEvent():
+                    self._add(event)
+                    chunk = self._partial(event.index, event.text, event.tokens)
+                    if event.token:
+                        chunk["completion_probabilities"] = [self._probability(event.token)]
+                    yield chunk
+                case StopEvent():
+                    self._alternatives[event.index].living = False
+                    yield self._final(event, "", [])
+                case ErrorEvent():
+                    yield {"error": event.error.body()}
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Takes some events of a request that isn't a stream. Raises `SrbError` for a fault in the whole request."""
+        for event in events:
+            match event:
+                case StreamEvent():
+                    alternative = self._add(event)
+                    alternative.text += event.text
+                    alternative.tokens += event.tokens
+                    if event.token:
+                        alternative.probabilities.append(event.token)
+                case StopEvent():
+                    alternative = self._alternatives[event.index]
+                    alternative.living = False
+                    alternative.result = self._final(event, alternative.text, alternative.tokens)
+                case ErrorEvent():
+                    if event.index is None:
+                        raise event.error
+                    self._alternatives[event.index].error = event.error
+
+    def result(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """The result of a request that is over, or a list of several. One that failed has an `error`.
+
+        Raises `SrbError` if all failed.
+        """
+        alternatives = self._alternatives
+        if alternatives[0].error and all(each.error for each in alternatives):
+            raise alternatives[0].error
+        results = [each.result | ({"error": each.error.body()} if each.error else {}) for each in alternatives]
+        return results[0] if len(results) == 1 else results
+
+    def overdue(self) -> list[int]:
+        """The indexes of those that have been generated for longer than `t_max_predict_ms` and have a new line."""
+        limit = self._parsed.t_max_predict_ms / 1000
+        if not limit:
+            return []
+        now = self._clock()
+        return [
+            index
+            for index, each in enumerate(self._alternatives)
+            if each.living and each.has_new_line and each.begun is not None and now - each.begun > limit
+        ]
+
+    def _add(self, event: StreamEvent) -> _Alternative:
+        alternative = self._alternatives[event.index]
+        alternative.has_new_line = alternative.has_new_line or "\n" in event.text
+        if alternative.begun is None:
+            alternative.begun = self._clock()
+        return alternative
+
+    def _partial(self, index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
+        return {"index": index, "content": text, "tokens": list(tokens), "stop": False}
+
+    def _progress(self, event: ProgressEvent) -> dict[str, Any]:
+        return {
+            "total": event.total,
+            "cache": event.cached,
+            "processed": event.cached + event.evaluated,
+            "time_ms": round((self._clock() - self._started) * 1000),
+        }
+
+    def _final(self, event: StopEvent, text: str, tokens: list[int]) -> dict[str, Any]:
+        request = self._request
+        branches = request.branches
+        prompt, params = request.prompts[event.index // len(branches)], branches[event.index % len(branches)]
+        alternative = self._alternatives[event.index]
+        evaluated = event.timings.prompt_n if event.timings else 0
+        result = {
+            "index": event.index,
+            "content": text,
+            "tokens": tokens,
+            "stop": True,
+            "model": self._model,
+            "tokens_predicted": event.length,
+            "tokens_evaluated": len(prompt),
+            "generation_settings": settings(params, request) | {"stream": self._parsed.stream},
+            "prompt": self._detokenize(prompt).decode(errors="replace"),
+            "has_new_line": alternative.has_new_line,
+            "truncated": event.finish_reason == "length" and event.length != params.max_tokens,
+            "stop_type": _stop_type(event),
+            "stopping_word": event.stop_reason if event.finish_reason == "stop" and event.stop_reason else "",
+            "tokens_cached": len(prompt) - evaluated if event.timings else 0,
+            "timings": timings(event.timings, len(prompt)) if event.timings else {},
+        }
+        if alternative.probabilities:
+            result["completion_probabilities"] = [self._probability(token) for token in alternative.probabilities]
+        return _only(result, self._parsed.response_fields) if self._parsed.response_fields else result
+
+    def _probability(self, token: Token) -> dict[str, Any]:
+        """A token and the likeliest at its place."""
+        if not self._request.post_sampling_probs:
+            return native.token_json(token) | {"top_logprobs": [native.token_json(each) for each in token.top_logprobs]}
+        top = [_prob(each) for each in token.top_logprobs]
+        return _prob(token) | {"top_probs": [each for each in top if each["prob"]]}
+
+
+def _prob(token: Token) -> dict[str, Any]:
+    """A token with its probability in place of the logarithm."""
+    result = native.token_json(token)
+    logprob = result.pop("logprob")
+    return result | {"prob": None if logprob is None else math.exp(logprob)}
+
+
+def _stop_type(event: StopEvent) -> str:
+    if event.finish_reason == "stop":
+        return "word" if event.stop_reason else "eos"
+    if event.finish_reason == "length" or event.stop_reason == "timeout":
+        return "limit"
+    return "none"
+
+
+def _only(result: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """The fields at these paths; those that there are. `a/b` is the field b of the object a, and keeps that name."""
+    chosen = {}
+    for path in paths:
+        value: Any = result
+        for name in path.split("/"):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            chosen[path] = value
+    return chosen
+
+
+def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:
+    """How long the n_prompt tokens of a prompt and those after it took."""
+    return {
+        "cache_n": n_prompt - timings.prompt_n,
+        **_pace("prompt", timings.prompt_n, timings.prompt_ms),
+        **_pace("predicted", timings.predicted_n, timings.predicted_ms),
+    }
+
+
+def _pace(name: str, n: int, ms: float) -> dict[str, Any]:
+    return {
+        f"{name}_n": n,
+        f"{name}_ms": round(ms, 3),
+        f"{name}_per_token_ms": round(ms / n, 3) if n else 0.0,
+        f"{name}_per_second": round(n / ms * 1000, 3) if ms else 0.0,
+    }
+
+
+_PRIVATE = ("stop", "logit_bias", "grammar", "dry_sequence_breakers", "label")
+
+
+def settings(params: SamplingParams, request: CompletionRequest | None) -> dict[str, Any]:
+    """`generation_settings`: how an alternative is drawn, with the defaults and its own seed."""
+    result = dataclasses.asdict(params)
+    biases = [{"token": token, "bias": None if bias == -math.inf else bias} for token, bias in params.logit_bias]
+    return result | {
+        "logit_bias": biases,
+        "grammar": params.grammar or "",
+        "n_predict": params.max_tokens,
+        "n_probs": (request and request.logprobs) or 0,
+        "post_sampling_probs": bool(request and request.post_sampling_probs),
+    }
+
+
+def public_settings(params: SamplingParams, request: CompletionRequest) -> dict[str, Any]:
+    """The settings without what may quote somebody's text."""
+    return {name: value for name, value in settings(params, request).items() if name not in _PRIVATE}

@@ -1,0 +1,89 @@
+"""llama-server's routes, on the default model."""
+
+import json
+from collections.abc import Callable
+from operator import mul
+from typing import Any
+
+import pytest
+from e2e.conftest import Server
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "I believe the meaning of life is"
+
+
+def post(server: Server, path: str, **body: Any) -> Any:
+    status, text = server.request(path, body)
+    assert status == 200, text
+    return json.loads(text)
+
+
+def test_a_stream_is_its_result_in_pieces(server: Server) -> None:
+    body = {"prompt": PROMPT, "n_predict": 8, "seed": 1, "n_probs": 3}
+    whole = post(server, "/completion", **body, return_tokens=True)
+    assert (whole["stop_type"], whole["tokens_predicted"], whole["prompt"]) == ("limit", 8, PROMPT)
+    status, text = server.request("/completion", body | {"stream": True})
+    assert status == 200
+    *chunks, last = [json.loads(line[6:]) for line in text.split("\n\n")[:-1]]
+    assert "".join(chunk["content"] for chunk in chunks) == whole["content"]
+    assert [token for chunk in chunks for token in chunk["tokens"]] == whole["tokens"]
+    assert [each for chunk in chunks for each in chunk["completion_probabilities"]] == whole["completion_probabilities"]
+    assert (last["stop"], last["generation_settings"]["n_predict"]) == (True, 8)
+    timings = last["timings"]
+    assert timings["prompt_n"] + timings["cache_n"] == last["tokens_evaluated"]
+
+
+def test_prompts_of_all_kinds_are_the_same_prompt(server: Server) -> None:
+    tokens = post(server, "/tokenize", content=PROMPT, add_special=True)["tokens"]
+    prompts = [tokens, PROMPT, {"prompt_string": PROMPT}, [*tokens[:3], *tokens[3:]]]
+    results = post(server, "/completion", prompt=prompts, n_predict=4, temperature=0)
+    assert [result["index"] for result in results] == [0, 1, 2, 3]
+    assert len({result["content"] for result in results}) == 1
+
+
+def test_post_sampling_probabilities(server: Server) -> None:
+    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 10, "post_sampling_probs": True}
+    for each in post(server, "/completion", **body)["completion_probabilities"]:
+        assert 0 < each["prob"] <= 1
+        assert all(0 < top["prob"] <= 1 for top in each["top_probs"])
+        assert len(each["top_probs"]) == 10 or sum(top["prob"] for top in each["top_probs"]) == pytest.approx(1)
+
+
+def test_tokens_and_their_pieces(server: Server) -> None:
+    text = "What is the capital of France? 媽 🤗"
+    tokens = post(server, "/tokenize", content=text)["tokens"]
+    assert post(server, "/detokenize", tokens=tokens)["content"] == text
+    pieces = post(server, "/tokenize", content=text, with_pieces=True)["tokens"]
+    assert [each["id"] for each in pieces] == tokens
+    data = [each["piece"].encode() if isinstance(each["piece"], str) else bytes(each["piece"]) for each in pieces]
+    assert b"".join(data).decode() == text
+    special = post(server, "/tokenize", content="<|im_end|>")["tokens"]
+    assert post(server, "/detokenize", tokens=special)["content"] == "<|im_end|>"
+    assert len(special) == 1 < len(post(server, "/tokenize", content="<|im_end|>", parse_special=False)["tokens"])
+
+
+def test_what_the_server_is(server: Server) -> None:
+    props = json.loads(server.request("/props")[1])
+    assert props["model_path"].endswith(".gguf")
+    assert "<|im_start|>" in props["chat_template"]
+    assert (props["bos_token"], props["eos_token"]) == ("<|im_start|>", "<|im_end|>")
+    slots = json.loads(server.request("/slots")[1])
+    assert len(slots) == props["total_slots"]
+    assert not any(slot["is_processing"] for slot in slots)
+    assert server.request("/infill", {"input_prefix": "a", "input_suffix": "b"})[0] == 501
+
+
+def test_slots_can_be_switched_off(start_server: Callable[..., Server]) -> None:
+    assert start_server("--no-slots").request("/slots")[0] == 501
+
+
+def test_embeddings(start_server: Callable[..., Server]) -> None:
+    server = start_server("--embeddings", "--pooling", "mean")
+    texts = ["A cat sat on the mat.", "A kitten lay on the rug.", "The stock market fell by two percent."]
+    answer = post(server, "/v1/embeddings", input=texts)
+    cat, kitten, market = (each["embedding"] for each in answer["data"])
+    assert sum(x * x for x in cat) == pytest.approx(1)
+    assert sum(map(mul, cat, kitten)) > sum(map(mul, cat, market))
+    assert post(server, "/completion", prompt=PROMPT, n_predict=1)["tokens_predicted"] == 1
+    assert server.request("/v1/embeddings", {"input": "a " * 1_000})[0] == 400

@@ -1,0 +1,53 @@
+"""Embeddings, on the tiny model."""
+
+from collections.abc import Callable
+
+import pytest
+
+from srb.errors import BackendError, UnavailableError
+from srb.llama import LlamaBackend
+
+pytestmark = pytest.mark.llama
+
+Load = Callable[..., LlamaBackend]
+TEXT = tuple(b"a text")
+
+
+def test_a_text_has_a_vector_that_depends_on_it_alone(load: Load) -> None:
+    embedder = load(embeddings=True, pooling="last").embedder
+    assert embedder
+    assert (embedder.pools, embedder.max_tokens) == (True, 32)
+    (vector,) = embedder.embed(TEXT)
+    assert len(vector) == 64
+    assert embedder.embed(tuple(b"another")) != [vector]
+    assert embedder.embed(TEXT) == [vector]
+    assert len(embedder.embed(tuple(b"x" * 32))) == 1
+
+
+def test_pooling(load: Load) -> None:
+    each = load(embeddings=True).embedder  # the model has none, as models that generate do
+    last, mean = (load(embeddings=True, pooling=pooling).embedder for pooling in ("last", "mean"))
+    assert each
+    assert last
+    assert mean
+    assert not each.pools
+    vectors = each.embed(TEXT)
+    assert len(vectors) == len(TEXT)
+    assert last.embed(TEXT)[0] == pytest.approx(vectors[-1], abs=1e-4)
+    means = [sum(column) / len(TEXT) for column in zip(*vectors, strict=True)]
+    assert mean.embed(TEXT)[0] == pytest.approx(means, abs=1e-4)
+
+
+def test_what_cannot_be_embedded(load: Load) -> None:
+    backend = load(embeddings=True)
+    assert backend.embedder
+    for tokens in ((), tuple(b"x" * 33)):
+        with pytest.raises(BackendError, match="1 to 32 tokens"):
+            backend.embedder.embed(tokens)
+    backend.close()
+    with pytest.raises(UnavailableError):
+        backend.embedder.embed(TEXT)
+
+
+def test_there_is_none_unless_it_is_wanted(load: Load) -> None:
+    assert load().embedder is None

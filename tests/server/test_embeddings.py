@@ -1,0 +1,115 @@
+"""The routes for embeddings, over HTTP, on the fake backend."""
+
+import base64
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+from fake_backend import FakeBackend
+from server.conftest import Connect
+
+from srb.server.embeddings import normalize
+
+
+@dataclass
+class FakeEmbedder:
+    """The vector of a token is its id and 1; that of a text their sum."""
+
+    pools: bool = True
+    max_tokens: int = 5
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        assert 0 < len(tokens) <= self.max_tokens
+        return [[sum(tokens), len(tokens)]] if self.pools else [[token, 1] for token in tokens]
+
+
+async def post(connect: Connect, path: str = "/v1/embeddings", *, pools: bool = True, **body: Any) -> ClientResponse:
+    client = await connect(FakeBackend(embedder=FakeEmbedder(pools)))
+    return await client.post(path, json=body)
+
+
+async def vectors(connect: Connect, **body: Any) -> list[Any]:
+    answer = await (await post(connect, embd_normalize=-1, **body)).json()
+    return [each["embedding"] for each in answer["data"]]
+
+
+async def test_openai_format(connect: Connect) -> None:
+    response = await post(connect, input=["aa", [3, 4]], model="other", user="me", dimensions=2)
+    assert response.headers["x-srb-ignored"] == "user, dimensions, model"
+    answer = await response.json()
+    (first, second), usage = answer["data"], answer["usage"]
+    assert (answer["object"], answer["model"]) == ("list", "fake")
+    assert (first["object"], first["index"], second["index"]) == ("embedding", 0, 1)
+    assert math.hypot(*first["embedding"]) == pytest.approx(1)
+    assert first["embedding"] == pytest.approx([194 / math.hypot(194, 2), 2 / math.hypot(194, 2)])
+    assert usage == {"prompt_tokens": 4, "total_tokens": 4}
+
+
+async def test_what_an_input_may_be(connect: Connect) -> None:
+    for one in ("aa", [97, "a"], [97, 97], {"prompt_string": "aa"}, {"content": [{"type": "text", "text": "a"}] * 2}):
+        assert await vectors(connect, input=one) == await vectors(connect, input=[one]) == [[194, 2]]
+    assert await vectors(connect, input=["a", [97, 97], {"prompt_string": "b"}]) == [[97, 1], [194, 2], [98, 1]]
+
+
+async def test_base64(connect: Connect) -> None:
+    for vector in await vectors(connect, input=["aa", "b"], encoding_format="base64"):
+        assert struct.unpack("<2f", base64.b64decode(vector)) in [(194, 2), (98, 1)]
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
+async def test_llama_servers_format(connect: Connect, path: str) -> None:
+    response = await post(connect, path, content="aa", embd_normalize=1, encoding_format="float")
+    (result,) = await response.json()
+    assert result == {"index": 0, "embedding": [pytest.approx([194 / 196, 2 / 196])]}
+    assert response.headers["x-srb-ignored"] == "encoding_format"
+    response = await post(connect, path, pools=False, input="ab", embd_normalize=1)
+    assert await response.json() == [{"index": 0, "embedding": [[97, 1], [98, 1]]}]
+    assert response.headers["x-srb-ignored"] == "embd_normalize"
+    assert isinstance(await (await post(connect, content="a")).json(), list)  # a field that OpenAI doesn't have
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "input", "missing"),
+        ({"input": []}, "input", "1 to 2048 texts, got 0"),
+        ({"input": ["a"] * 2_049}, "input", "got 2049"),
+        ({"input": ""}, "input", "0 tokens; the limit is 1 to 5"),
+        ({"input": ["a", "aaaaaa"]}, "input", "6 tokens; the limit is 1 to 5 (--ubatch-size)"),
+        ({"input": [1, 257]}, "input", "from 0 to 256"),
+        ({"input": ["a", 1.5]}, "input", "must be a string"),
+        ({"input": {"content": "a"}}, "input", "parts of the type text"),
+        ({"input": {"content": [{"type": "image_url", "image_url": {}}]}}, "input", "parts of the type text"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format", "float or base64"),
+        ({"input": "a", "embd_normalize": -2}, "embd_normalize", "at least -1"),
+    ],
+)
+async def test_what_is_wrong_is_named(connect: Connect, body: dict[str, Any], param: str, message: str) -> None:
+    response = await post(connect, **body)
+    error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, param)
+    assert message in error["message"]
+
+
+async def test_without_pooling_there_is_no_vector_for_a_text(connect: Connect) -> None:
+    response = await post(connect, pools=False, input="a")
+    assert (response.status, "--pooling" in await response.text()) == (400, True)
+
+
+async def test_a_server_without_embeddings_says_so(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    response = await client.post("/v1/embeddings", json={"input": "a"})
+    assert (response.status, "--embeddings" in await response.text()) == (501, True)
+
+
+def test_normalizations() -> None:
+    assert normalize([3, -4], -1) == [3, -4]
+    assert normalize([3, -4], 0) == [24570, -32760]
+    assert normalize([3, -4], 1) == pytest.approx([3 / 7, -4 / 7])
+    assert normalize([3, -4], 2) == pytest.approx([0.6, -0.8])
+    assert normalize([3, -4], 3) == pytest.approx([3 / 91 ** (1 / 3), -4 / 91 ** (1 / 3)])
+    assert normalize([3e200, -4e200], 5_000) == pytest.approx([0.75, -1])
+    assert normalize([0, 0], 2) == [0, 0]

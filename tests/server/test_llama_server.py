@@ -1,0 +1,431 @@
+"""llama-server's routes, over HTTP, on the fake backend."""
+
+import asyncio
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+from fake_backend import END, ByteTokenizer, FakeBackend, says, score
+from server.conftest import Client, Connect
+
+from srb.async_engine import AsyncEngine
+from srb.engine.backend import SpecialTokens
+from srb.engine.events import ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
+from srb.llama.chat_template import ChatTemplate
+from srb.server.app import create_app
+from srb.server.body import Limits
+from srb.server.llama_body import parse_completion
+from srb.server.llama_server import Completion
+
+TOKENIZER = ByteTokenizer()
+LIMITS = Limits("fake", n=4, max_n=8)
+MINIMAL: dict[str, Any] = {"prompt": "p", "seed": 0}
+
+
+def endless(*, n_parallel: int = 8, n_cells: int = 256, gate: threading.Event | None = None) -> FakeBackend:
+    """A model that never ends by itself. A gate holds it up after its second step."""
+    backend = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, script=lambda _params, _tokens: 10)
+    if gate:
+        backend.on_decode = lambda: (
+            None if backend.decodes < 3 or gate.wait(10) else pytest.fail("the gate stayed shut")
+        )
+    return backend
+
+
+async def post(connect: Connect, backend: FakeBackend, path: str = "/completion", **body: Any) -> ClientResponse:
+    client = await connect(backend)
+    return await client.post(path, json=body)
+
+
+async def result(connect: Connect, backend: FakeBackend, path: str = "/completion", **body: Any) -> Any:
+    response = await post(connect, backend, path, **MINIMAL | body)
+    assert response.status == 200, await response.text()
+    return await response.json()
+
+
+async def error(connect: Connect, backend: FakeBackend, path: str = "/completion", **body: Any) -> tuple[int, Any]:
+    response = await post(connect, backend, path, **body)
+    answer = await response.json()
+    assert set(answer) == {"error"}
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    return response.status, answer["error"]
+
+
+async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[dict[str, Any]]:
+    response = await post(connect, backend, **MINIMAL | {"stream": True} | body)
+    assert response.status == 200, await response.text()
+    assert response.headers["Content-Type"] == "text/event-stream"
+    *lines, end = (await response.text()).split("\n\n")
+    assert end == ""
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+async def test_a_result(connect: Connect, path: str) -> None:
+    answer = await result(connect, FakeBackend(script=says(b"a\nb")), path, n_predict=9, temperature=0.5)
+    settings, timings = answer.pop("generation_settings"), answer.pop("timings")
+    assert answer == {
+        "index": 0,
+        "content": "a\nb",
+        "tokens": [],
+        "stop": True,
+        "model": "fake",
+        "tokens_predicted": 4,
+        "tokens_evaluated": 1,
+        "prompt": "p",
+        "has_new_line": True,
+        "truncated": False,
+        "stop_type": "eos",
+        "stopping_word": "",
+        "tokens_cached": 0,
+    }
+    assert (settings["n_predict"], settings["max_tokens"], settings["temperature"]) == (9, 9, 0.5)
+    assert (settings["seed"], settings["stream"], settings["n_probs"], settings["grammar"]) == (0, False, 0, "")
+    assert (timings["cache_n"], timings["prompt_n"], timings["predicted_n"]) == (0, 1, 4)
+    assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / 4, abs=0.001)
+
+
+async def test_how_it_stopped(connect: Connect) -> None:
+    backend = FakeBackend(script=says(b"ab##c"))
+    word = await result(connect, backend, stop=["##"], return_tokens=True)
+    assert (word["content"], word["stop_type"], word["stopping_word"]) == ("ab", "word", "##")
+    assert word["tokens"] == list(b"ab##")
+    limit = await result(connect, backend, n_predict=2)
+    assert (limit["content"], limit["stop_type"], limit["truncated"]) == ("ab", "limit", False)
+    assert limit["generation_settings"]["n_predict"] == 2
+    full = await result(connect, endless(), prompt="x" * 250)
+    assert (full["stop_type"], full["truncated"]) == ("limit", True)
+    assert full["generation_settings"]["n_predict"] == -1  # llama-server's default
+    nothing = await result(connect, backend, n_predict=0)
+    assert (nothing["content"], nothing["tokens_predicted"], nothing["timings"]["predicted_per_token_ms"]) == ("", 0, 0)
+
+
+async def test_several_results_are_a_list(connect: Connect) -> None:
+    backend = FakeBackend(script=says(b"ab", b"c"))
+    several: list[dict[str, Any]] = [{"n": 2}, {"n_cmpl": 2}]
+    for body in several:
+        answer = await result(connect, backend, **body)
+        assert [(each["index"], each["content"]) for each in answer] == [(0, "ab"), (1, "c")]
+    prompts = ["p", [112], [112, "p"], {"prompt_string": "p"}]
+    answer = await result(connect, FakeBackend(script=says(b"a", b"b")), prompt=prompts, n=2, n_predict=1)
+    assert [each["index"] for each in answer] == list(range(8))
+    assert [each["prompt"] for each in answer] == ["p", "p", "p", "p", "pp", "pp", "p", "p"]
+    assert (await result(connect, backend, prompt=["p"]))["prompt"] == "p"  # one result is no list
+    assert (await result(connect, backend, prompt=[112, "q", 114]))["prompt"] == "pqr"
+
+
+async def test_chunks(connect: Connect) -> None:
+    received = await chunks(connect, FakeBackend(script=says(b"ab", "é".encode())), n=2, n_predict=5)
+    by_index = [[chunk for chunk in received if chunk["index"] == index] for index in (0, 1)]
+    assert by_index[0][:-1] == [
+        {"index": 0, "content": "a", "tokens": [97], "stop": False},
+        {"index": 0, "content": "b", "tokens": [98], "stop": False},
+        {"index": 0, "content": "", "tokens": [END], "stop": False},
+    ]
+    assert by_index[1][0] == {"index": 1, "content": "é", "tokens": [195, 169], "stop": False}
+    for index, (*_, last) in enumerate(by_index):
+        assert (last["stop"], last["content"], last["tokens"], last["stop_type"]) == (True, "", [], "eos")
+        assert (last["tokens_predicted"], last["generation_settings"]["seed"]) == (3, index)
+        assert last["generation_settings"]["stream"] is True
+    assert [chunk["stop"] for chunk in received].count(True) == 2
+
+
+async def test_what_ends_early_is_told_at_once(connect: Connect) -> None:
+    received = await chunks(connect, FakeBackend(script=says(b"a", b"bcdefgh")), n=2)
+    assert [chunk["index"] for chunk in received if chunk["stop"]] == [0, 1]
+    assert received[-1]["index"] == 1
+    first = next(chunk for chunk in received if chunk["stop"])
+    assert (first["timings"]["predicted_n"], first["tokens_evaluated"]) == (2, 1)
+
+
+async def test_probabilities(connect: Connect) -> None:
+    backend = FakeBackend(script=says(b"a"))
+    answer = await result(connect, backend, n_probs=2)
+    first, end = answer["completion_probabilities"]
+    assert (first["id"], first["token"], first["bytes"]) == (97, "a", [97])
+    assert first["logprob"] == score((112,), 97)
+    assert [set(each) for each in first["top_logprobs"]] == [{"id", "token", "bytes", "logprob"}] * 2
+    assert end["id"] == END
+    assert answer["generation_settings"]["n_probs"] == 2
+    received = await chunks(connect, backend, n_probs=1)
+    assert [len(chunk["completion_probabilities"]) for chunk in received if not chunk["stop"]] == [1, 1]
+    assert "completion_probabilities" not in received[-1]
+    answer = await result(connect, backend, logprobs=1, post_sampling_probs=True)  # the alias
+    assert answer["completion_probabilities"][0] == {
+        "id": 97,
+        "token": "a",
+        "bytes": [97],
+        "prob": 1.0,
+        "top_probs": [{"id": 97, "token": "a", "bytes": [97], "prob": 1.0}],
+    }
+    without: list[dict[str, Any]] = [{"n_probs": 0}, {"logprobs": 0}, {"n_probs": 0, "logprobs": 5}]
+    for off in without:
+        assert "completion_probabilities" not in await result(connect, backend, **off)
+
+
+async def test_response_fields(connect: Connect) -> None:
+    fields = ["content", "generation_settings/n_predict", "nothing", "prompt/x", "timings/prompt_n"]
+    backend = FakeBackend(script=says(b"a"))
+    answer = await result(connect, backend, n_predict=3, response_fields=fields)
+    assert answer == {"content": "a", "generation_settings/n_predict": 3, "timings/prompt_n": 1}
+    assert len(await result(connect, backend, response_fields=[])) > 10
+    received = await chunks(connect, backend, response_fields=["stop"])
+    assert received[-1] == {"stop": True}
+    assert received[0]["content"] == "a"
+    assert [each["content"] for each in await result(connect, backend, n=2, response_fields=["content"])] == ["a", "a"]
+
+
+async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
+    body: dict[str, Any] = {
+        "prompt": "p",
+        "id_slot": 0,
+        "n_keep": 5,
+        "best_of": 1,
+        "model": "other",
+        "return_progress": True,
+    }
+    response = await post(connect, FakeBackend(script=says(b"a")), **body)
+    assert response.headers["x-srb-ignored"] == "id_slot, n_keep, model, best_of, return_progress"
+    assert response.headers["X-Request-Id"].startswith("cmpl-")
+    response = await post(connect, FakeBackend(script=says(b"a")), prompt="p", cache_prompt=False, stream=False)
+    assert "x-srb-ignored" not in response.headers
+
+
+BAD: list[tuple[str, dict[str, Any], str, str]] = [
+    ("/completion", {}, "prompt", "missing"),
+    ("/completion", {"prompt": "p", "stream": "events"}, "stream", "true or false"),
+    ("/completion", {"prompt": "p", "n": 9}, "n", "from 1 to 8"),
+    ("/completion", {"prompt": "p", "t_max_predict_ms": -2}, "t_max_predict_ms", "at least -1"),
+    ("/completion", {"prompt": "p", "response_fields": "content"}, "response_fields", "list"),
+    ("/completion", {"prompt": "p", "n_probs": 101}, "logprobs", "from 0 to 100"),
+    ("/completion", {"prompt": {"prompt_string": "p", "multimodal_data": []}}, "prompt", "must be a string"),
+    ("/tokenize", {"content": 1.5}, "content", "a string, or a list"),
+    ("/tokenize", {"content": [[1]]}, "content", "a string, or a list"),
+    ("/tokenize", {"content": [257]}, "content", "from 0 to 256"),
+    ("/tokenize", {"content": "\ud800"}, "content", "not valid Unicode"),
+    ("/tokenize", {"content": "x", "with_pieces": "perhaps"}, "with_pieces", "boolean"),
+    ("/detokenize", {"tokens": [-1]}, "tokens", "from 0 to 256"),
+    ("/detokenize", {"tokens": "a"}, "tokens", "list"),
+    ("/detokenize", {"tokens": [True]}, "tokens[0]", "not true or false"),
+    ("/infill", {"input_prefix": "a"}, "input_suffix", "required"),
+    ("/infill", {"input_suffix": "a"}, "input_prefix", "required"),
+    ("/infill", {"input_prefix": "a", "input_suffix": "b", "prompt": [1]}, "prompt", "must be a string"),
+    ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": {}}, "input_extra", "list"),
+    ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{}]}, "input_extra[0].text", "required"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param", "message"), BAD)
+async def test_what_is_wrong_is_named(
+    connect: Connect, path: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    status, told = await error(connect, FakeBackend(), path, **body)
+    assert (status, told["param"], told["type"]) == (400, param, "invalid_request_error")
+    assert message in told["message"]
+
+
+async def test_an_alternative_that_fails_beside_one_that_does_not(connect: Connect) -> None:
+    backend = FakeBackend(script=says(b"a"))
+    branches = [{"label": "broken"}, {}]
+    failed, well = await result(connect, backend, branches=branches)
+    assert (failed["stop_type"], failed["error"]["code"]) == ("none", "backend_error")
+    assert (well["content"], "error" in well) == ("a", False)
+    received = await chunks(connect, backend, branches=branches)
+    assert [chunk["error"]["code"] for chunk in received if "error" in chunk] == ["backend_error"]
+    assert sum(chunk.get("stop", False) for chunk in received) == 2
+    assert (await error(connect, backend, prompt="p", branches=branches[:1]))[0] == 500
+    assert (await error(connect, FakeBackend(fail_decodes={1, 2}), prompt="p"))[0] == 500
+
+
+async def test_tokenize_and_detokenize(connect: Connect) -> None:
+    async def tokens(**body: Any) -> Any:
+        return (await result(connect, FakeBackend(), "/tokenize", prompt=None, seed=None, **body))["tokens"]
+
+    assert await tokens(content="hé") == list("hé".encode())
+    assert await tokens(content=["a", 98, "c"]) == [97, 98, 99]
+    assert await tokens(content="aé", with_pieces=True, add_special=True) == [
+        {"id": 97, "piece": "a"},
+        {"id": 195, "piece": [195]},
+        {"id": 169, "piece": [169]},
+    ]
+    assert await tokens(content="x" * 1_000) == [120] * 1_000  # more than the context
+    assert await tokens() == await tokens(content=None) == await tokens(content="") == []
+    response = await post(connect, FakeBackend(), "/detokenize", tokens=[104, 195, 169, END, 195], top_a=1)
+    assert await response.json() == {"content": "hé<END>\ufffd"}
+    assert response.headers["x-srb-ignored"] == "top_a"
+    assert await (await post(connect, FakeBackend(), "/detokenize")).json() == {"content": ""}
+
+
+async def test_props(connect: Connect) -> None:
+    client = await connect(FakeBackend(chat_template=ChatTemplate("{{ messages }}")))
+    props = await (await client.get("/props")).json()
+    assert props["default_generation_settings"]["n_ctx"] == 256
+    assert props["default_generation_settings"]["params"]["n_predict"] == -1
+    assert (props["total_slots"], props["model_alias"], props["chat_template"]) == (8, "fake", "{{ messages }}")
+    assert (props["bos_token"], props["eos_token"]) == ("", "<END>")
+    for path in ("/v1/health", "/models"):
+        assert (await client.get(path)).status == 200
+
+
+async def test_a_template_is_applied(connect: Connect) -> None:
+    template = ChatTemplate("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ mood }}")
+    client = await connect(FakeBackend(chat_template=template))
+    body = {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"mood": "!"}, "x": 1}
+    response = await client.post("/apply-template", json=body)
+    assert await response.json() == {"prompt": "[user] Hi!"}
+    assert response.headers["x-srb-ignored"] == "x"
+    assert (await client.post("/apply-template", json={})).status == 400
+
+
+async def read_until_started(response: ClientResponse) -> None:
+    while b'"stop": false' not in await response.content.readline():
+        pass
+
+
+async def test_slots(connect: Connect) -> None:
+    client: Client = await connect(endless(n_parallel=3, gate=(gate := threading.Event())))
+    idle = {"n_ctx": 256, "speculative": False, "is_processing": False}
+    assert await (await client.get("/slots")).json() == [{"id": number} | idle for number in range(3)]
+    body = {"prompt": "secret", "n": 2, "stop": ["secret"], "stream": True, "seed": 5}
+    async with client.post("/completion", json=body) as response:
+        await read_until_started(response)
+        text = await (await client.get("/slots")).text()
+        assert "secret" not in text
+        first, second, third = json.loads(text)
+        assert (first["is_processing"], first["index"], second["index"]) == (True, 0, 1)
+        assert (first["request_id"], first["n_prompt_tokens"]) == (response.headers["X-Request-Id"], 6)
+        assert (first["params"]["seed"], second["params"]["seed"]) == (5, 6)
+        assert third == {"id": 2} | idle
+        assert (await client.get("/slots?fail_on_no_slot=1")).status == 200
+        await client.delete(f"/v1/completions/{first['request_id']}")
+        gate.set()
+        *_, last = [line async for line in response.content if line.startswith(b"data: ")]
+        assert json.loads(last.removeprefix(b"data: "))["stop_type"] == "none"
+
+
+async def test_no_slot_is_left(connect: Connect) -> None:
+    client: Client = await connect(endless(n_parallel=1, gate=(gate := threading.Event())))
+    async with client.post("/completion", json={"prompt": "p", "stream": True}) as response:
+        await read_until_started(response)
+        refused = await client.get("/slots?fail_on_no_slot=1")
+        assert (refused.status, "Retry-After" in refused.headers) == (503, True)
+        gate.set()
+
+
+async def test_no_slots(aiohttp_client: Any) -> None:
+    async with AsyncEngine(lambda _progress: FakeBackend()) as engine:
+        client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8, slots=False)))
+        response = await client.get("/slots")
+        assert response.status == 501
+        assert (await response.json())["error"]["type"] == "not_supported_error"
+        assert (await (await client.get("/props")).json())["endpoint_slots"] is False
+
+
+@pytest.mark.parametrize("path", ["/completion", "/infill", "/tokenize", "/detokenize", "/props", "/slots"])
+async def test_before_the_model_is_loaded(aiohttp_client: Any, path: str) -> None:
+    loaded = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def load(_progress: Any) -> FakeBackend:
+        asyncio.run_coroutine_threadsafe(loaded.wait(), loop).result()
+        return FakeBackend()
+
+    engine = AsyncEngine(load)
+    engine.start()
+    client = await aiohttp_client(create_app(engine, LIMITS))
+    response = await client.request("GET" if path in ("/props", "/slots") else "POST", path, json={})
+    assert response.status == 503
+    loaded.set()
+    await engine.ready()
+    await engine.stop()
+
+
+# Fill-in-the-middle
+
+PRE, SUF, MID, REP, SEP = 1, 2, 3, 4, 5
+PLACES: dict[str, Any] = {"input_prefix": "<", "input_suffix": ">", "n_predict": 1, "return_tokens": True}
+
+
+def fim_backend(n_cells: int = 256, **special: int) -> FakeBackend:
+    backend = FakeBackend(n_cells=n_cells)
+    special = {"fim_pre": PRE, "fim_suf": SUF, "fim_mid": MID} | special
+    backend.tokenizer.special = SpecialTokens(**special)
+    return backend
+
+
+def prompt_of(answer: dict[str, Any]) -> str:
+    return "".join("^|$RS"[ord(char) - 1] if ord(char) < 6 else char for char in answer["prompt"])
+
+
+async def test_infill(connect: Connect) -> None:
+    answer = await result(connect, fim_backend(), "/infill", **PLACES | {"prompt": None})
+    assert prompt_of(answer) == "^<|>$"
+    answer = await result(connect, fim_backend(), "/infill", **PLACES | {"prompt": "x = "})
+    assert prompt_of(answer) == "^<x = |>$"
+    extra = [{"filename": "f", "text": "F"}, {"text": "G"}]
+    answer = await result(connect, fim_backend(), "/infill", **PLACES, input_extra=extra)
+    assert prompt_of(answer) == "\n\nF\n\nG^<p|>$"
+    backend = fim_backend(fim_rep=REP, fim_sep=SEP)
+    answer = await result(connect, backend, "/infill", **PLACES, input_extra=extra)
+    assert prompt_of(answer) == "Rrepository\nSf\nFSfile\nGSfile\n^<p|>$"
+
+
+async def test_too_much_extra_is_cut_at_its_beginning_and_reported(connect: Connect) -> None:
+    body: dict[str, Any] = PLACES | {"input_extra": [{"text": "a" * 30 + "b", "time": 5}], "n_predict": 4, "seed": 0}
+    response = await post(connect, fim_backend(n_cells=20), "/infill", **body)
+    answer = await response.json()
+    assert prompt_of(answer) == "a" * 10 + "b^<|>$"
+    assert response.headers["x-srb-ignored"] == "input_extra.time, input_extra (its first 22 tokens)"
+
+
+async def test_a_model_without_the_tokens_cannot_infill(connect: Connect) -> None:
+    status, told = await error(connect, FakeBackend(), "/infill", **PLACES)
+    assert (status, told["type"]) == (501, "not_supported_error")
+
+
+# Time
+
+
+def completion(**body: Any) -> tuple[Completion, list[float]]:
+    parsed = parse_completion(json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, TOKENIZER.tokenize)
+    now = [100.0]
+    return Completion(parsed, model="fake", detokenize=TOKENIZER.detokenize, clock=lambda: now[0]), now
+
+
+def test_progress() -> None:
+    reply, now = completion(stream=True, return_progress=True)
+    assert list(reply.chunks([StartEvent("r", 1, 9, 2, 5, (0,), (None,))])) == []
+    now[0] += 0.25
+    (chunk,) = reply.chunks([ProgressEvent("r", evaluated=4, cached=2, total=9)])
+    progress = {"total": 9, "cache": 2, "processed": 6, "time_ms": 250}
+    assert chunk == {"index": 0, "content": "", "tokens": [], "stop": False, "prompt_progress": progress}
+
+
+def test_what_takes_too_long_is_overdue_once_it_has_a_new_line() -> None:
+    reply, now = completion(t_max_predict_ms=500, n=2)
+    assert reply.overdue() == []
+    reply.take([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")])
+    assert reply.overdue() == []
+    now[0] += 0.6
+    assert reply.overdue() == [1]
+    reply.take([StreamEvent("r", 0, "\n")])
+    assert reply.overdue() == [0, 1]
+    reply.take([StopEvent("r", 1, 3, "abort", "timeout", timings=Timings(0, 1, 0, 3, 0))])
+    assert reply.overdue() == [0]
+    reply.take([StopEvent("r", 0, 3, "stop", None)])
+    first, second = reply.result()
+    assert (second["stop_type"], second["timings"]["predicted_per_second"]) == ("limit", 0)  # type: ignore[index]
+    assert first["timings"] == {}  # type: ignore[index]
+    assert completion(n=1)[0].overdue() == []
+
+
+async def test_what_takes_too_long_is_ended(connect: Connect) -> None:
+    backend = endless(n_cells=50_000)
+    backend.on_decode = lambda: time.sleep(0.002)
+    *_, last = await chunks(connect, backend, t_max_predict_ms=1)
+    for each in (last, await result(connect, backend, t_max_predict_ms=1)):
+        assert (each["stop_type"], each["truncated"]) == ("limit", False)
+        assert each["tokens_predicted"] < 40_000
