@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from fake_backend import FakeBackend
 from server.conftest import Connect
@@ -104,6 +105,7 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert "<b>" not in docs_page.render(described)
 
 
+@pytest.mark.e2e  # it takes long, though it needs no model
 async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path) -> None:
     backend = FakeBackend(embedder=FakeEmbedder())
     backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
