@@ -17,7 +17,7 @@ Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` w
 __version__ = "0.1.0"
 
 from srb.async_engine import AsyncEngine
-from srb.engine.engine import Engine, EngineStats
+from srb.engine.engine import Engine
 from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
@@ -30,6 +30,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.stats import EngineStats
 from srb.errors import (
     BackendError,
     EngineDeadError,

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Literal, Self
 
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
-from srb.engine.engine import Engine, EngineStats, Measure
+from srb.engine.engine import Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import CompletionRequest
+from srb.engine.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, InvalidRequestError, QueueFullError, SrbError, UnavailableError
 from srb.llama import LlamaBackend
 from srb.request_log import done_line

@@ -8,72 +8,22 @@ what it leased is given back.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-from srb.engine.backend import Backend, ChatTemplate, Embedder, Logits, Logprobs, Tokenizer
-from srb.engine.events import (
-    AbortReason,
-    DoneEvent,
-    ErrorEvent,
-    Event,
-    FinishReason,
-    ProgressEvent,
-    StartEvent,
-    StopEvent,
-    StreamEvent,
-    Timings,
-    Token,
-    Usage,
-)
+from srb.engine.backend import Backend, ChatTemplate, Embedder, Logits, Tokenizer
+from srb.engine.events import AbortReason, Event, FinishReason
 from srb.engine.kv_cache import KVCache
+from srb.engine.outbox import Outbox
 from srb.engine.request import CompletionRequest
 from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Plan, Scheduler
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.engine.stats import EngineStats, Measure, Totals
 from srb.errors import BackendError, InvalidRequestError, SrbError
 
 DEFAULT_MAX_TOKENS = 128
-Measure = Literal["first_token", "next_token", "decode", "overhead"]
-"""What is measured: from a request's arrival to its first token, from a sequence's token to its next, the evaluation in
-a step, and all else in a step."""
-_LONGEST_CHARACTER = 4  # bytes of UTF-8
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """What the engine holds now, and what it has done since it was made.
-
-    sequences: alternatives that hold cells now, of at most `max_sequences`.
-    cells: leased now, of `max_cells`; cells_shared: of these, the prompts' that several alternatives continue.
-    retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
-    prompt_tokens: of all requests that were admitted; prompt_tokens_cached of these were known from others, and
-        prompt_tokens_evaluated were evaluated.
-    prompt_seconds, predicted_seconds: for evaluating these, and the generated ones.
-    tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
-    last_error: the message of the last decode that failed.
-    """
-
-    sequences: int
-    max_sequences: int
-    cells: int
-    cells_shared: int
-    max_cells: int
-    retained_bytes: int
-    max_retained_bytes: int
-    prompt_tokens: int
-    prompt_tokens_cached: int
-    prompt_tokens_evaluated: int
-    tokens_generated: int
-    prompt_seconds: float
-    predicted_seconds: float
-    forks: int
-    steps: int
-    rows: int
-    aborts: dict[AbortReason, int]
-    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +71,14 @@ class Engine:
             prefill_chunk,
             shares_prefixes=backend.shares_prefixes,
         )
-        self._events: list[Event] = []  # of this step
+        self._outbox = Outbox(backend, clock)
         self._evaluated_at = 0.0  # on the clock; of the last decode
         self._finished: list[Sequence] = []  # to be released
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
         self._mail: list[ActiveRequest | _Abort] = []
         self._doomed: set[str] = set()  # the requests whose abort is in the mail
-        self._prompt_tokens = 0
-        self._prompt_tokens_cached = 0
-        self._prompt_tokens_evaluated = 0
-        self._tokens_generated = 0
-        self._forks = 0
-        self._steps = 0
-        self._rows = 0
-        self._prompt_seconds = 0.0
-        self._predicted_seconds = 0.0
-        self._aborts: dict[AbortReason, int] = {}
-        self._last_error: str | None = None
+        self._totals = Totals()
 
     # From any thread
 
@@ -216,7 +156,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """What the engine holds now, and what it has done."""
-        return EngineStats(
+        return EngineStats.of(
+            self._totals,
             sequences=self._scheduler.leased,
             max_sequences=self._backend.n_parallel,
             cells=self._cache.leased_cells,
@@ -224,17 +165,6 @@ class Engine:
             max_cells=self._cache.n_cells,
             retained_bytes=self._retained.size,
             max_retained_bytes=self._retained.max_bytes,
-            prompt_tokens=self._prompt_tokens,
-            prompt_tokens_cached=self._prompt_tokens_cached,
-            prompt_tokens_evaluated=self._prompt_tokens_evaluated,
-            tokens_generated=self._tokens_generated,
-            prompt_seconds=self._prompt_seconds,
-            predicted_seconds=self._predicted_seconds,
-            forks=self._forks,
-            steps=self._steps,
-            rows=self._rows,
-            aborts=dict(self._aborts),
-            last_error=self._last_error,
         )
 
     def step(self) -> list[Event]:
@@ -247,9 +177,9 @@ class Engine:
         self._release()
         self._read_mail()
         self._admit()
-        if not self._events and len(plan := self._scheduler.next_batch()):
+        if not self._outbox and len(plan := self._scheduler.next_batch()):
             self._run(plan)
-        return self._take_events()
+        return self._outbox.take()
 
     def fail(self, error: SrbError) -> list[Event]:
         """Ends every request with this error and returns the events; `add_request` raises it from now on.
@@ -260,14 +190,8 @@ class Engine:
             self._failure = error
             mail = [message for message in self._mail if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running, *self._scheduler.waiting, *mail):
-            self._events.append(ErrorEvent(active.id, None, error))
-            self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in active.living]
-            self._events.append(self._done(active))
-        return self._take_events()
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
+            self._outbox.fail(active, error)
+        return self._outbox.take()
 
     # The life of a request
 
@@ -287,7 +211,7 @@ class Engine:
             active.early_aborts |= {seq.index: reason for seq in doomed}
             doomed = active.living if len(active.early_aborts) == active.request.count else []
         if doomed:
-            self._aborts[reason] = self._aborts.get(reason, 0) + 1
+            self._totals.aborts[reason] = self._totals.aborts.get(reason, 0) + 1
         for seq in doomed:
             self._finish(seq, "abort", reason)
 
@@ -295,7 +219,7 @@ class Engine:
         """Starts what there is room for, with what is known of it."""
         prompts = self._scheduler.admit(self._clock())
         for prompt in prompts:
-            self._prompt_tokens += len(prompt.tokens)
+            self._totals.prompt_tokens += len(prompt.tokens)
             if prompt.hit:
                 self._restore(prompt, prompt.hit)
                 prompt.hit = None
@@ -307,25 +231,12 @@ class Engine:
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()
-        request, sequences = active.request, active.sequences
-        shared = sum(prompt.source[1] for prompt in active.prompts if prompt.source)
-        self._events.append(
-            StartEvent(
-                request_id=request.id,
-                count=request.count,
-                prompt_tokens=request.prompt_tokens,
-                cached_tokens=active.cached + shared,
-                max_tokens=max(seq.max_tokens for seq in sequences),
-                seeds=tuple(seq.params.seed for seq in sequences),
-                labels=tuple(seq.params.label for seq in sequences),
-            )
-        )
-        self._report_progress([active])
+        self._outbox.start(active)
         for index, reason in active.early_aborts.items():
             self._abort(active, index, reason)
         for prompt in active.prompts:
-            if not request.scores_prompt:
-                self._precede(prompt)
+            if not active.request.scores_prompt:
+                self._outbox.precede(prompt)
 
     def _restore(self, prompt: Prompt, hit: Hit) -> None:
         """Puts what was retained of a prompt back into cells."""
@@ -351,52 +262,42 @@ class Engine:
                     prompt.logits = source.logits
 
     def _add_cached(self, prompt: Prompt, end: int) -> None:
-        self._prompt_tokens_cached += end - prompt.evaluated
+        self._totals.prompt_tokens_cached += end - prompt.evaluated
         prompt.evaluated = prompt.cached = end
 
     def _fork(self, source: Prompt | Sequence, target: Prompt | Sequence, n_tokens: int) -> None:
         assert source.seq_id is not None
         assert target.seq_id is not None
         self._backend.fork(source.seq_id, target.seq_id, n_tokens)
-        self._forks += 1
-
-    def _precede(self, prompt: Prompt) -> None:
-        """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
-        echo, special = prompt.active.request.echo, self._tokenizer.special_piece
-        tokens = prompt.tokens if echo else prompt.tokens[-_LONGEST_CHARACTER:]
-        pieces = [special(token) for token in tokens]
-        for seq in prompt.living:
-            text = seq.text.precede(b"".join(pieces))
-            if echo:
-                self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
+        self._totals.forks += 1
 
     def _run(self, plan: Plan) -> None:
         """Evaluates a batch and draws a token for each of its sequences."""
-        self._steps += 1
-        self._rows += len(plan.rows)
+        self._totals.steps += 1
+        self._totals.rows += len(plan.rows)
         began = self._clock()
         try:
             if not self._decode(plan):
                 return  # everybody in the batch is being aborted: the next step reads it in the mail
         except BackendError as error:
-            self._last_error = error.message
+            self._totals.last_error = error.message
             for active in plan.requests:
-                self._events.append(ErrorEvent(active.id, None, error))
+                self._outbox.error(active, None, error)
                 for seq in active.living:
                     self._finish(seq, "error", None)
             return
         self._evaluated_at = self._clock()
         seconds = self._evaluated_at - began
-        self._predicted_seconds += seconds * len(plan.rows) / len(plan)
-        self._prompt_seconds += seconds * (1 - len(plan.rows) / len(plan))
+        self._totals.predicted_seconds += seconds * len(plan.rows) / len(plan)
+        self._totals.prompt_seconds += seconds * (1 - len(plan.rows) / len(plan))
         for prompt, n_tokens, row in plan.chunks:
             if prompt.active.request.scores_prompt:
-                self._score(prompt, n_tokens, row)
+                self._outbox.score(prompt, n_tokens, row)
             prompt.evaluated += n_tokens
-            self._prompt_tokens_evaluated += n_tokens
+            self._totals.prompt_tokens_evaluated += n_tokens
             if prompt.evaluated == len(prompt.tokens):
                 prompt.logits = self._backend.logits(row).copy()
-        self._report_progress(prompt.active for prompt, _, _ in plan.chunks)
+        self._outbox.progress(prompt.active for prompt, _, _ in plan.chunks)
         self._share_prefixes()
         for seq, row in plan.rows:
             self._draw(seq, self._backend.logits(row))
@@ -410,7 +311,7 @@ class Engine:
         try:
             return self._backend.decode(plan.batch, interrupted)
         except BackendError as error:
-            self._last_error = error.message
+            self._totals.last_error = error.message
             for holder in plan.holders:
                 assert holder.seq_id is not None
                 if not self._backend.truncate(holder.seq_id, holder.evaluated):
@@ -446,9 +347,9 @@ class Engine:
                 seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.tokens)
             is_first = seq.length == 0
             token = seq.sampler.sample(logits, prompt.first_tokens if is_first and request.distinct else ())
-            reported = self._report(seq, token, logits) if request.reports_tokens else []
+            reported = self._outbox.report(seq, token, logits)
         except BackendError as error:
-            self._events.append(ErrorEvent(active.id, seq.index, error))
+            self._outbox.error(active, seq.index, error)
             self._finish(seq, "error", None)
             return
         if is_first:
@@ -460,77 +361,25 @@ class Engine:
             self._observe("next_token", self._evaluated_at - seq.drawn_at)
         seq.drawn_at = self._evaluated_at
         seq.tokens.append(token)
-        self._tokens_generated += 1
-        is_end = self._tokenizer.is_end(token)
-        self._say(seq, reported, "" if is_end else seq.text.push(self._tokenizer.piece(token)))
-        if is_end:
+        self._totals.tokens_generated += 1
+        self._outbox.drawn(seq, token, reported)
+        if self._tokenizer.is_end(token):
             self._finish(seq, "stop", None)
         elif seq.text.matched:
             self._finish(seq, "stop", seq.text.matched)
         elif seq.length == seq.max_tokens:
             self._finish(seq, "length", None)
 
-    def _score(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
-        """Reports the tokens of a prompt that rows of the last decode foretell, and the first, which none does."""
-        start, top, special = prompt.evaluated, prompt.active.request.logprobs or 0, self._tokenizer.special_piece
-        tokens = [Token(prompt.tokens[0], special(prompt.tokens[0]), None)] if start == 0 else []
-        foretold = prompt.tokens[start + 1 : start + n_tokens + 1]
-        for row, token in enumerate(foretold, last_row - n_tokens + 1):
-            tokens.append(self._token(token, self._backend.logprobs(self._backend.logits(row), token, top)))
-        for seq in prompt.living:
-            for reported in tokens:
-                self._say(seq, [reported], seq.text.precede(reported.piece))
-
-    def _report(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
-        """The token just drawn, with what the request wants to know about it."""
-        request = seq.prompt.active.request
-        if request.logprobs is None:
-            return [Token(token, b"", None)]
-        assert seq.sampler is not None
-        if request.post_sampling_probs:
-            logprobs = seq.sampler.logprobs(token, request.logprobs)
-        else:
-            logprobs = self._backend.logprobs(logits, token, request.logprobs)
-        seq.sum_logprob += logprobs[0]
-        return [self._token(token, logprobs)]
-
-    def _token(self, token: int, logprobs: Logprobs) -> Token:
-        special, (logprob, top) = self._tokenizer.special_piece, logprobs
-        return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
-
-    def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
-        """Streams text and the tokens that it came from; where tokens are reported, not before they are whole."""
-        request = seq.prompt.active.request
-        if request.reports_tokens:
-            seq.unsaid += tokens
-            seq.unsaid_text += text
-            if not (seq.text.is_whole or is_last):
-                return
-            tokens, text = seq.unsaid, seq.unsaid_text
-            seq.unsaid, seq.unsaid_text = [], ""
-        if request.logprobs is None:
-            if text or tokens:
-                ids = tuple(token.id for token in tokens)
-                self._events.append(StreamEvent(request.id, seq.index, text, ids))
-            return
-        for token in tokens:
-            said = text if token is tokens[-1] else ""
-            ids = (token.id,) if request.return_tokens else ()
-            self._events.append(StreamEvent(request.id, seq.index, said, ids, token))
-
     def _finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """Ends a sequence, and its request with the last one."""
         active = seq.prompt.active
-        self._say(seq, [], seq.text.flush(), is_last=True)
+        self._outbox.stop(seq, finish_reason, stop_reason)
         seq.finish_reason = finish_reason
-        mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
-        timings = self._timings(active, [seq.prompt], seq.length)
-        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings))
         self._finished.append(seq)
         if not active.living:
             active.compiled.close()
             self._scheduler.remove(active)
-            self._events.append(self._done(active))
+            self._outbox.done(active)
 
     def _release(self) -> None:
         """Gives back what finished sequences have leased, and what their prompts have after the last of them.
@@ -566,33 +415,3 @@ class Engine:
             if len(seq.tokens) > 1:
                 assert seq.seq_id is not None
                 self._retained.add(seq.evaluated_tokens, partial(save, seq.seq_id))
-
-    def _report_progress(self, requests: Iterable[ActiveRequest]) -> None:
-        """Tells those that want to know how far their prompts have come."""
-        for active in dict.fromkeys(requests):
-            if active.request.return_progress:
-                self._events.append(
-                    ProgressEvent(active.id, active.n_evaluated, active.cached, active.request.prompt_tokens)
-                )
-
-    def _done(self, active: ActiveRequest) -> DoneEvent:
-        generated = sum(seq.length for seq in active.sequences)
-        return DoneEvent(
-            request_id=active.id,
-            count=active.request.count,
-            usage=Usage(active.request.prompt_tokens, generated, active.cached),
-            timings=self._timings(active, active.prompts, generated),
-        )
-
-    def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:
-        """Where the time of these prompts of a request went until now."""
-        now = self._clock()
-        admitted = now if active.admitted is None else active.admitted
-        evaluated = now if active.evaluated is None else active.evaluated
-        return Timings(
-            queued_ms=(admitted - active.arrived) * 1000,
-            prompt_n=sum(prompt.evaluated - prompt.cached for prompt in prompts),
-            prompt_ms=(evaluated - admitted) * 1000,
-            predicted_n=generated,
-            predicted_ms=(now - evaluated) * 1000,
-        )

@@ -8,9 +8,9 @@ from aiohttp import web
 import srb
 from srb.async_engine import AsyncEngine
 from srb.engine.backend import ChatTemplate, Tokenizer
-from srb.engine.engine import EngineStats
 from srb.engine.events import Event
 from srb.engine.request import SamplingParams
+from srb.engine.stats import EngineStats
 from srb.errors import NotSupportedError, UnavailableError
 from srb.server import body, embeddings, llama_body, llama_server, sse
 from srb.server.http import ENGINE, LIMITS, Batches, ignored_header, read_body

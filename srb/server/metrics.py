@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from srb.async_engine import AsyncEngine
-from srb.engine.engine import EngineStats, Measure
+from srb.engine.stats import EngineStats, Measure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

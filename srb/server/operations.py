@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from srb.engine.engine import EngineStats
+from srb.engine.stats import EngineStats
 from srb.server.embeddings import EmbeddingFields
 from srb.server.fields import CompletionFields
 from srb.server.llama_body import DetokenizeFields, InfillFields, LlamaFields, TemplateFields, TokenizeFields

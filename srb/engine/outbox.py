@@ -1,0 +1,171 @@
+"""What the engine says: it turns what happens to sequences into the events of a step."""
+
+from collections.abc import Callable, Iterable
+
+from srb.engine.backend import Backend, Logits, Logprobs
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Token,
+    Usage,
+)
+from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.errors import SrbError
+
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
+class Outbox:
+    """The events that nobody has taken yet, in order. Text is said when it is whole, and tokens with their text."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
+        self._backend = backend
+        self._tokenizer = backend.tokenizer
+        self._clock = clock
+        self._events: list[Event] = []
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def take(self) -> list[Event]:
+        """All events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def start(self, active: ActiveRequest) -> None:
+        """A request was admitted, and who shares what with whom is known."""
+        request, sequences = active.request, active.sequences
+        shared = sum(prompt.source[1] for prompt in active.prompts if prompt.source)
+        self._events.append(
+            StartEvent(
+                request_id=request.id,
+                count=request.count,
+                prompt_tokens=request.prompt_tokens,
+                cached_tokens=active.cached + shared,
+                max_tokens=max(seq.max_tokens for seq in sequences),
+                seeds=tuple(seq.params.seed for seq in sequences),
+                labels=tuple(seq.params.label for seq in sequences),
+            )
+        )
+        self.progress([active])
+
+    def progress(self, requests: Iterable[ActiveRequest]) -> None:
+        """Prompts of these requests have been evaluated further."""
+        for active in dict.fromkeys(requests):
+            if active.request.return_progress:
+                self._events.append(
+                    ProgressEvent(active.id, active.n_evaluated, active.cached, active.request.prompt_tokens)
+                )
+
+    def precede(self, prompt: Prompt) -> None:
+        """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
+        echo, special = prompt.active.request.echo, self._tokenizer.special_piece
+        tokens = prompt.tokens if echo else prompt.tokens[-_LONGEST_CHARACTER:]
+        pieces = [special(token) for token in tokens]
+        for seq in prompt.living:
+            text = seq.text.precede(b"".join(pieces))
+            if echo:
+                self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
+
+    def score(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
+        """Reports the tokens of a prompt that rows of the last decode foretell, and the first, which none does."""
+        start, top, special = prompt.evaluated, prompt.active.request.logprobs or 0, self._tokenizer.special_piece
+        tokens = [Token(prompt.tokens[0], special(prompt.tokens[0]), None)] if start == 0 else []
+        foretold = prompt.tokens[start + 1 : start + n_tokens + 1]
+        for row, token in enumerate(foretold, last_row - n_tokens + 1):
+            tokens.append(self._token(token, self._backend.logprobs(self._backend.logits(row), token, top)))
+        for seq in prompt.living:
+            for reported in tokens:
+                self._say(seq, [reported], seq.text.precede(reported.piece))
+
+    def report(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
+        """The token just drawn, with what the request wants to know about it. Raises `BackendError`."""
+        request = seq.prompt.active.request
+        if request.logprobs is None:
+            return [Token(token, b"", None)] if request.return_tokens else []
+        assert seq.sampler is not None
+        if request.post_sampling_probs:
+            logprobs = seq.sampler.logprobs(token, request.logprobs)
+        else:
+            logprobs = self._backend.logprobs(logits, token, request.logprobs)
+        seq.sum_logprob += logprobs[0]
+        return [self._token(token, logprobs)]
+
+    def _token(self, token: int, logprobs: Logprobs) -> Token:
+        special, (logprob, top) = self._tokenizer.special_piece, logprobs
+        return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
+
+    def drawn(self, seq: Sequence, token: int, reported: list[Token]) -> None:
+        """A sequence goes on with a token; the last one of a text may be an end token."""
+        text = "" if self._tokenizer.is_end(token) else seq.text.push(self._tokenizer.piece(token))
+        self._say(seq, reported, text)
+
+    def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
+        """Streams text and the tokens that it came from; where tokens are reported, not before they are whole."""
+        request = seq.prompt.active.request
+        if request.reports_tokens:
+            seq.unsaid += tokens
+            seq.unsaid_text += text
+            if not (seq.text.is_whole or is_last):
+                return
+            tokens, text = seq.unsaid, seq.unsaid_text
+            seq.unsaid, seq.unsaid_text = [], ""
+        if request.logprobs is None:
+            ids = tuple(token.id for token in tokens) if request.return_tokens else ()
+            if text or ids:
+                self._events.append(StreamEvent(request.id, seq.index, text, ids))
+            return
+        for token in tokens:
+            said = text if token is tokens[-1] else ""
+            ids = (token.id,) if request.return_tokens else ()
+            self._events.append(StreamEvent(request.id, seq.index, said, ids, token))
+
+    def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
+        """A sequence ended; what was held back of its text is said."""
+        active = seq.prompt.active
+        self._say(seq, [], seq.text.flush(), is_last=True)
+        mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
+        timings = self._timings(active, [seq.prompt], seq.length)
+        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings))
+
+    def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
+        """A fault in a request, or in one of its sequences. What it ends is to be said, too."""
+        self._events.append(ErrorEvent(active.id, index, error))
+
+    def done(self, active: ActiveRequest) -> None:
+        """The last sequence of a request ended."""
+        generated = sum(seq.length for seq in active.sequences)
+        self._events.append(
+            DoneEvent(
+                request_id=active.id,
+                count=active.request.count,
+                usage=Usage(active.request.prompt_tokens, generated, active.cached),
+                timings=self._timings(active, active.prompts, generated),
+            )
+        )
+
+    def fail(self, active: ActiveRequest, error: SrbError) -> None:
+        """Ends a request of an engine that is broken: nothing but what is known for sure is said."""
+        self.error(active, None, error)
+        self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in active.living]
+        self.done(active)
+
+    def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:
+        """Where the time of these prompts of a request went until now."""
+        now = self._clock()
+        admitted = now if active.admitted is None else active.admitted
+        evaluated = now if active.evaluated is None else active.evaluated
+        return Timings(
+            queued_ms=(admitted - active.arrived) * 1000,
+            prompt_n=sum(prompt.evaluated - prompt.cached for prompt in prompts),
+            prompt_ms=(evaluated - admitted) * 1000,
+            predicted_n=generated,
+            predicted_ms=(now - evaluated) * 1000,
+        )
