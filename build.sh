@@ -19,6 +19,7 @@ usage: ./build.sh VERB [OPTION...]
 
   serve   set up, then start the server; options go to `srb serve` (see ./build.sh serve --help)
   test    set up, then run every check: ruff, mypy and all tests
+  bench   set up, build llama-server of the same llama.cpp, and compare; --quick takes under 10 minutes
   setup   set up only: .venv with srb, llama-cpp-python and the default model
 
 The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.
@@ -36,6 +37,7 @@ main() {
     case $verb in
         serve) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" serve "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
+        bench) setup; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         setup) setup ;;
         '' | help | -h | --help) usage ;;
         *) usage >&2; die "there is no verb '$verb'" ;;
@@ -69,6 +71,29 @@ install_dev() {
     say "installing the tools that the checks need"
     pip_install -e '.[dev]'
     echo "$stamp" >"$VENV/dev.stamp"
+}
+
+peers_folder() {
+    echo "$CACHE/peers/$LLAMA_CPP_PYTHON-$(echo "${CMAKE_ARGS-}" | cksum | cut -d' ' -f1)"
+}
+
+# llama-server and llama-batched-bench, from the very sources that llama-cpp-python was compiled from.
+build_peers() {
+    local folder sources
+    folder=$(peers_folder)
+    [ ! -x "$folder/bin/llama-batched-bench" ] || return 0
+    say "compiling llama-server and llama-batched-bench, which takes some minutes; the log is $folder/build.log"
+    sources=$folder/sources
+    mkdir -p "$sources"
+    "$VENV/bin/pip" download --no-deps --no-binary llama-cpp-python -d "$folder" \
+        "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$folder/build.log" 2>&1 || die "that failed; $folder/build.log says why"
+    tar -xzf "$folder/llama_cpp_python-$LLAMA_CPP_PYTHON.tar.gz" -C "$sources" --strip-components=1
+    {
+        "$VENV/bin/cmake" -S "$sources/vendor/llama.cpp" -B "$folder" -DCMAKE_BUILD_TYPE=Release \
+            -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+            -DLLAMA_BUILD_WEBUI=OFF ${CMAKE_ARGS-} &&
+            "$VENV/bin/cmake" --build "$folder" --target llama-server llama-batched-bench -j "$(nproc)"
+    } >>"$folder/build.log" 2>&1 || die "that failed; $folder/build.log says why"
 }
 
 run_checks() {

@@ -1,0 +1,300 @@
+"""srb beside llama-server of the same llama.cpp: `./build.sh bench [--quick]` builds the peers and runs this.
+
+All servers run at once and are asked in turn, so that drift of the machine strikes all alike; medians are compared.
+Every repetition has a text of its own, the same for all servers, so that nothing is known before it is asked.
+Writes docs/comparison.json, docs/comparison.md and docs/comparison.svg.
+"""
+
+import argparse
+import asyncio
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from peers import Answer, Peer, Server, running
+
+from srb.llama.backend import physical_cores
+from srb.llama.model_file import find_model
+
+ROOT = Path(__file__).parents[1]
+WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
+CELLS = 8192
+PEERS = (
+    Peer("srb", True, ("--max-n", "64", "--parallel", "64", "--log-level", "error")),
+    Peer("llama-server", False, ("-np", "64", "-kvu")),
+    Peer("llama-server -fa off", False, ("-np", "64", "-kvu", "-fa", "off")),
+)
+"""llama-server needs -np for more than four alternatives, and then -kvu to have its whole context for one prompt."""
+
+Numbers = dict[str, float]
+Scenario = Callable[[Server, int], Awaitable[Numbers]]
+
+
+def text(words: int, seed: int) -> str:
+    """So many words that no other seed has in this order."""
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def numbers(answers: list[Answer]) -> Numbers:
+    """What is told of requests that were sent together."""
+    start = min(answer.sent for answer in answers)
+    first = [answer.sent - start + each for answer in answers for each in answer.first.values()]
+    end = max(answer.sent - start + answer.end for answer in answers)
+    tokens = sum(answer.tokens for answer in answers)
+    return {"first": min(first), "last first": max(first), "all": end, "tokens/s": tokens / end}
+
+
+def alternatives(n: int, words: int = 400, max_tokens: int = 64) -> Scenario:
+    """One request with n alternatives."""
+
+    async def scenario(server: Server, seed: int) -> Numbers:
+        answer = await server.ask(text(words, seed), n, max_tokens)
+        result = numbers([answer])
+        decoding = answer.end - max(answer.first.values())
+        result["decode tokens/s"] = (answer.tokens - n) / decoding if decoding else 0
+        return result
+
+    return scenario
+
+
+async def same_prompt(server: Server, seed: int) -> Numbers:
+    """Eight clients with the same prompt."""
+    prompt = text(400, seed)
+    return numbers(await asyncio.gather(*(server.ask(prompt, seed=k) for k in range(8))))
+
+
+async def shared_beginning(server: Server, seed: int) -> Numbers:
+    """Eight clients whose prompts differ in their last 20 words."""
+    prompts = [f"{text(380, seed)}\n{text(20, 1000 * seed + k)}" for k in range(8)]
+    return numbers(await asyncio.gather(*(server.ask(prompt) for prompt in prompts)))
+
+
+async def shared_beginning_as_list(server: Server, seed: int) -> Numbers:
+    """The same as a list in one request."""
+    prompts = [f"{text(380, seed)}\n{text(20, 1000 * seed + k)}" for k in range(8)]
+    return numbers([await server.ask(prompts)])
+
+
+async def again(server: Server, seed: int) -> Numbers:
+    """The same prompt again, an answer continued, and a fork in the middle of another."""
+    prompt = text(400, seed)
+    before = await server.ask(prompt, 4, 32)
+    repeated = await server.ask(prompt, 4, 32, seed=2)
+    continued = await server.ask(f"{prompt}{before.texts[1]}\nAnd then", 4, 32)
+    forked = await server.ask(f"{prompt}{before.texts[2][: len(before.texts[2]) // 2]}", 4, 32)
+    names = {"regenerate": repeated, "continue": continued, "fork in the middle": forked}
+    return {"new": min(before.first.values())} | {name: min(each.first.values()) for name, each in names.items()}
+
+
+def mixed_load(seconds: float) -> Scenario:
+    """Sixteen clients who ask again and again."""
+
+    async def scenario(server: Server, seed: int) -> Numbers:
+        start, answers = time.perf_counter(), list[Answer]()
+
+        async def client(number: int) -> None:
+            rng = random.Random(1000 * seed + number)
+            while time.perf_counter() - start < seconds:
+                words, n = rng.choice([20, 100, 400]), rng.choice([1, 1, 2, 4])
+                answers.append(await server.ask(text(words, rng.randrange(10**9)), n, rng.choice([16, 64])))
+
+        await asyncio.gather(*(client(number) for number in range(16)))
+        took = time.perf_counter() - start
+        first = [each for answer in answers for each in answer.first.values()]
+        gaps = [gap for answer in answers for gap in answer.gaps]
+        return {
+            "tokens/s": sum(answer.tokens for answer in answers) / took,
+            "first, p50": _percentile(first, 50),
+            "first, p99": _percentile(first, 99),
+            "between tokens, p50": _percentile(gaps, 50),
+            "between tokens, p99": _percentile(gaps, 99),
+        }
+
+    return scenario
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+async def long_prompt(server: Server, seed: int) -> Numbers:
+    """2,000 tokens or so with 32 alternatives, and the most memory that the server has had by then."""
+    result = await alternatives(32, 1200)(server, seed)
+    return result | {"peak memory, MiB": server.peak_memory()}
+
+
+def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
+    """Each with its repetitions."""
+    few = 2 if quick else 5
+    result: dict[str, tuple[Scenario, int]] = {
+        "A: n = 1": (alternatives(1), few + 1),
+        "A: n = 8": (alternatives(8), few + 1),
+        "A: n = 32": (alternatives(32), few),
+        "C: eight clients, the same prompt": (same_prompt, few),
+        "D: eight clients, the same but for 20 words": (shared_beginning, few),
+        "D: the same as a list": (shared_beginning_as_list, few),
+        "E: the same prompt again": (again, few),
+        "F: 1,200 words, n = 32": (long_prompt, 1 if quick else 3),
+        "G: 20 words, n = 8, 256 tokens": (alternatives(8, 20, 256), few),
+        "H: 16 clients": (mixed_load(15 if quick else 60), 1),
+    }
+    if not quick:
+        for n in (2, 4, 16, 64):
+            result[f"J: n = {n}"] = (alternatives(n, 400, 32), 2)
+        for words in (40, 800, 1600, 3600):
+            result[f"J: {words} words, n = 8"] = (alternatives(8, words, 32), 2)
+    return result
+
+
+async def cold_start(peer: Peer, model: Path, threads: int, binaries: Path) -> Numbers:
+    """From the start of the process to the first token."""
+    start = time.perf_counter()
+    async with running(peer, model, CELLS, threads, binaries) as server:
+        await server.ask("Once upon a time,", 1, 1)
+        return {"first": time.perf_counter() - start}
+
+
+async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> dict[str, Any]:
+    """The numbers of all repetitions, by scenario and server."""
+    results: dict[str, dict[str, list[Numbers]]] = {}
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(running(peer, model, CELLS, threads, binaries)) for peer in PEERS]
+        for server in servers:
+            await server.ask(text(50, 0), 2, 4)
+        for name, (scenario, repetitions) in scenarios(quick).items():
+            for repetition in range(repetitions):
+                for server in servers:
+                    seed = 100 * len(results) + repetition + 1
+                    found = await scenario(server, seed)
+                    results.setdefault(name, {}).setdefault(server.peer.name, []).append(found)
+                    print(f"{name}, {server.peer.name}: {found}", file=sys.stderr, flush=True)
+    for _ in range(3):
+        for peer in PEERS:
+            found = await cold_start(peer, model, threads, binaries)
+            results.setdefault("K: cold start", {}).setdefault(peer.name, []).append(found)
+    return results
+
+
+def ceiling(model: Path, threads: int, binaries: Path) -> dict[str, float]:
+    """What llama-batched-bench decodes in a second, by flash attention and n."""
+    result = {}
+    for flash in ("on", "off"):
+        command = [
+            str(binaries / "llama-batched-bench"),
+            "-m",
+            str(model),
+            "-c",
+            str(CELLS),
+            "-b",
+            "2048",
+            "-ub",
+            "512",
+        ]
+        command += ["-pps", "-kvu", "-fa", flash, "-npp", "600", "-ntg", "64", "-npl", "1,8,32", "-t", str(threads)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        for row in re.findall(r"^\|(.*)\|$", done.stdout, re.MULTILINE):
+            cells = [cell.strip() for cell in row.split("|")]
+            if cells[0].isdigit():
+                result[f"n = {cells[2]}, flash attention {flash}"] = float(cells[7])
+    return result
+
+
+def table(results: dict[str, dict[str, list[Numbers]]]) -> str:
+    """Medians, with the spread behind; and what srb's are, as a part of llama-server's better one."""
+    names = [peer.name for peer in PEERS]
+    lines = [f"| | | {' | '.join(names)} | srb / the better |", "|---|---|" + "---|" * (len(names) + 1)]
+    for scenario, by_peer in results.items():
+        for metric in by_peer["srb"][0]:
+            values = [[each[metric] for each in by_peer[name]] for name in names]
+            medians = [statistics.median(each) for each in values]
+            best = (max if "tokens/s" in metric else min)(medians[1:])
+            shown = [f"{_show(median)} {_spread(each)}" for median, each in zip(medians, values, strict=True)]
+            unit = "" if "tokens/s" in metric or "MiB" in metric else ", s"
+            ratio = f"{medians[0] / best:.2f}" if best else ""
+            lines.append(f"| {scenario} | {metric}{unit} | {' | '.join(shown)} | {ratio} |")
+            scenario = ""
+    return "\n".join(lines)
+
+
+def _show(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _spread(values: list[float]) -> str:
+    return f"({_show(min(values))} to {_show(max(values))})" if len(values) > 1 else ""
+
+
+def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
+    """A bar for each server: how long everything took."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0]}
+    figure, axes = pyplot.subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
+    height = 0.8 / len(PEERS)
+    for k, peer in enumerate(PEERS):
+        medians = [statistics.median(each["all"] for each in by_peer[peer.name]) for by_peer in timed.values()]
+        places = [place + k * height for place in range(len(timed))]
+        axes.barh(places, medians, height, label=peer.name)
+    axes.set_yticks([place + height for place in range(len(timed))], list(timed))
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds until everything is done")
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=Path, required=True, help="folder of llama-server and llama-batched-bench")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: under 10 minutes on 2 cores")
+    options = parser.parse_args()
+    model, threads = find_model(None), physical_cores()
+    results = asyncio.run(measure(model, threads, options.binaries, options.quick))
+    best = ceiling(model, threads, options.binaries)
+    machine = {
+        "processor": _processor(),
+        "threads": threads,
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "llama-cpp-python": importlib.metadata.version("llama-cpp-python"),
+        "model": model.name,
+        "quick": options.quick,
+    }
+    docs = ROOT / "docs"
+    raw = {"machine": machine, "results": results, "ceiling": best}
+    (docs / "comparison.json").write_text(json.dumps(raw, indent=1) + "\n")
+    rows = "\n".join(f"| {name} | {value:.0f} |" for name, value in best.items())
+    said = ", ".join(f"{name} {value}" for name, value in machine.items())
+    (docs / "comparison.md").write_text(
+        "# srb beside llama-server\n\nWritten by `./build.sh bench`; docs/benchmarks.md says what it means.\n\n"
+        f"{said}.\n\n"
+        f"![How long everything took](comparison.svg)\n\n{table(results)}\n\n"
+        f"B: the tokens that llama-batched-bench decodes in a second (`-pps -kvu`, 600 shared, 64 generated):\n\n"
+        f"| | tokens/s |\n|---|---|\n{rows}\n"
+    )
+    plot(results, docs / "comparison.svg")
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        return found[1] if found else platform.machine()
+    except OSError:
+        return platform.machine()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The servers that bench/compare.py measures, and one way to ask them all."""
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A server under test.
+
+    flags: beside the model, the port, the context and the threads, which are the same for all.
+    """
+
+    name: str
+    is_srb: bool
+    flags: tuple[str, ...]
+
+    def command(self, model: Path, port: int, cells: int, threads: int, binaries: Path) -> list[str]:
+        program = [sys.executable, "-m", "srb", "serve"] if self.is_srb else [str(binaries / "llama-server")]
+        common = ["-m", str(model), "--port", str(port), "-c", str(cells), "-t", str(threads)]
+        return [*program, *common, *self.flags]
+
+    def request(self, prompt: Any, n: int, max_tokens: int, **fields: Any) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a streamed completion that never ends by itself."""
+        body = {"prompt": prompt, "ignore_eos": True, "stream": True, "seed": 1} | fields
+        if self.is_srb:
+            return "/v1/completions", body | {"n": n, "max_tokens": max_tokens, "stream": "events"}
+        return "/completion", body | {"n_cmpl": n, "n_predict": max_tokens}
+
+
+@dataclass
+class Answer:
+    """What came of one request. Times are seconds since it was sent.
+
+    first: when each index had its first text. gaps: between the texts of an index.
+    """
+
+    sent: float
+    end: float = 0.0
+    tokens: int = 0
+    first: dict[int, float] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    gaps: list[float] = field(default_factory=list)
+
+
+class Server:
+    """A running peer."""
+
+    def __init__(
+        self, peer: Peer, process: asyncio.subprocess.Process, url: str, session: aiohttp.ClientSession
+    ) -> None:
+        self.peer = peer
+        self.process = process
+        self.url = url
+        self._session = session
+
+    async def ask(self, prompt: Any, n: int = 1, max_tokens: int = 64, **fields: Any) -> Answer:
+        """Sends a completion and reads it to its end."""
+        path, body = self.peer.request(prompt, n, max_tokens, **fields)
+        answer, last = Answer(time.perf_counter()), dict[int, float]()
+        async with self._session.post(self.url + path, json=body) as response:
+            if response.status != 200:
+                raise RuntimeError(f"{self.peer.name}: {response.status} {await response.text()}")
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                now = time.perf_counter() - answer.sent
+                if "error" in event:
+                    raise RuntimeError(f"{self.peer.name}: {event}")
+                text, index = event.get("text", event.get("content")), event.get("index", 0)
+                if event.get("event") == "stop" or event.get("stop") is True:
+                    answer.tokens += event.get("length", event.get("tokens_predicted", 0))
+                elif text:
+                    answer.texts[index] = answer.texts.get(index, "") + text
+                    answer.first.setdefault(index, now)
+                    if index in last:
+                        answer.gaps.append(now - last[index])
+                    last[index] = now
+        answer.end = time.perf_counter() - answer.sent
+        return answer
+
+    def peak_memory(self) -> int:
+        """The most resident memory so far, in MiB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+)", status)
+        return int(found[1]) >> 10 if found else 0
+
+
+@asynccontextmanager
+async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: Path) -> AsyncIterator[Server]:
+    """Starts a peer, waits until it is ready, and ends it by its process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *peer.command(model, port, cells, threads, binaries), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    timeout = aiohttp.ClientTimeout(total=600)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session:
+        server = Server(peer, process, f"http://127.0.0.1:{port}", session)
+        try:
+            await _ready(server, session)
+            yield server
+        finally:
+            process.terminate()
+            await asyncio.wait_for(process.wait(), 30)
+
+
+async def _ready(server: Server, session: aiohttp.ClientSession) -> None:
+    async with asyncio.timeout(60):
+        while server.process.returncode is None:
+            try:
+                async with session.get(f"{server.url}/health") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.01)
+    raise RuntimeError(f"{server.peer.name} ended with {server.process.returncode}")
