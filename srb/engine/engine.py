@@ -16,9 +16,10 @@ from srb.engine.backend import Backend, ChatTemplate, Embedder, Logits, Tokenize
 from srb.engine.events import AbortReason, Event, FinishReason
 from srb.engine.kv_cache import KVCache
 from srb.engine.outbox import Outbox
+from srb.engine.plan import Plan, next_batch
 from srb.engine.request import CompletionRequest
 from srb.engine.retained import Hit, Retained
-from srb.engine.scheduler import Plan, Scheduler
+from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.errors import BackendError, InvalidRequestError, SrbError
@@ -65,11 +66,11 @@ class Engine:
             self._cache,
             self._retained,
             backend.n_parallel,
-            backend.n_batch,
-            backend.n_outputs,
             default_max_tokens,
-            prefill_chunk,
             shares_prefixes=backend.shares_prefixes,
+        )
+        self._next_batch = partial(
+            next_batch, n_batch=backend.n_batch, n_outputs=backend.n_outputs, prefill_chunk=prefill_chunk
         )
         self._outbox = Outbox(backend, clock)
         self._evaluated_at = 0.0  # on the clock; of the last decode
@@ -177,7 +178,7 @@ class Engine:
         self._release()
         self._read_mail()
         self._admit()
-        if not self._outbox and len(plan := self._scheduler.next_batch()):
+        if not self._outbox and len(plan := self._next_batch(self._scheduler.prompts)):
             self._run(plan)
         return self._outbox.take()
 

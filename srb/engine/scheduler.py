@@ -1,8 +1,5 @@
-"""Which request runs, and what goes into the next batch."""
+"""Which request runs, with which cells, and what it shares with others."""
 
-from dataclasses import dataclass, field
-
-from srb.engine.backend import Batch
 from srb.engine.kv_cache import KVCache, common_prefix
 from srb.engine.request import CompletionRequest
 from srb.engine.retained import Retained
@@ -19,40 +16,12 @@ _PATIENCE = 5.0
 """How many seconds after a request's arrival others may pass it."""
 
 
-@dataclass(slots=True)
-class Plan:
-    """One decode: its batch, and whose rows are in it.
-
-    rows: each running sequence with the number of its row.
-    chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
-    """
-
-    batch: Batch = field(default_factory=Batch)
-    rows: list[tuple[Sequence, int]] = field(default_factory=list)
-    chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    @property
-    def holders(self) -> list[Prompt | Sequence]:
-        """The sequences and prompts that are in it."""
-        return [*(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
-
-    @property
-    def requests(self) -> list[ActiveRequest]:
-        """The requests that are in it."""
-        prompts = [holder.prompt if isinstance(holder, Sequence) else holder for holder in self.holders]
-        return list(dict.fromkeys(prompt.active for prompt in prompts))
-
-
 class Scheduler:
     """Requests wait in the order of their arrival, each until there is room for all that it may need.
 
     One that needs more than there is begins with as many sequences as there can be room for at once, and the others
     begin as these finish. A request that needs less may pass others that wait, as long as these haven't waited long.
 
-    prefill_chunk: how many prompt tokens go into a step while sequences are running; 0: half as many as these are.
     shares_prefixes: whether a prompt may begin with what another sequence has evaluated.
     """
 
@@ -61,10 +30,7 @@ class Scheduler:
         cache: KVCache,
         retained: Retained,
         n_parallel: int,
-        n_batch: int,
-        n_outputs: int,
         default_max_tokens: int,
-        prefill_chunk: int = 0,
         *,
         shares_prefixes: bool,
     ) -> None:
@@ -75,10 +41,7 @@ class Scheduler:
         self._cache = cache
         self._retained = retained
         self._n_parallel = n_parallel
-        self._n_batch = n_batch
-        self._n_outputs = n_outputs
         self._default_max_tokens = default_max_tokens
-        self._prefill_chunk = prefill_chunk
         self._shares_prefixes = shares_prefixes
 
     def check(self, request: CompletionRequest) -> None:
@@ -143,7 +106,7 @@ class Scheduler:
     def _begin(self, active: ActiveRequest, wave: list[Sequence], admitted: list[Prompt]) -> None:
         """Moves a request from waiting to running if there is room for the wave."""
         prompts = list(dict.fromkeys(seq.prompt for seq in wave))
-        living = self._living_prompts()
+        living = self.prompts
         for k, prompt in enumerate(prompts):
             self._find_prefix(prompt, [*living, *prompts[:k]])
         cells = sum(map(_new_cells, prompts)) + sum(cells_for(seq.max_tokens) for seq in wave)
@@ -164,7 +127,7 @@ class Scheduler:
             prompt = seq.prompt
             is_new = prompt.span is None
             if is_new:
-                self._find_prefix(prompt, self._living_prompts())
+                self._find_prefix(prompt, self.prompts)
             cells = cells_for(seq.max_tokens) + (_new_cells(prompt) if is_new else 0)
             if not self._has_room(cells, 1, int(is_new)):
                 return
@@ -240,7 +203,9 @@ class Scheduler:
         for seq in greedy:
             seq.max_tokens += free // len(greedy)
 
-    def _living_prompts(self) -> list[Prompt]:
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The running requests' prompts that have a sequence, and sequences that haven't finished."""
         return [
             prompt
             for active in self.running
@@ -264,7 +229,7 @@ class Scheduler:
     @property
     def shared_cells(self) -> int:
         """How many of the leased cells are of prompts that several sequences continue."""
-        spans = [prompt.span for prompt in self._living_prompts()]
+        spans = [prompt.span for prompt in self.prompts]
         return sum(span.end - span.start for span in spans if span and len(span.children) > 1)
 
     def bequeath(self, prompt: Prompt) -> tuple[Prompt, int] | None:
@@ -285,51 +250,7 @@ class Scheduler:
     @property
     def sharing(self) -> list[Prompt]:
         """The prompts that wait for another to have evaluated what they share."""
-        return [prompt for prompt in self._living_prompts() if prompt.source]
-
-    def next_batch(self) -> Plan:
-        """A row for every running sequence, and some of the prompts that aren't evaluated yet.
-
-        While sequences are running, only a chunk of prompt joins them, so that they keep more than half their pace: on
-        a CPU a row of a prompt takes about as long as one of a sequence, and longer towards the end of a long one.
-        """
-        plan = Plan()
-        prompts = self._living_prompts()
-        for prompt in prompts:
-            for seq in prompt.sequences:
-                if seq.is_running:
-                    assert seq.seq_id is not None
-                    plan.rows.append((seq, plan.batch.add((seq.tokens[-1],), seq.evaluated, seq.seq_id, outputs=1)))
-        room, outputs_room = self._n_batch, self._n_outputs
-        if plan.rows:
-            room = min(room, self._prefill_chunk or -(-len(plan.rows) // 2))
-        forks: dict[Prompt | Sequence, int] = {}  # where the next one forks
-        for prompt in prompts:
-            if prompt.source:
-                source, n_tokens = prompt.source
-                forks[source] = min(n_tokens, forks.get(source, n_tokens))
-        for prompt in prompts:
-            left = len(prompt.tokens) - prompt.evaluated
-            if room == 0 or left == 0 or prompt.source:
-                continue
-            scores = prompt.active.request.scores_prompt
-            n_tokens = min(left, room)
-            if scores:
-                n_tokens = min(n_tokens, _even_piece(left, outputs_room))
-                outputs_room -= n_tokens
-            elif prompt in forks:
-                # What comes after the fork goes together with what those that fork there have left.
-                n_tokens = min(n_tokens, forks[prompt] - prompt.evaluated)
-            if n_tokens == 0:
-                continue
-            chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + n_tokens]
-            assert prompt.seq_id is not None
-            outputs = n_tokens if scores else int(n_tokens == left)
-            plan.chunks.append(
-                (prompt, n_tokens, plan.batch.add(chunk, prompt.evaluated, prompt.seq_id, outputs=outputs))
-            )
-            room -= n_tokens
-        return plan
+        return [prompt for prompt in self.prompts if prompt.source]
 
 
 def _new_cells(prompt: Prompt) -> int:
@@ -348,14 +269,6 @@ def _shared(tokens: tuple[int, ...], other: Prompt) -> tuple[int, Prompt | Seque
         running = [seq for seq in other.sequences if seq.is_running]
         shared += [(common_prefix(tokens[:-1], seq.evaluated_tokens), seq) for seq in running]
     return max(shared, key=lambda pair: pair[0])
-
-
-def _even_piece(left: int, most: int) -> int:
-    """What to take next of `left`, so that all pieces are alike and at most `most`.
-
-    A small one at the end would be computed in another way, and its logits differ (docs/benchmarks.md).
-    """
-    return -(-left // -(-left // most)) if most > 0 else 0
 
 
 def cells_for(max_tokens: int) -> int:
