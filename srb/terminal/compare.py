@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from srb.errors import SettingsError, SrbError
 from srb.progress import error_console
@@ -56,8 +57,8 @@ def compare(settings: Settings, arguments: argparse.Namespace) -> int:
             raise
         for message in usage.errors:
             print(f"srb: {message}", file=sys.stderr)
-        finished = results.finish()
-        write_report(folder / "report.html", spec, finished, model=source.model, usage=str(usage))
+        finished, cells = results.finish()
+        write_report(folder / "report.html", spec, finished, cells, model=source.model, usage=str(usage))
         print(f"{len(finished)} of {results.wanted} alternatives; {usage}; see {folder / 'report.html'}")
         return int(len(finished) < results.wanted)
 
@@ -84,21 +85,24 @@ class Usage:
 
 async def _run(source: Source, spec: Spec, results: Results, max_n: int, usage: Usage) -> None:
     console = error_console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     async with source:
         missing = results.open(source.model)
         requests = list(_requests(missing, spec, max_n))
         with Progress(
             *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True
         ) as progress:
-            task = progress.add_task("alternatives", total=results.wanted, completed=len(results))
+            left = sum(spec.most_tokens(each.setting) for each in missing)
+            total = sum(map(spec.most_tokens, spec.settings)) * len(spec.prompts) * len(spec.all_seeds)
+            task = progress.add_task("comparing", total=total, completed=total - left)
             while requests:
                 group, requests = requests[:MAX_REQUESTS], requests[MAX_REQUESTS:]
                 async with AsyncExitStack() as stack:
                     # All are taken before any is read: what one can't do, it says at the beginning.
                     opened = [(each, await _open(stack, source, each)) for each in group]
                     readers = [
-                        _read(each, events, results, usage, lambda: progress.advance(task)) for each, events in opened
+                        _read(each, events, spec, results, usage, partial(progress.advance, task))
+                        for each, events in opened
                     ]
                     await _all(readers)
 
@@ -143,32 +147,29 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
         raise
 
 
-async def _read(request: Request, events: Events, results: Results, usage: Usage, advance: Callable[[], None]) -> None:
+async def _read(
+    request: Request, events: Events, spec: Spec, results: Results, usage: Usage, advance: Callable[[float], None]
+) -> None:
     """Keeps each alternative as soon as it has ended; failed ones are left for the next run."""
     texts = [""] * len(request.alternatives)
     async for event in events:
         match event["event"]:
             case "stream":
                 texts[event["index"]] += event["text"]
+                advance(1)
             case "stop" if event["finish_reason"] in ("stop", "length"):
-                each = request.alternatives[event["index"]]
+                index, length = event["index"], event["length"]
+                each = request.alternatives[index]
+                reasons = event["finish_reason"], event["stop_reason"]
                 results.add(
                     Result(
-                        each.prompt,
-                        each.setting,
-                        each.seed,
-                        texts[event["index"]],
-                        event["length"],
-                        event["finish_reason"],
-                        event["stop_reason"],
-                        event.get("mean_logprob"),
+                        each.prompt, each.setting, each.seed, texts[index], length, *reasons, event.get("mean_logprob")
                     )
                 )
-                advance()
+                advance(spec.most_tokens(each.setting) - length)
             case "error":
-                index = event.get("index")
-                named = request.alternatives if index is None else [request.alternatives[index]]
-                what = f"{named[0].prompt}, {named[0].setting}" if index is not None else named[0].prompt
+                each = request.alternatives[event.get("index", 0)]
+                what = f"{each.prompt}, {each.setting}, seed {each.seed}" if "index" in event else each.prompt
                 usage.errors.append(f"{what}: {event['error']['message']}")
             case "done":
                 usage.add(event["usage"])

@@ -3,7 +3,7 @@
 import io
 import warnings
 
-from srb.terminal.measures import Measures
+from srb.terminal.results import Cells
 
 PANELS = {
     "mean_logprob": "mean log-probability",
@@ -19,7 +19,7 @@ PANEL_INCHES = (2.8, 2.2)
 COLUMNS = 4
 
 
-def plot(cells: dict[tuple[str, str], Measures]) -> str:
+def plot(cells: Cells) -> str:
     """An `<svg>` with a panel for each measure: the settings from left to right, a line for each prompt."""
     import matplotlib  # here, because it takes its time, and belongs to an extra
     from matplotlib.figure import Figure

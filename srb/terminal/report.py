@@ -5,9 +5,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from srb.terminal.measures import Measures, Result, repeats
+from srb.terminal.measures import Result, repeats
 from srb.terminal.plots import PANELS, plot
-from srb.terminal.results import measures_of
+from srb.terminal.results import Cells
 from srb.terminal.show import harmless
 from srb.terminal.spec import Spec
 
@@ -30,14 +30,13 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def write_report(path: Path, spec: Spec, results: list[Result], *, model: str, usage: str) -> None:
+def write_report(path: Path, spec: Spec, results: list[Result], cells: Cells, *, model: str, usage: str) -> None:
     """Writes the report of what there is. usage: what the last run has cost, in words."""
-    path.write_text(render(spec, results, model=model, usage=usage), encoding="utf-8")
+    path.write_text(render(spec, results, cells, model=model, usage=usage), encoding="utf-8")
 
 
-def render(spec: Spec, results: list[Result], *, model: str, usage: str) -> str:
+def render(spec: Spec, results: list[Result], cells: Cells, *, model: str, usage: str) -> str:
     """The report as a page."""
-    cells = measures_of(spec, results)
     title = f"{len(spec.prompts)} prompts, {len(spec.settings)} settings, {model}"
     each = len(spec.all_seeds)
     parts = [
@@ -60,7 +59,7 @@ def render(spec: Spec, results: list[Result], *, model: str, usage: str) -> str:
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
-def _measures(cells: dict[tuple[str, str], Measures]) -> str:
+def _measures(cells: Cells) -> str:
     names = "".join(f"<th>{_text(title)}</th>" for title in PANELS.values())
     rows = [f"<tr><th>prompt</th><th>setting</th><th>texts</th>{names}</tr>"]
     for (prompt, setting), measures in cells.items():

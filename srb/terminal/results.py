@@ -13,6 +13,9 @@ from srb.errors import SettingsError
 from srb.terminal.measures import Measures, Result, measure, perplexity
 from srb.terminal.spec import Spec
 
+Cells = dict[tuple[str, str], Measures]
+"""The measures of each cell, by the names of its prompt and setting."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
@@ -102,8 +105,8 @@ class Results:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
-    def finish(self) -> list[Result]:
-        """Writes the files in the order of the spec, and returns the results."""
+    def finish(self) -> tuple[list[Result], Cells]:
+        """Writes the files in the order of the spec, and returns the results and their measures."""
         lines = [self._lines[each] for each in self._alternatives if each in self._lines]
         ordered = self._path.with_suffix(".tmp")
         ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -111,12 +114,13 @@ class Results:
         results = [Result(**{name: line[name] for name in _FIELDS}) for line in lines]
         rows = [dataclasses.asdict(each) | {"perplexity": perplexity(each.mean_logprob)} for each in results]
         _write_csv(self._folder / "results.csv", rows)
+        cells = measures_of(self._spec, results)
         measures = [
             {"prompt": prompt, "setting": setting} | dataclasses.asdict(each)
-            for (prompt, setting), each in measures_of(self._spec, results).items()
+            for (prompt, setting), each in cells.items()
         ]
         _write_csv(self._folder / "measures.csv", measures)
-        return results
+        return results, cells
 
     def _key(self, each: Alternative) -> str:
         """What a result depends on: it's good as long as this is the same."""
@@ -127,8 +131,8 @@ class Results:
 _FIELDS = [field.name for field in dataclasses.fields(Result)]
 
 
-def measures_of(spec: Spec, results: list[Result]) -> dict[tuple[str, str], Measures]:
-    """The measures of each cell, by the names of its prompt and setting."""
+def measures_of(spec: Spec, results: list[Result]) -> Cells:
+    """The measures of the results."""
     cells: dict[tuple[str, str], list[Result]] = {
         (prompt, setting): [] for prompt in spec.prompts for setting in spec.settings
     }

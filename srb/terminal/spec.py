@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ class Spec:
     def all_seeds(self) -> list[int]:
         """The seed of each alternative of a cell: alternative k of a seed has seed + k."""
         return [seed + k for seed in self.seeds for k in range(self.n)]
+
+    def most_tokens(self, setting: str) -> int:
+        """How many tokens an alternative may have, for a progress bar; 1 where that isn't known."""
+        return max(1, int(self.settings[setting]["max_tokens"]))
 
 
 def read_spec(path: Path, settings: Settings) -> Spec:
@@ -97,17 +102,16 @@ def _integer(key: str, value: Any, low: int, high: int) -> int:
 
 def _named(key: str, value: Any) -> dict[str, Any]:
     """What a list or a table names: the things of a list are numbered."""
-    if isinstance(value, list) and key == "prompts":
-        value = {str(number): item for number, item in enumerate(value, 1)}
-    if not isinstance(value, dict) or not value:
+    named = {str(k): item for k, item in enumerate(value, 1)} if isinstance(value, list) else value
+    if not isinstance(named, dict) or not named:
         takes = "a list of texts, or a table of them" if key == "prompts" else "tables, such as [settings.wild]"
         raise InvalidRequestError(f"{key} takes {takes}, got {'nothing' if value is None else repr(value)[:60]}")
-    for name in value:
+    for name in named:
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
             raise InvalidRequestError(
                 f"{key} takes names of 1 to {MAX_NAME_CHARS} printable characters, got {name!r:.100}"
             )
-    return value
+    return named
 
 
 def _prompt(name: str, prompt: Any, folder: Path) -> str:
@@ -135,13 +139,17 @@ def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> di
     for given, value in fields.items():
         name: str = ALIASES.get(given, given)
         if name in result:
-            raise InvalidRequestError(f"{where}: {given} is {name} once more; leave one out")
+            raise InvalidRequestError(f"{where}: {name} is there under two names; leave one out")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidRequestError(f"{where}: {name} must be a finite number, got {value}")
         result[name] = value
     try:
         body = json.dumps({"prompt": "x", "n": 1} | (common or {}) | result)
         parsed = parse(body.encode(), Limits("", 1, 1), lambda text, *, is_prompt=True: (0,))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None
+    if "max_tokens" in result:  # may be a number in quotes
+        result["max_tokens"] = parsed.completion.branches[0].max_tokens
     if vain := [name for name in parsed.ignored if name in result or name.startswith("samplers.")]:
         raise InvalidRequestError(f"{where}: {', '.join(vain)} would have no effect; leave it out")
     return result
