@@ -132,7 +132,7 @@ class _Download:
             before = self._size()
             try:
                 total = self._fetch(progress)
-            except (http.client.IncompleteRead, ConnectionError, TimeoutError):
+            except (ConnectionError, TimeoutError):
                 if self._size() <= before:
                     raise
                 continue
@@ -188,7 +188,7 @@ class _Download:
             done += len(chunk)
             progress(done, total)
         if done < total:  # read1 doesn't say so
-            raise http.client.IncompleteRead(b"", total - done)
+            raise ConnectionError(f"the connection broke off after {done} of {total} bytes")
 
 
 def _validator(headers: http.client.HTTPMessage) -> str:
