@@ -166,7 +166,7 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
 
 
 def is_given(arguments: argparse.Namespace, settings: Settings, name: str) -> bool:
-    """Whether an option was set, by whatever way, to what may be its default."""
+    """Whether an option was set: by a flag, or in another way to something else than its default."""
     return hasattr(arguments, name) or getattr(settings, name) != getattr(Settings(), name)
 
 

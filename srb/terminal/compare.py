@@ -167,6 +167,9 @@ async def _read(
                     )
                 )
                 advance(spec.most_tokens(each.setting) - length)
+            case "stop" if event["finish_reason"] == "abort":
+                each = request.alternatives[event["index"]]
+                usage.errors.append(f"{each.prompt}, {each.setting}, seed {each.seed}: ended by {event['stop_reason']}")
             case "error":
                 each = request.alternatives[event.get("index", 0)]
                 what = f"{each.prompt}, {each.setting}, seed {each.seed}" if "index" in event else each.prompt

@@ -62,7 +62,9 @@ async def _generate(source: Source, body: Body, view: View) -> int:
             async for event in events:
                 if event["event"] == "start" and event["ignored"]:
                     print(f"srb: without effect: {', '.join(event['ignored'])}", file=sys.stderr)
-                failed |= event["event"] == "error"
+                if event["event"] == "stop" and event["finish_reason"] == "abort":
+                    print(f"srb: alternative {event['index']} was ended: {event['stop_reason']}", file=sys.stderr)
+                failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
                 view.show(event)
     return int(failed)
 
@@ -92,6 +94,8 @@ def _read_prompt(arguments: argparse.Namespace) -> str:
     try:
         if arguments.file:
             text = arguments.file.read_text("utf-8")
+        elif arguments.prompt is None and sys.stdin.isatty():
+            raise InvalidRequestError("there is no prompt; give one, or --file, or - to type it", param="prompt")
         elif arguments.prompt in (None, "-"):
             text = sys.stdin.buffer.read().decode("utf-8")
         else:

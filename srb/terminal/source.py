@@ -1,6 +1,7 @@
 """Where events come from: an engine in this process, or a server. Both take the body of `POST /v1/completions`."""
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ from srb.progress import show_download, show_loading
 from srb.server import native
 from srb.server.auth import read_keys
 from srb.server.body import Limits, parse
-from srb.settings import Settings
+from srb.settings import SERVER_OPTIONS, Settings
 
 Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]
@@ -75,6 +76,8 @@ class InProcess:
 
     def __init__(self, settings: Settings) -> None:
         settings = fetch_model(settings, show_download)
+        # A variable may be meant for a server; nobody else waits here.
+        settings = dataclasses.replace(settings, **{name: getattr(Settings(), name) for name in SERVER_OPTIONS})
         self.model = settings.alias or find_model(settings.model).stem
         self._limits = Limits(self.model, settings.n, settings.max_n)
         self._engine = AsyncEngine.from_settings(settings)

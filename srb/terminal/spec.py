@@ -15,8 +15,8 @@ from srb.server.fields import ALIASES, SamplingFields
 from srb.settings import Settings
 from srb.terminal.options import check_names
 
-MAX_ALTERNATIVES = 1_000
-"""The most alternatives in a cell: self-BLEU compares each with all others."""
+MAX_ALTERNATIVES = 256
+"""The most alternatives in a cell: self-BLEU compares each with all others, which takes some seconds for so many."""
 
 MAX_NAME_CHARS = 80
 

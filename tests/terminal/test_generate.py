@@ -9,6 +9,9 @@ import pytest
 from fake_backend import FakeBackend, says
 from terminal.conftest import Run
 
+from srb.async_engine import AsyncEngine
+from srb.request_stream import RequestStream
+
 
 def test_plain_lines_in_the_order_of_the_alternatives(
     srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]
@@ -94,3 +97,30 @@ def test_wrong_options_are_found_before_the_model_is_loaded(
     monkeypatch.delattr("srb.async_engine.LlamaBackend")
     assert srb("generate", "p", "--min-p", "2") == 2
     assert capsys.readouterr().err == "srb: min_p must be from 0 to 1, got 2.0\n"
+
+
+def test_a_variable_for_servers_ends_nothing_here(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("srb.async_engine.AsyncEngine._set_timers", lambda engine, _stream: limits.append(engine))
+    limits: list[AsyncEngine] = []
+    monkeypatch.setenv("SRB_REQUEST_TIMEOUT", "1")
+    assert srb("generate", "p", "-n", "1") == 0
+    assert [engine._request_timeout for engine in limits] == [0]
+
+
+def test_what_the_engine_ends_is_said(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def abort(engine: AsyncEngine, stream: RequestStream) -> None:
+        engine.abort(stream.request.id, 1, "timeout")
+
+    monkeypatch.setattr("srb.async_engine.AsyncEngine._set_timers", abort)
+    assert srb("generate", "p", "-n", "2", "--ignore-eos", "--max-tokens", "1000") == 1
+    assert capsys.readouterr().err == "srb: alternative 1 was ended: timeout\n"
+
+
+def test_no_prompt_at_all(srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert srb("generate") == 2
+    assert capsys.readouterr().err == "srb: there is no prompt; give one, or --file, or - to type it\n"
