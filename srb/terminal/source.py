@@ -1,0 +1,176 @@
+"""Where events come from: an engine in this process, or a server. Both take the body of `POST /v1/completions`."""
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Protocol, Self
+
+import aiohttp
+
+from srb.async_engine import AsyncEngine
+from srb.download import fetch_model
+from srb.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    QueueFullError,
+    SettingsError,
+    SrbError,
+    UnavailableError,
+)
+from srb.llama.model_file import find_model
+from srb.progress import show_download, show_loading
+from srb.server import native
+from srb.server.auth import read_keys
+from srb.server.body import Limits, parse
+from srb.settings import SERVER_OPTIONS, Settings
+
+Body = dict[str, Any]
+Events = AsyncIterator[dict[str, Any]]
+
+SILENCE_SECONDS = 60
+"""How long a server may say nothing; it pings every 15 s."""
+
+MAX_LINE_BYTES = 1 << 20
+
+ERRORS = {
+    400: InvalidRequestError,
+    401: AuthenticationError,
+    429: QueueFullError,
+    503: UnavailableError,
+}
+
+
+class Source(Protocol):
+    """What answers requests. Use it as a context manager.
+
+    model: its name.
+    """
+
+    model: str
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_error: object) -> None: ...
+
+    def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
+        """Queues a request; its native events, to the last. Raises `SrbError` if it isn't taken.
+
+        Leaving it early cancels the request.
+        """
+
+
+def open_source(settings: Settings) -> Source:
+    """The server at `--url`, or else an engine in this process, whose model is fetched first if it's elsewhere.
+
+    Raises `SettingsError` and `ModelLoadError`. Call it outside of the event loop: a download takes its time.
+    """
+    return InProcess(settings) if settings.url is None else Server(settings)
+
+
+class InProcess:
+    """An engine in this process. It loads the model when it's entered, and shows how far that is."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings = fetch_model(settings, show_download)
+        # A variable may be meant for a server; nobody else waits here.
+        settings = dataclasses.replace(settings, **{name: getattr(Settings(), name) for name in SERVER_OPTIONS})
+        self.model = settings.alias or find_model(settings.model).stem
+        self._limits = Limits(self.model, settings.n, settings.max_n)
+        self._engine = AsyncEngine.from_settings(settings)
+
+    async def __aenter__(self) -> Self:
+        self._engine.start()
+        try:
+            with show_loading(lambda: self._engine.health.progress):
+                await self._engine.ready()
+        except BaseException:
+            await self._engine.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._engine.stop()
+
+    @asynccontextmanager
+    async def submit(self, body: Body) -> AsyncIterator[Events]:
+        """See `Source.submit`."""
+        parsed = await asyncio.to_thread(parse, json.dumps(body).encode(), self._limits, self._engine.tokenize)
+        to_json = partial(native.to_json, model=self.model, created=int(time.time()), ignored=parsed.ignored)
+        async with await self._engine.submit(parsed.completion) as stream:
+            yield (to_json(event) async for batch in stream for event in batch)
+
+
+class Server:
+    """A server at `--url`, with the first of the keys of `--api-key` or `--api-key-file`."""
+
+    def __init__(self, settings: Settings) -> None:
+        url = settings.url or ""
+        if not url.startswith(("http://", "https://")):
+            raise SettingsError(f"--url must begin with http:// or https://, got {url!r}")
+        self.model = ""
+        self._url = url.rstrip("/").removesuffix("/v1")
+        keys = read_keys(settings)
+        self._headers = {"Authorization": f"Bearer {keys[0].decode(errors='surrogateescape')}"} if keys else {}
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS),
+            connector=aiohttp.TCPConnector(limit=0),
+            read_bufsize=MAX_LINE_BYTES,
+        )
+        try:
+            async with self._answer("GET", "/v1/models") as reply:
+                self.model = str((await reply.json())["data"][0]["id"])
+        except (ValueError, LookupError, TypeError, aiohttp.ContentTypeError):
+            await self._session.close()
+            raise UnavailableError(f"{self._url} doesn't answer as an srb server does; is --url right?") from None
+        except BaseException:
+            await self._session.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def submit(self, body: Body) -> AsyncIterator[Events]:
+        """See `Source.submit`."""
+        async with self._answer("POST", "/v1/completions", body | {"stream": "events"}) as reply:
+            yield self._events(reply)
+
+    async def _events(self, reply: aiohttp.ClientResponse) -> Events:
+        async for line in reply.content:
+            if line.startswith(b"data: "):
+                event = json.loads(line.removeprefix(b"data: "))
+                yield event
+                if event["event"] == "done":
+                    return
+        raise UnavailableError(f"{self._url} closed the connection before the last event")
+
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, body: Body | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            async with self._session.request(method, self._url + path, json=body) as reply:
+                if reply.status != 200:
+                    raise await _error(reply)
+                yield reply
+        except aiohttp.ContentTypeError:
+            raise
+        except TimeoutError:
+            raise UnavailableError(f"{self._url} has said nothing for {SILENCE_SECONDS} s") from None
+        except aiohttp.ClientError as error:
+            raise UnavailableError(f"can't reach {self._url}: {error}; does a server run there?") from None
+
+
+async def _error(reply: aiohttp.ClientResponse) -> SrbError:
+    """What the server said was wrong."""
+    try:
+        error = (await reply.json())["error"]
+        return ERRORS.get(reply.status, SrbError)(error["message"], param=error["param"], code=error["code"])
+    except (ValueError, LookupError, TypeError, aiohttp.ContentTypeError):
+        return SrbError(f"{reply.url} answered {reply.status} {reply.reason}; is --url right?")

@@ -1,0 +1,155 @@
+"""What `srb compare` is asked to compare: a TOML file, checked as a whole before anything runs."""
+
+import itertools
+import json
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from srb.engine.request import MAX_SEED
+from srb.errors import InvalidRequestError, SettingsError
+from srb.server.body import Limits, parse
+from srb.server.fields import ALIASES, SamplingFields
+from srb.settings import Settings
+from srb.terminal.options import check_names
+
+MAX_ALTERNATIVES = 256
+"""The most alternatives in a cell: self-BLEU compares each with all others, which takes some seconds for so many."""
+
+MAX_NAME_CHARS = 80
+
+KEYS = {"prompts", "settings", "n", "seeds"}
+FIELDS = ({*SamplingFields.model_fields} | {*ALIASES}) - {"seed", "sampler_seed"}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Prompts x settings make the cells; each has n alternatives for each of the seeds.
+
+    prompts: the texts by their names. settings: the fields of a request by their names, `max_tokens` among them.
+    """
+
+    prompts: dict[str, str]
+    settings: dict[str, dict[str, Any]]
+    n: int
+    seeds: tuple[int, ...]
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """The seed of each alternative of a cell: alternative k of a seed has seed + k."""
+        return [seed + k for seed in self.seeds for k in range(self.n)]
+
+    def most_tokens(self, setting: str) -> int:
+        """How many tokens an alternative may have, for a progress bar; 1 where that isn't known."""
+        return max(1, int(self.settings[setting]["max_tokens"]))
+
+
+def read_spec(path: Path, settings: Settings) -> Spec:
+    """The spec in a file; what it doesn't say of `n` and `max_tokens`, the settings do. Raises `SettingsError`."""
+    try:
+        with path.open("rb") as file:
+            data = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"the spec {path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the spec {path} is not valid TOML: {error}") from None
+    try:
+        return _spec(data, settings, path.parent)
+    except InvalidRequestError as error:
+        raise SettingsError(f"{path}: {error.message}") from None
+
+
+def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
+    check_names(data, KEYS | FIELDS, "the spec")
+    n = _integer("n", data.get("n", settings.n), 1, MAX_ALTERNATIVES)
+    seeds = data.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds:
+        raise InvalidRequestError(f"seeds takes a list of whole numbers, such as [0, 100], got {seeds!r:.60}")
+    seeds = sorted(_integer("seeds", seed, 0, MAX_SEED + 1 - n) for seed in seeds)
+    for seed, following in itertools.pairwise(seeds):
+        if following - seed < n:
+            raise InvalidRequestError(
+                f"seeds {seed} and {following} are closer than n = {n}: a seed stands for n that follow each other, so "
+                f"some alternatives would be there twice; try {seed} and {seed + n}"
+            )
+    if n * len(seeds) > MAX_ALTERNATIVES:
+        raise InvalidRequestError(
+            f"n = {n} with {len(seeds)} seeds make {n * len(seeds)} alternatives of each kind; "
+            f"the limit is {MAX_ALTERNATIVES}"
+        )
+    common = {"max_tokens": settings.max_tokens} | _fields("the spec", {name: data[name] for name in FIELDS & {*data}})
+    each = _named("settings", data.get("settings", {"default": {}}))
+    prompts = {name: _prompt(name, prompt, folder) for name, prompt in _named("prompts", data.get("prompts")).items()}
+    merged = {name: common | _fields(f"settings.{name}", fields, common) for name, fields in each.items()}
+    _check_different("prompts", prompts)
+    _check_different("settings", merged)
+    return Spec(prompts, merged, n, tuple(seeds))
+
+
+def _check_different(key: str, values: dict[str, Any]) -> None:
+    for one, other in itertools.combinations(values, 2):
+        if values[one] == values[other]:
+            raise InvalidRequestError(f"{key}.{one} and {key}.{other} are the same; leave one out")
+
+
+def _integer(key: str, value: Any, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidRequestError(f"{key} must be a whole number from {low} to {high}, got {value!r:.60}")
+    return value
+
+
+def _named(key: str, value: Any) -> dict[str, Any]:
+    """What a list or a table names: the things of a list are numbered."""
+    named = {str(k): item for k, item in enumerate(value, 1)} if isinstance(value, list) else value
+    if not isinstance(named, dict) or not named:
+        takes = "a list of texts, or a table of them" if key == "prompts" else "tables, such as [settings.wild]"
+        raise InvalidRequestError(f"{key} takes {takes}, got {'nothing' if value is None else repr(value)[:60]}")
+    for name in named:
+        if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            raise InvalidRequestError(
+                f"{key} takes names of 1 to {MAX_NAME_CHARS} printable characters, got {name!r:.100}"
+            )
+    return named
+
+
+def _prompt(name: str, prompt: Any, folder: Path) -> str:
+    where = f"prompts.{name}"
+    if isinstance(prompt, dict) and set(prompt) == {"file"} and isinstance(prompt["file"], str):
+        path = folder / prompt["file"]
+        try:
+            prompt = path.read_text("utf-8").removesuffix("\n")
+        except OSError as error:
+            raise InvalidRequestError(f"{where}: the file {path} can't be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise InvalidRequestError(f"{where}: the file {path} is not UTF-8: byte {error.start}") from None
+    if not isinstance(prompt, str) or not prompt:
+        raise InvalidRequestError(f'{where} must be a text, or {{file = "NAME"}}, and not empty; got {prompt!r:.60}')
+    return prompt
+
+
+def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Fields by their own names, checked as the server would."""
+    if not isinstance(fields, dict):
+        raise InvalidRequestError(f"{where} must be a table of sampler fields, got {fields!r:.60}")
+    check_names(fields, FIELDS, where)
+    result: dict[str, Any] = {}
+    fields = json.loads(json.dumps(fields, default=str))  # TOML has dates, and JSON has not
+    for given, value in fields.items():
+        name: str = ALIASES.get(given, given)
+        if name in result:
+            raise InvalidRequestError(f"{where}: {name} is there under two names; leave one out")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidRequestError(f"{where}: {name} must be a finite number, got {value}")
+        result[name] = value
+    try:
+        body = json.dumps({"prompt": "x", "n": 1} | (common or {}) | result)
+        parsed = parse(body.encode(), Limits("", 1, 1), lambda text, *, is_prompt=True: (0,))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}: {error.message}") from None
+    if "max_tokens" in result:  # may be a number in quotes
+        result["max_tokens"] = parsed.completion.branches[0].max_tokens
+    if vain := [name for name in parsed.ignored if name in result or name.startswith("samplers.")]:
+        raise InvalidRequestError(f"{where}: {', '.join(vain)} would have no effect; leave it out")
+    return result

@@ -1,0 +1,34 @@
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_backend import FakeBackend, babble
+
+from srb.cli import main
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
+    """What runs in place of a model; and an empty folder to be in."""
+    backend = FakeBackend(n_cells=4096, script=babble)
+    monkeypatch.setattr("srb.async_engine.LlamaBackend", lambda _settings, _progress: backend)
+    monkeypatch.setattr("srb.terminal.source.find_model", lambda path: path or Path("fake.gguf"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    return backend
+
+
+@pytest.fixture
+def srb(backend: FakeBackend) -> Run:
+    """The command line, on the fake backend."""
+    count = itertools.count()
+
+    def run(*arguments: str | Path) -> int:
+        if next(count):  # an engine closes its backend
+            backend.__post_init__()
+        return main([str(argument) for argument in arguments])
+
+    return run

@@ -1,0 +1,207 @@
+"""`srb compare` on the fake backend."""
+
+import _thread
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_backend import END, FakeBackend
+from terminal.conftest import Run
+
+from srb.engine.request import SamplingParams
+
+SPEC = """
+n = 4
+seeds = [0, 10]
+max_tokens = 6
+ignore_eos = true
+
+[prompts]
+one = "a beginning that is shared by all: one"
+two = "a beginning that is shared by all: two"
+other = "another prompt, which is a different one"
+
+[settings.cold]
+temperature = 0
+[settings.usual]
+[settings.wild]
+temperature = 2
+"""
+BEGINNING = len("a beginning that is shared by all: ")
+
+
+@pytest.fixture(autouse=True)
+def _spec(backend: FakeBackend, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text(SPEC)
+
+
+def lines(path: str = "spec-results/results.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_the_files_of_a_comparison(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("compare", "spec.toml") == 0
+    results = lines()
+    assert [(each["prompt"], each["setting"], each["seed"]) for each in results] == [
+        (prompt, setting, seed)
+        for prompt in ("one", "two", "other")
+        for setting in ("cold", "usual", "wild")
+        for seed in (0, 1, 2, 3, 10, 11, 12, 13)
+    ]
+    assert all(each["length"] == 6 and each["mean_logprob"] < 0 and each["model"] == "fake" for each in results)
+    with Path("spec-results/results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["text"] for row in rows] == [each["text"] for each in results]
+    with Path("spec-results/measures.csv").open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert [(cell["prompt"], cell["setting"], cell["count"]) for cell in cells[:4]] == [
+        ("one", "cold", "8"),
+        ("one", "usual", "8"),
+        ("one", "wild", "8"),
+        ("two", "cold", "8"),
+    ]
+    out, err = capsys.readouterr()
+    assert out.startswith("72 of 72 alternatives; ")
+    assert out.endswith(" 432 tokens generated; see spec-results/report.html\n")
+    assert err == ""
+
+
+def test_each_shared_beginning_is_evaluated_once(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("compare", "spec.toml") == 0
+    evaluated = re.search(r"(\d+) prompt tokens evaluated", capsys.readouterr().out)
+    assert evaluated
+    assert int(evaluated[1]) == BEGINNING + 2 * len("one") + len("another prompt, which is a different one")
+
+
+def test_the_same_command_goes_on(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("compare", "spec.toml") == 0
+    report = Path("spec-results/report.html").read_text()
+    path = Path("spec-results/results.jsonl")
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(whole[5:50]) + whole[60][:30])  # it was killed while it wrote
+    capsys.readouterr()
+    assert srb("compare", "spec.toml") == 0
+    assert path.read_text() == "".join(whole)
+    assert f"{27 * 6} tokens generated" in capsys.readouterr().out
+    without_usage = re.compile("Last run: [^<]*")
+    assert without_usage.sub("", Path("spec-results/report.html").read_text()) == without_usage.sub("", report)
+    assert srb("compare", "spec.toml") == 0
+    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_is_done(srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> None:
+        if path.exists() and len(path.read_text().splitlines()) >= 9:
+            backend.on_decode = lambda: None
+            _thread.interrupt_main()
+
+    path = Path("spec-results/results.jsonl")
+    backend.on_decode = interrupt
+    assert srb("compare", "spec.toml", "-n", "1") == 130
+    kept = len(lines())
+    assert 9 <= kept < 72
+    assert f"spec-results has {kept} of 72 alternatives; the same command goes on" in capsys.readouterr().err
+    assert not Path("spec-results/report.html").exists()
+    assert srb("compare", "spec.toml") == 0
+    assert len(lines()) == 72
+
+
+def test_more_in_the_spec_keeps_what_is_there(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert srb("compare", "spec.toml") == 0
+    (tmp_path / "spec.toml").write_text(SPEC + "[settings.wilder]\ntemperature = 3\n")
+    capsys.readouterr()
+    assert srb("compare", "spec.toml") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("96 of 96 alternatives; ")
+    assert f" {24 * 6} tokens generated; " in out
+
+
+def test_results_of_something_else_are_not_thrown_away(
+    srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert srb("compare", "spec.toml") == 0
+    before = Path("spec-results/results.jsonl").read_text()
+    (tmp_path / "spec.toml").write_text(SPEC.replace("temperature = 2", "temperature = 3"))
+    capsys.readouterr()
+    assert srb("compare", "spec.toml") == 2
+    message = "results.jsonl, line 17, is of another model, prompt, setting or seed than this spec's; give --out"
+    assert message in capsys.readouterr().err
+    assert Path("spec-results/results.jsonl").read_text() == before
+    assert srb("compare", "spec.toml", "--out", "elsewhere") == 0
+    assert len(lines("elsewhere/results.jsonl")) == 72
+
+
+def test_a_folder_with_something_else_in_it(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/results.jsonl").write_text("not JSON\n")
+    assert srb("compare", "spec.toml", "--out", "out") == 2
+    assert "out/results.jsonl, line 1, is no result" in capsys.readouterr().err
+    assert srb("compare", "spec.toml", "--out", "spec.toml") == 2
+    assert "spec.toml/results.jsonl can't be written: File exists" in capsys.readouterr().err
+
+
+def test_failed_alternatives_are_left_for_the_next_run(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend.fail_decodes = {1, 2}
+    assert srb("compare", "spec.toml") == 1
+    out, err = capsys.readouterr()
+    assert "llama_decode failed with code -3" in err
+    assert 0 < len(lines()) < 72
+    assert out.startswith(f"{len(lines())} of 72 alternatives")
+    backend.fail_decodes = set()
+    assert srb("compare", "spec.toml") == 0
+    assert len(lines()) == 72
+
+
+def test_repeated_texts_are_grouped_and_nothing_in_the_report_is_markup(
+    srb: Run, backend: FakeBackend, tmp_path: Path
+) -> None:
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        text = b"<script>alert(1)</script>" if params.temperature == 0 else b"$\\frac{$ %d" % params.seed
+        said = len(tokens) - len("<b>&amp;")
+        return text[said] if said < len(text) else END
+
+    backend.script = script
+    spec = 'n = 3\n[prompts]\n"_<i>$x" = "<b>&amp;"\n[settings."<u>"]\ntemperature = 0\n[settings."$y_"]\n'
+    (tmp_path / "spec.toml").write_text(spec)
+    assert srb("compare", "spec.toml", "--max-tokens", "40") == 0
+    page = Path("spec-results/report.html").read_text()
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 1
+    assert "&times; 3" in page
+    assert "seed 0, 1, 2" in page
+    assert not re.search("<(script|[biu]>|link|img|iframe)", page)
+    assert page.count("<svg") == 1
+    assert "&lt;b&gt;&amp;amp;" in page
+    targets = re.findall(r"""(?:src|href)=["']?([^"'> ]+)""", page)
+    assert all(target.startswith("#") for target in targets)
+
+
+def test_a_spec_is_checked_before_the_model_is_loaded(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr("srb.async_engine.LlamaBackend")
+    (tmp_path / "spec.toml").write_text(SPEC + "top_p = 7")
+    assert srb("compare", "spec.toml") == 2
+    assert capsys.readouterr().err == "srb: spec.toml: settings.wild: top_p must be from 0 to 1, got 7.0\n"
+    assert not Path("spec-results").exists()
+
+
+def test_what_only_the_model_knows_is_named_with_its_prompt(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "spec.toml").write_text(f'prompts = ["fits", "{"x" * 5000}"]')
+    assert srb("compare", "spec.toml") == 2
+    assert "srb: prompts.2: prompt has" in capsys.readouterr().err
+    assert lines() == []
+
+
+def test_an_extra_that_is_missing_is_named(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else True)
+    assert srb("compare", "spec.toml") == 2
+    assert "srb compare needs sacrebleu: pip install 'llama-srb[compare]'" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""`srb generate` on the fake backend."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from fake_backend import FakeBackend, says
+from terminal.conftest import Run
+
+from srb.async_engine import AsyncEngine
+from srb.request_stream import RequestStream
+
+
+def test_plain_lines_in_the_order_of_the_alternatives(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend.script = says(b"the first is long", b"two\nlines \\ \x1b[2J")
+    assert srb("generate", "p", "-n", "2", "--seed", "0") == 0
+    out, err = capsys.readouterr()
+    assert out == "0: the first is long\n1: two\\nlines \\\\ \\x1b[2J\n"
+    assert err == ""
+
+
+def test_json_gives_the_events_of_the_server(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend.script = says(b"a")
+    assert srb("generate", "p", "--json", "--branch", "label=x,seed=0", "--branch", "seed=0,max_tokens=1") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["start", "stream", "stream", "stop", "stop", "done"]
+    assert (events[0]["model"], events[0]["labels"]) == ("fake", ["x", None])
+    assert {event["index"]: event["finish_reason"] for event in events if event["event"] == "stop"} == {
+        0: "stop",
+        1: "length",
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+def test_a_prompt_from_stdin(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("zwölf\n\n".encode())))
+    assert srb("generate", *arguments, "--echo", "--max-tokens", "0", "-n", "1") == 0
+    assert capsys.readouterr().out == "0: zwölf\\n\n"
+
+
+def test_a_prompt_from_a_file(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("from a file\n")
+    assert srb("generate", "--file", "prompt.txt", "--echo", "--max-tokens", "0", "-n", "1") == 0
+    assert capsys.readouterr().out == "0: from a file\n"
+
+
+def test_what_has_no_effect_is_said(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("generate", "p", "-n", "1", "--mirostat", "2", "--top-k", "3") == 0
+    assert capsys.readouterr().err == "srb: without effect: top_k\n"
+
+
+def test_a_broken_alternative_is_said_and_the_exit_code_is_1(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("generate", "p", "--branch", "label=broken", "--branch", "label=whole,max_tokens=0") == 1
+    out, err = capsys.readouterr()
+    assert out == "broken: \nwhole: \n"
+    assert err == "srb: broken: this sampler is broken\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["p", "--temperature", "101"], "temperature must be from 0 to 100, got 101.0"),
+        (["p", "--branch", "temprature=1"], "there is no 'temprature'; did you mean temperature?"),
+        (["p", "--branch", "temperature"], "'temperature' has no value; write NAME=VALUE,..."),
+        (["p", "--branch", "temperature=1,temperature=2"], "'temperature' comes twice"),
+        (["p", "--branch", '{"seed": '], "takes JSON"),
+        (["p", "--branch", "seed=1,top_k=many"], "branches[0].top_k: Input should be a valid integer"),
+        (["p", "--branch", "seed=1", "-n", "2"], "n is 2, but branches has 1"),
+        (["p", "-n", "33"], "--n 33 is more than --max-n 32"),
+        (["p", "--logit-bias", "the"], "logit_bias takes JSON"),
+        (["p", "--file", "p"], "a prompt and --file exclude each other"),
+        (["--file", "nowhere"], "--file nowhere can't be read: No such file"),
+        ([""], "prompt must not be empty"),
+        (["p", "--url", "localhost:9090"], "--url must begin with http:// or https://, got 'localhost:9090'"),
+        (["p", "--url", "http://localhost", "-c", "5"], "--ctx-size has no effect with --url"),
+    ],
+)
+def test_wrong_options_are_named(
+    srb: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert srb("generate", *arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True), err
+
+
+def test_wrong_options_are_found_before_the_model_is_loaded(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("srb.async_engine.LlamaBackend")
+    assert srb("generate", "p", "--min-p", "2") == 2
+    assert capsys.readouterr().err == "srb: min_p must be from 0 to 1, got 2.0\n"
+
+
+def test_a_variable_for_servers_ends_nothing_here(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("srb.async_engine.AsyncEngine._set_timers", lambda engine, _stream: limits.append(engine))
+    limits: list[AsyncEngine] = []
+    monkeypatch.setenv("SRB_REQUEST_TIMEOUT", "1")
+    assert srb("generate", "p", "-n", "1") == 0
+    assert [engine._request_timeout for engine in limits] == [0]
+
+
+def test_what_the_engine_ends_is_said(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def abort(engine: AsyncEngine, stream: RequestStream) -> None:
+        engine.abort(stream.request.id, 1, "timeout")
+
+    monkeypatch.setattr("srb.async_engine.AsyncEngine._set_timers", abort)
+    assert srb("generate", "p", "-n", "2", "--ignore-eos", "--max-tokens", "1000") == 1
+    assert capsys.readouterr().err == "srb: alternative 1 was ended: timeout\n"
+
+
+def test_no_prompt_at_all(srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert srb("generate") == 2
+    assert capsys.readouterr().err == "srb: there is no prompt; give one, or --file, or - to type it\n"

@@ -1,0 +1,63 @@
+"""Fields as options."""
+
+import argparse
+from typing import Any
+
+import pytest
+
+from srb.server.fields import ALIASES, SamplingFields
+from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, read_fields
+
+
+def read(*arguments: str) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_field_arguments(parser)
+    return read_fields(parser.parse_args(arguments))
+
+
+VALUES = {
+    "stop": ["."],
+    "logit_bias": {"5": False},
+    "banned_tokens": [5],
+    "json_schema": {"type": "string"},
+    "response_format": {"type": "text"},
+    "samplers": ["top_k", "temperature"],
+}
+
+
+@pytest.mark.parametrize("name", [*sorted({*SamplingFields.model_fields} - {"max_tokens"}), *REQUEST_FIELDS])
+def test_every_field_is_an_option(name: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    texts = {"stop": ".", "logit_bias": '{"5": false}', "banned_tokens": "[5]", "samplers": "top_k, temperature"}
+    texts |= {"json_schema": '{"type": "string"}', "response_format": '{"type": "text"}'}
+    if name in ("distinct", "ignore_eos", "post_sampling_probs", "echo") or name.startswith(("return", "cache")):
+        assert read(flag) == {name: True}
+        assert read(flag.replace("--", "--no-", 1)) == {name: False}
+    else:
+        assert read(flag, texts.get(name, "1")) == {name: VALUES.get(name, "1")}
+
+
+def test_other_names_mean_the_same() -> None:
+    for alias, name in ALIASES.items():
+        if name not in ("n", "max_tokens", "stop", "ignore_eos"):  # n is one of the settings
+            assert read("--" + alias.replace("_", "-"), "1") == {name: "1"}
+
+
+def test_stop_strings_come_one_by_one() -> None:
+    assert read("--stop", "a,b", "--stop-sequence", "c") == {"stop": ["a,b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "branch"),
+    [
+        ("", {}),
+        ("temperature=1.2,label=wild", {"temperature": "1.2", "label": "wild"}),
+        ("top-k=1, min_p=0.1", {"top_k": "1", "min_p": "0.1"}),
+        ("grammar=root ::= [=]", {"grammar": "root ::= [=]"}),
+        ("samplers=top_k", {"samplers": ["top_k"]}),
+        ("nsigma=1", {"nsigma": "1"}),
+        ('{"stop": [",", "="], "seed": 5}', {"stop": [",", "="], "seed": 5}),
+    ],
+)
+def test_branches(text: str, branch: dict[str, Any]) -> None:
+    assert read("--branch", text) == {"branches": [branch]}

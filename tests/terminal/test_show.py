@@ -1,0 +1,57 @@
+"""How events look on a terminal."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from srb.terminal.show import Growing, harmless
+
+START = {"event": "start", "count": 2, "seeds": [7, 8], "labels": [None, "wild"]}
+
+
+def stop(index: int, length: int, stop_reason: str | None = None) -> dict[str, Any]:
+    return {"event": "stop", "index": index, "length": length, "finish_reason": "stop", "stop_reason": stop_reason}
+
+
+def shown(*events: dict[str, Any], height: int = 24) -> tuple[str, str]:
+    """What a terminal shows after the events, and after the end."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=40, height=height, color_system=None, highlight=False)
+    with Growing(console) as view:
+        for event in events:
+            view.show(event)
+        with console.capture() as capture:
+            console.print(view._render())
+        out.truncate(0)
+        out.seek(0)
+    return capture.get(), out.getvalue()
+
+
+def test_the_ends_of_the_texts_while_they_grow_and_all_of_them_at_the_end() -> None:
+    text = " ".join(map(str, range(100)))
+    during, after = shown(
+        START,
+        {"event": "stream", "index": 0, "text": text},
+        {"event": "stream", "index": 1, "text": "[bold]x"},
+        stop(1, 3, "."),
+        height=7,
+    )
+    lines = during.splitlines()
+    assert len(lines) < 7
+    assert lines[0].split() == ["0", "seed", "7"]
+    assert lines[2].endswith("98 99")
+    assert "0 1 2" not in during
+    assert lines[3].split() == ["wild", "seed", "8", "·", "3", "tokens", "·", "stop", "'.'"]
+    assert lines[4] == "[bold]x"
+    assert text in " ".join(after.split())
+
+
+def test_while_the_prompt_is_read() -> None:
+    during, _ = shown(START, {"event": "progress", "evaluated": 3, "cached": 2, "total": 9})
+    assert during == "reading 5 of 9 prompt tokens\n"
+
+
+def test_a_text_cant_steer_the_terminal() -> None:
+    assert harmless("a\x1b[2J\x07\r\x9b1m\u202eb\x00") == "a\\x1b[2J\\x07\\r\\x9b1m\\u202eb\\x00"
+    assert harmless("line\n\ttab \N{ZERO WIDTH JOINER}é") == "line\n\ttab \N{ZERO WIDTH JOINER}é"

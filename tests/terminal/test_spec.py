@@ -1,0 +1,92 @@
+"""What a spec may say."""
+
+from pathlib import Path
+
+import pytest
+
+from srb.errors import SettingsError
+from srb.settings import Settings
+from srb.terminal.spec import Spec, read_spec
+
+
+def read(tmp_path: Path, text: str, **settings: int) -> Spec:
+    (tmp_path / "spec.toml").write_text(text)
+    return read_spec(tmp_path / "spec.toml", Settings(**settings))  # type: ignore[arg-type]
+
+
+def test_a_whole_spec(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("a long one\n\n")
+    text = """
+        n = 2
+        seeds = [10, 5]
+        top_k = 3
+        prompts = {short = "p", long = {file = "long.txt"}}
+        [settings.usual]
+        [settings.wild]
+        temperature = 1.5
+        n_predict = "9"
+        top_k = 0
+    """
+    spec = read(tmp_path, text, max_tokens=7)
+    assert spec.prompts == {"short": "p", "long": "a long one\n"}
+    assert spec.settings == {
+        "usual": {"max_tokens": 7, "top_k": 3},
+        "wild": {"max_tokens": 9, "top_k": 0, "temperature": 1.5},
+    }
+    assert spec.all_seeds == [5, 6, 10, 11]
+
+
+def test_the_least_there_may_be(tmp_path: Path) -> None:
+    assert read(tmp_path, 'prompts = ["p"]', n=3) == Spec({"1": "p"}, {"default": {"max_tokens": 128}}, 3, (0,))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "prompts takes a list of texts, or a table of them, got nothing"),
+        ("prompts = [", "is not valid TOML"),
+        ("prompts = []", "prompts takes a list of texts, or a table of them, got []"),
+        ('prompts = ["p", ""]', "prompts.2 must be a text"),
+        ("prompts = [5]", "prompts.1 must be a text"),
+        ('prompts = ["p", "p"]', "prompts.1 and prompts.2 are the same"),
+        ('prompts = [{file = "nowhere"}]', "can't be read: No such file"),
+        ('prompts = {"" = "p"}', "prompts takes names of 1 to 80 printable characters, got ''"),
+        ('prompts = ["p"]\nn = 0', "n must be a whole number from 1 to 256, got 0"),
+        ('prompts = ["p"]\nn = true', "n must be a whole number from 1 to 256, got True"),
+        ('prompts = ["p"]\nseeds = 3', "seeds takes a list of whole numbers, such as [0, 100], got 3"),
+        ('prompts = ["p"]\nseeds = [-1]', "seeds must be a whole number from 0 to 4294967288, got -1"),
+        ('prompts = ["p"]\nn = 4\nseeds = [9, 7]', "seeds 7 and 9 are closer than n = 4"),
+        ('prompts = ["p"]\nn = 200\nseeds = [1, 1000]', "make 400 alternatives of each kind; the limit is 256"),
+        ('prompts = ["p"]\nsampler = 1', "there is no 'sampler'; did you mean samplers?"),
+        ('prompts = ["p"]\nseed = 1', "there is no 'seed'; did you mean seeds?"),
+        ('prompts = ["p"]\nmin_p = 2', "the spec: min_p must be from 0 to 1, got 2.0"),
+        ('prompts = ["p"]\nsettings = 1', "settings takes tables, such as [settings.wild], got 1"),
+        ('prompts = ["p"]\nsettings = {a = 1}', "settings.a must be a table of sampler fields, got 1"),
+        ('prompts = ["p"]\nsettings = {a = {label = "x"}}', "settings.a: there is no 'label'"),
+        ('prompts = ["p"]\nsettings = {a = {}, b = {}}', "settings.a and settings.b are the same"),
+        (
+            'prompts = ["p"]\n[settings.a]\ntemperature = "hot"',
+            "settings.a: temperature: Input should be a valid number",
+        ),
+        (
+            'prompts = ["p"]\n[settings.a]\ntemperature = nan',
+            "settings.a: temperature must be a finite number, got nan",
+        ),
+        ('prompts = ["p"]\n[settings.a]\ntop_p = 1.5', "settings.a: top_p must be from 0 to 1, got 1.5"),
+        ('prompts = ["p"]\n[settings.a]\ntop_k = 1\nmirostat = 1', "settings.a: top_k would have no effect"),
+        ('prompts = ["p"]\n[settings.a]\nsamplers = ["no"]', "settings.a: samplers.no would have no effect"),
+        (
+            'prompts = ["p"]\n[settings.a]\nrep_pen = 1\nrepeat_penalty = 2',
+            "repeat_penalty is there under two names",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=r"spec\.toml") as caught:
+        read(tmp_path, text)
+    assert message in caught.value.message
+
+
+def test_a_spec_that_isnt_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="spec nowhere can't be read: No such file"):
+        read_spec(Path("nowhere"), Settings())

@@ -1,0 +1,245 @@
+"""Models from elsewhere, from servers of this machine that stand in for it."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from srb.download import fetch_model, fetch_url, models_folder
+from srb.errors import ModelLoadError, SettingsError
+from srb.settings import Settings
+
+FILE = b"GGUF" + bytes(range(256)) * 1000
+
+
+class Elsewhere(ThreadingHTTPServer):
+    """Serves one file, and breaks off where it's told to."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.file = FILE
+        self.etag = '"one"'
+        self.break_after: list[int] = []
+        """How many bytes each of the next answers sends before it breaks off."""
+        self.knows_ranges = True
+        self.tells_length = True
+        self.asked: list[tuple[str, str | None, str | None]] = []
+        """The method, the range and the token of each request."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Elsewhere
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        server, range_ = self.server, self.headers["Range"]
+        if "m.gguf" in self.path or "owner/name" in self.path:  # huggingface_hub asks for other things, too
+            server.asked.append((self.command, range_, self.headers["Authorization"]))
+        if self.path.startswith("/api/models/owner/name"):
+            files = [{"type": "file", "path": path, "size": 5, "oid": "0"} for path in ("m.gguf", "README.md")]
+            return self.send(200, json.dumps(files).encode())
+        if not self.path.partition("?")[0].endswith("/m.gguf"):
+            return self.send(404, b"{}")
+        start = 0
+        same = self.headers["If-Range"] in (None, server.etag)
+        if range_ and server.knows_ranges and same:
+            start = int(range_.removeprefix("bytes=").partition("-")[0])
+        if start >= len(server.file):
+            return self.send(416, b"")
+        return self.send(206 if start else 200, server.file[start:], start)
+
+    def send(self, status: int, body: bytes, start: int = 0) -> None:
+        server = self.server
+        self.send_response(status)
+        if server.tells_length:
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", server.etag)
+        self.send_header("X-Repo-Commit", "0" * 40)
+        if status == 404:
+            self.send_header("X-Error-Code", "EntryNotFound")
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{start + len(body)}")
+        self.close_connection = not server.tells_length
+        self.end_headers()
+        if self.command == "GET":
+            if status < 300 and server.break_after:
+                body = body[: server.break_after.pop(0)]
+                self.close_connection = True
+            self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Elsewhere]:
+    """A server with a file, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with Elsewhere() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def part_of(server: Elsewhere) -> Path:
+    """Where the beginning of the file is kept."""
+    url = f"{server.url}/m.gguf"
+    return models_folder() / hashlib.sha256(url.encode()).hexdigest()[:16] / "m.gguf.part"
+
+
+def test_a_file_is_fetched_once_and_its_progress_told(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    settings = Settings(model_url=f"{elsewhere.url}/a/m.gguf?x=1")
+    fetched = fetch_model(settings, lambda _name: _Told(told))
+    assert fetched.model is not None
+    assert fetched.model.read_bytes() == FILE
+    assert (fetched.model.name, fetched.model_url) == ("m.gguf", None)
+    assert tmp_path / "llama-srb/models" in fetched.model.parents
+    assert told[0] == (0, len(FILE))
+    assert told[-1] == (len(FILE), len(FILE))
+    assert {path.name for path in fetched.model.parent.iterdir()} == {"m.gguf", "m.gguf.lock"}
+    assert fetch_model(settings) == fetched
+    assert len(elsewhere.asked) == 1
+
+
+class _Told:
+    def __init__(self, told: list[tuple[int, int]]) -> None:
+        self._told = told
+
+    def __enter__(self) -> "_Told":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def __call__(self, done: int, total: int) -> None:
+        self._told.append((done, total))
+
+
+def test_a_broken_connection_is_made_anew(elsewhere: Elsewhere) -> None:
+    elsewhere.break_after = [1000, 5]
+    assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE
+    assert [range_ for _, range_, _ in elsewhere.asked] == [None, "bytes=1000-", "bytes=1005-"]
+
+
+def test_what_was_broken_off_goes_on_in_the_next_run(elsewhere: Elsewhere) -> None:
+    elsewhere.break_after = [1000, 0]
+    with pytest.raises(
+        ModelLoadError, match=r"the connection broke off after 1000 of \d+ bytes; the same command goes on from there"
+    ):
+        fetch_url(f"{elsewhere.url}/m.gguf")
+    assert part_of(elsewhere).read_bytes() == FILE[:1000]
+    assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE
+    assert elsewhere.asked[-1][1] == "bytes=1000-"
+
+
+def test_a_file_that_has_changed_is_fetched_from_its_beginning(elsewhere: Elsewhere) -> None:
+    elsewhere.break_after = [1000, 0]
+    with pytest.raises(ModelLoadError):
+        fetch_url(f"{elsewhere.url}/m.gguf")
+    elsewhere.file, elsewhere.etag = FILE[::-1], '"two"'
+    assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE[::-1]
+
+
+@pytest.mark.parametrize("what", ["ranges", "validator"])
+def test_servers_that_can_not_go_on(elsewhere: Elsewhere, what: str) -> None:
+    if what == "ranges":
+        elsewhere.knows_ranges = False
+    else:
+        elsewhere.etag = 'W/"weak"'
+    elsewhere.break_after = [1000, 0]
+    with pytest.raises(ModelLoadError):
+        fetch_url(f"{elsewhere.url}/m.gguf")
+    assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE
+
+
+def test_a_part_that_is_whole_or_too_long(elsewhere: Elsewhere) -> None:
+    elsewhere.break_after = [1000, 0]
+    with pytest.raises(ModelLoadError):
+        fetch_url(f"{elsewhere.url}/m.gguf")
+    part_of(elsewhere).write_bytes(FILE + b"more")
+    assert fetch_url(f"{elsewhere.url}/m.gguf").read_bytes() == FILE
+
+
+def test_what_cant_be_fetched_is_named(elsewhere: Elsewhere) -> None:
+    with pytest.raises(ModelLoadError, match=r"--model-url .*/nothing: the server answered 404 Not Found"):
+        fetch_url(f"{elsewhere.url}/nothing")
+    for url in ("ftp://host/m.gguf", "m.gguf", "http://host/", "http://host/.."):
+        with pytest.raises(SettingsError, match="--model-url takes the http:// or https:// URL of a file, got"):
+            fetch_url(url)
+    elsewhere.tells_length = False
+    with pytest.raises(ModelLoadError, match="the server doesn't tell the length of the file"):
+        fetch_url(f"{elsewhere.url}/m.gguf")
+
+
+def test_one_model_at_a_time() -> None:
+    with pytest.raises(SettingsError, match="--model and --model-url name a model each"):
+        fetch_model(Settings(model=Path("m"), model_url="http://host/m.gguf"))
+    with pytest.raises(SettingsError, match=r"--hf-file m\.gguf is a file in --hf-repo, which is missing"):
+        fetch_model(Settings(hf_file="m.gguf"))
+    settings = Settings(model=Path("m"))
+    assert fetch_model(settings) is settings
+
+
+def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(SettingsError, match=r"--hf-repo needs huggingface_hub: pip install 'llama-srb\[hub\]'"):
+        fetch_model(Settings(hf_repo="owner/name"))
+
+
+def from_hub(server: Elsewhere, tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Fetches in a process of its own: huggingface_hub reads the environment when it's imported."""
+    code = (
+        "import sys; from srb import Settings, SrbError; from srb.download import fetch_model\n"
+        "try: print(fetch_model(Settings(hf_repo=sys.argv[1], hf_file=(sys.argv[2:] or [None])[0])).model)\n"
+        "except SrbError as error: sys.exit(error.message)"
+    )
+    environ = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_secret"}
+    command = [sys.executable, "-c", code, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+
+
+def test_a_file_from_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    for options in (["owner/name"], ["owner/name", "m.gguf"]):
+        result = from_hub(elsewhere, tmp_path, *options)
+        assert result.returncode == 0, result.stderr
+        assert Path(result.stdout.strip()).read_bytes() == FILE
+    assert {token for _, _, token in elsewhere.asked} == {"Bearer hf_secret"}
+    assert [method for method, *_ in elsewhere.asked].count("GET") == 2  # the list of files, and the file
+
+
+def test_a_broken_connection_to_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    elsewhere.file = FILE * 48  # the hub's library keeps pieces of 10 MiB
+    elsewhere.break_after = [11 << 20]
+    result = from_hub(elsewhere, tmp_path, "owner/name", "m.gguf")
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()).read_bytes() == elsewhere.file
+    assert [range_ for method, range_, _ in elsewhere.asked if method == "GET"] == [None, f"bytes={10 << 20}-"]
+
+
+def test_what_the_hub_doesnt_have_is_named(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    result = from_hub(elsewhere, tmp_path, "owner/name", "other.gguf")
+    assert result.returncode == 1
+    assert result.stderr.startswith("--hf-repo owner/name: 404")
+    assert result.stderr.endswith("(a private one needs a token in HF_TOKEN)\n")
+    result = from_hub(elsewhere, tmp_path, "no name")
+    assert result.stderr.startswith("--hf-repo no name: Repo id must")
