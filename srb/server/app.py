@@ -24,7 +24,7 @@ from srb.errors import (
 )
 from srb.request_log import logfmt
 from srb.request_stream import RequestStream
-from srb.server import auth, cors, docs_page, native, openai, openapi, sse
+from srb.server import auth, cors, docs_page, native, openai, openapi, page, sse
 from srb.server.body import Limits, parse
 from srb.server.metrics import CONTENT_TYPE, Metrics
 
@@ -72,6 +72,7 @@ def create_app(
     app.router.add_get("/metrics", metrics_text)
     app.router.add_get("/openapi.json", openapi_json)
     app.router.add_get("/docs", docs)
+    page.add_to(app)
     return app
 
 
@@ -214,8 +215,8 @@ async def openapi_json(request: web.Request) -> web.Response:
 
 async def docs(request: web.Request) -> web.Response:
     """GET /docs: the same, for people."""
-    page = docs_page.render(request.app[OPENAPI])
-    return web.Response(text=page, content_type="text/html", headers=docs_page.HEADERS)
+    text = docs_page.render(request.app[OPENAPI])
+    return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
