@@ -63,15 +63,18 @@ export async function complete(body, { onOpen = () => {}, onEvent }) {
 }
 
 // The token ids of a text, which is evaluated on the way, so that a request that continues it begins at once.
-export async function evaluate(text, onProgress) {
+// null when somebody has stopped it.
+export async function evaluate(text, { onOpen, onProgress }) {
   let ids = [];
   await complete(
     { prompt: text, n: 1, max_tokens: 0, echo: true, return_tokens: true, return_progress: true },
     {
+      onOpen,
       onEvent: (event) => {
         if (event.event === "stream") ids = event.tokens ?? [];
         if (event.event === "progress") onProgress(event);
         if (event.event === "error") throw new ApiError(event.error.message);
+        if (event.event === "stop" && event.finish_reason === "abort") ids = null;
       },
     },
   );

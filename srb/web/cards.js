@@ -1,6 +1,6 @@
 // The cards: one for each alternative in sight. A card appends what has come, and never draws again what it has.
 
-const SURE = [0.9, 0.6, 0.3, 0.1]; // the shade is stronger below each of these probabilities
+const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
 export class Card {
   // actions: functions of the node: keep, more, continue, stop, copy, discard.
@@ -12,6 +12,7 @@ export class Card {
     const find = (name) => this.element.querySelector(`.${name}`);
     this.text = find("text");
     this.facts = find("facts");
+    this.seed = find("seed");
     this.title = find("title");
     this.buttons = new Map();
     for (const button of this.element.querySelectorAll("button")) {
@@ -45,11 +46,11 @@ export class Card {
 
   #setFacts(isRunning, follow) {
     const { length = 0, milliseconds, end, seed } = this.node;
+    if (seed !== undefined && !this.seed.textContent) this.seed.textContent = `seed ${seed}`;
     const facts = [`${length} tokens`];
-    if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)} per second`);
+    if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
     if (!isRunning) facts.push(end ?? "cut off");
-    if (seed !== undefined) facts.push(`seed ${seed}`);
-    if (follow) facts.push(`${follow} follow`);
+    if (follow) facts.push(`${follow} below`);
     const text = facts.join(" · ");
     if (this.facts.textContent !== text) this.facts.textContent = text;
   }
@@ -61,7 +62,7 @@ function drawn(piece, k) {
   token.textContent = piece.text;
   token.dataset.k = k;
   token.tabIndex = -1;
-  const doubt = SURE.filter((p) => piece.p < p).length;
+  const doubt = DOUBTS.filter((p) => piece.p < p).length;
   if (doubt) token.className = `doubt-${doubt}`;
   return token;
 }

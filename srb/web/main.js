@@ -1,6 +1,6 @@
 // The page: what its buttons do, and what it says.
 
-import { evaluate, health, openapi, setKey } from "./api.js";
+import { cancel, evaluate, health, openapi, setKey } from "./api.js";
 import { Cards } from "./cards.js";
 import { Compare, branches } from "./compare.js";
 import { Generation } from "./generation.js";
@@ -16,6 +16,7 @@ const $ = (selector) => document.querySelector(selector);
 const story = $("#story");
 const unsaved = new Set();
 const generations = new Map(); // by node, while it runs
+const requests = new Set(); // what Stop stops
 let tree = new Tree();
 let store = null;
 let settings;
@@ -69,7 +70,12 @@ function save(...nodes) {
   for (const node of nodes) unsaved.add(node);
   clearTimeout(saving);
   saving = null;
-  if (!store) return;
+  const changed = [...unsaved].filter((node) => tree.nodes.has(node.id));
+  unsaved.clear();
+  savePage(changed);
+}
+
+function savePage(nodes = []) {
   const page = {
     current: tree.current,
     shown: tree.shown,
@@ -78,9 +84,7 @@ function save(...nodes) {
     settings: settings.values,
     compare: compare.values,
   };
-  const changed = [...unsaved];
-  unsaved.clear();
-  store.save(changed, page).catch((error) => complain(new Error(`The browser can't keep the tree: ${error.message}. Export it.`)));
+  store?.save(nodes, page).catch((error) => complain(new Error(`The browser can't keep the tree: ${error.message}. Export it.`)));
 }
 
 function saveSoon(...nodes) {
@@ -90,15 +94,35 @@ function saveSoon(...nodes) {
 
 // Generating
 
+// While something runs that Stop can stop.
+async function during(request, run) {
+  requests.add(request);
+  $("#stop").disabled = false;
+  try {
+    return await run();
+  } finally {
+    requests.delete(request);
+    $("#stop").disabled = requests.size === 0;
+    $("#progress").hidden = true;
+  }
+}
+
 // The nodes that a request's columns continue. What was typed gets its token ids from the server, and is evaluated.
+// null when that was stopped.
 async function parents(columns) {
   const ids = columns.map(({ prompt }) => tree.write(prompt ?? story.value));
   for (const id of new Set(ids)) {
     const node = tree.nodes.get(id);
     if (!node?.typed || node.pieces[0].ids) continue;
     tell("Reading the text …");
-    node.pieces[0].ids = await evaluate(tree.text(id), progress);
+    let request;
+    const reading = { stop: () => request && cancel(request) };
+    const text = tree.text(id);
+    const known = await during(reading, () => evaluate(text, { onOpen: (id) => (request = id), onProgress: progress }));
+    if (!known) return null;
+    node.pieces[0].ids = known;
     node.whole = true;
+    save(node);
   }
   return ids;
 }
@@ -115,7 +139,8 @@ const generate = safely(async () => {
   const columns = compare.columns();
   const fields = settings.read();
   const body = branches(compare.what.value === "setting" ? columns : [columns[0]], fields);
-  const ids = await parents(columns).finally(() => ($("#progress").hidden = true));
+  const ids = await parents(columns);
+  if (!ids) return tell("Stopped.");
   const prompts = columns.map((_, k) => tree.prompt(ids[k]));
   const isPrompts = compare.what.value === "prompts";
   // Rows of columns: index = row × columns + column. Prompts come the other way round: prompt × n + row.
@@ -145,7 +170,6 @@ async function start(nodes, body, opened) {
   const generation = new Generation(nodes, body, {
     opened: () => {
       for (const node of nodes) generations.set(node, generation);
-      $("#stop").disabled = false;
       tell(`${nodes.length === 1 ? "One alternative" : `${nodes.length} alternatives`} asked for …`);
       opened();
       nodes.forEach(cards.change, cards);
@@ -162,12 +186,10 @@ async function start(nodes, body, opened) {
     told: (event) => hear(event, nodes.length),
   });
   try {
-    await generation.run();
+    await during(generation, () => generation.run());
   } finally {
     if (!generation.id) for (const node of nodes) if (!node.pieces.length) tree.nodes.delete(node.id);
-    $("#stop").disabled = generations.size === 0;
-    $("#progress").hidden = true;
-    save(...nodes.filter((node) => tree.nodes.has(node.id)));
+    save(...nodes);
   }
 }
 
@@ -192,7 +214,7 @@ function generateFrom(id) {
   return generate();
 }
 
-const stopAll = safely(() => Promise.all([...new Set(generations.values())].map((each) => each.stop())));
+const stopAll = safely(() => Promise.all([...requests].map((each) => each.stop())));
 
 const actions = {
   keep: (node) => {
@@ -293,7 +315,8 @@ function listen() {
     forgive();
     tell("The key is used from now on. Generate again.");
   });
-  document.addEventListener("input", () => saveSoon());
+  document.addEventListener("input", () => savePage());
+  addEventListener("pagehide", () => save());
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();

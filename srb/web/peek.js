@@ -41,7 +41,10 @@ export class Peek {
     } else if (at.matches("[data-k]")) {
       if (event.key === "ArrowRight") this.#move(event, next(at, "nextElementSibling"));
       if (event.key === "ArrowLeft") this.#move(event, next(at, "previousElementSibling"));
-      if (event.key === "Enter" || event.key === "ArrowDown") this.#move(event, this.element.querySelector("button"));
+      if (event.key === "Enter" || event.key === "ArrowDown") {
+        this.#show(at);
+        this.#move(event, this.element.querySelector("button"));
+      }
     } else if (this.element.contains(at)) {
       const row = at.parentElement;
       if (event.key === "ArrowDown") this.#move(event, row.nextElementSibling?.querySelector("button"));

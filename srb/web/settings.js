@@ -1,7 +1,12 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
 
-const IN_SIGHT = ["n", "max_tokens", "temperature", "seed"];
-const NAMES = { n: "Alternatives", max_tokens: "Length in tokens", temperature: "Temperature", seed: "Seed" };
+// In sight: what they are called, and what they mean to a writer.
+const IN_SIGHT = {
+  n: ["Alternatives", "How many ways to go on."],
+  max_tokens: ["Length", "In tokens; a word has one or two. -1: as long as there is room."],
+  temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
+  seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
+};
 const LEFT_OUT = ["label", "response_format"];
 const LIKELIEST = 8; // how many tokens are shown at a place
 
@@ -10,9 +15,9 @@ export class Settings {
   constructor(schemas, { inSight, folded }) {
     const { properties } = schemas.CompletionFields;
     const names = ["distinct", ...Object.keys(schemas.BranchFields.properties)];
-    const others = names.filter((name) => !IN_SIGHT.includes(name) && !LEFT_OUT.includes(name));
+    const others = names.filter((name) => !(name in IN_SIGHT) && !LEFT_OUT.includes(name));
     this.fields = new Map();
-    for (const name of IN_SIGHT) inSight.append(this.#make(name, properties[name]));
+    for (const name of Object.keys(IN_SIGHT)) inSight.append(this.#make(name, properties[name]));
     for (const name of others) folded.append(this.#make(name, properties[name]));
     this.probabilities = document.querySelector("#probabilities");
     this.n = Math.min(8, properties.n.maximum);
@@ -30,18 +35,18 @@ export class Settings {
       input.step = isInteger(schema) ? 1 : "any";
       input.min = schema.minimum ?? "";
       input.max = schema.maximum ?? "";
-      input.placeholder = schema.default ?? "the server's";
+      input.placeholder = schema.default ?? "";
     }
-    if (name === "seed") input.placeholder = "drawn";
     this.fields.set(name, { kind, input });
 
     const label = document.createElement("label");
     label.htmlFor = input.id;
-    label.textContent = NAMES[name] ?? name;
+    const [title, meaning] = IN_SIGHT[name] ?? [name, schema.description.replace(/ ?Also: .*$/, "")];
+    label.textContent = title;
     const hint = document.createElement("p");
     hint.id = `${input.id}-hint`;
     hint.className = "hint";
-    hint.textContent = schema.description.replace(/ ?Also: .*$/, "") + (kind === "lines" ? " One on each line; \\n is a new line." : "");
+    hint.textContent = meaning + (kind === "lines" ? " One on each line; \\n is a new line." : "");
     input.setAttribute("aria-describedby", hint.id);
     const row = document.createElement("div");
     row.className = `setting ${kind}`;

@@ -34,6 +34,7 @@ export class Store {
     const transaction = this.database.transaction(["nodes", "page"], "readwrite");
     for (const node of nodes) transaction.objectStore("nodes").put(node);
     transaction.objectStore("page").put(page, "page");
+    transaction.commit(); // now, as the page may be about to close
     return new Promise((resolve, reject) => {
       transaction.oncomplete = resolve;
       transaction.onabort = () => reject(transaction.error);
