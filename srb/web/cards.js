@@ -2,6 +2,9 @@
 
 const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
+// Between two updates: each makes the browser lay out and paint all cards, and words in small groups read calmer.
+const PAUSE_MILLISECONDS = 200;
+
 export class Card {
   // actions: functions of the node: keep, more, continue, stop, copy, discard.
   constructor(node, actions) {
@@ -67,17 +70,19 @@ function drawn(piece, k) {
   return token;
 }
 
-// Draws the cards that are in sight, and what changes on them, once per frame.
+// Draws the cards that are in sight, and what changes on them.
 export class Cards {
-  constructor(element, tree, isRunning, actions) {
-    Object.assign(this, { element, tree, isRunning, actions });
+  constructor(element, desk, writing, actions) {
+    Object.assign(this, { element, desk, writing, actions });
     this.cards = new Map();
     this.changed = new Set();
+    this.flushed = 0;
   }
 
   // Shows the alternatives of the tree's shown nodes: each batch in a grid of its own, the newest first.
   show() {
-    const nodes = this.tree().shown.flatMap((id) => this.tree().children(id)).filter((node) => !node.typed);
+    const { tree } = this.desk;
+    const nodes = tree.shown.flatMap((id) => tree.children(id)).filter((node) => !node.typed);
     const batches = groupBy(nodes, (node) => node.batch);
     const cards = new Map();
     const grids = [...batches].sort(([a], [b]) => b - a).map(([, batch]) => {
@@ -99,24 +104,24 @@ export class Cards {
     for (const card of cards.values()) this.#update(card);
   }
 
-  // Marks a node whose card is to be updated in the next frame.
+  // Marks a node whose card is to be updated with the others that change.
   change(node) {
-    if (!this.changed.size) requestAnimationFrame(() => this.#flush());
+    if (!this.changed.size) {
+      const wait = Math.max(0, this.flushed + PAUSE_MILLISECONDS - performance.now());
+      setTimeout(() => requestAnimationFrame(() => this.#flush()), wait);
+    }
     this.changed.add(node);
-  }
-
-  focus(node) {
-    this.cards.get(node.id)?.text.focus();
   }
 
   #flush() {
     for (const node of this.changed) if (this.cards.has(node.id)) this.#update(this.cards.get(node.id));
     this.changed.clear();
+    this.flushed = performance.now();
   }
 
   #update(card) {
-    const isRunning = this.isRunning(card.node);
-    card.update(isRunning, isRunning ? 0 : this.tree().children(card.node.id).length);
+    const isRunning = this.writing.isRunning(card.node);
+    card.update(isRunning, isRunning ? 0 : this.desk.tree.children(card.node.id).length);
   }
 }
 

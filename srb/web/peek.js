@@ -5,9 +5,9 @@ const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1
 
 export class Peek {
   // choose(node, k, choice) forks. Tokens are the elements with data-k inside those with data-node.
-  constructor(element, tree, choose) {
+  constructor(element, desk, choose) {
     this.element = element;
-    this.tree = tree;
+    this.desk = desk;
     this.choose = choose;
     this.token = null;
     document.addEventListener("pointerover", (event) => this.#hover(event.target));
@@ -64,7 +64,7 @@ export class Peek {
   #show(token) {
     if (this.token === token) return;
     this.#hide();
-    const node = this.tree().nodes.get(token.closest("[data-node]").dataset.node);
+    const node = this.desk.tree.nodes.get(token.closest("[data-node]").dataset.node);
     const k = Number(token.dataset.k);
     const piece = node.pieces[k];
     this.token = token;
