@@ -14,7 +14,7 @@ from aiohttp import web
 from srb.async_engine import AsyncEngine
 from srb.errors import AuthenticationError, MethodNotAllowedError, NotFoundError, SrbError, UnavailableError
 from srb.request_log import logfmt
-from srb.server import auth, cors, docs_page, llama_routes, native, openapi, sse
+from srb.server import auth, cors, docs_page, llama_routes, native, openapi, page, sse
 from srb.server.body import Limits, parse
 from srb.server.chat import ChatCompletion
 from srb.server.http import ENGINE, LIMITS, MAX_BODY_BYTES, Batches, ignored_header, read_body
@@ -65,6 +65,7 @@ def create_app(
     app.router.add_get("/openapi.json", openapi_json)
     app.router.add_get("/docs", docs)
     llama_routes.add_routes(app)
+    page.add_to(app)
     return app
 
 
@@ -194,8 +195,8 @@ async def openapi_json(request: web.Request) -> web.Response:
 
 async def docs(request: web.Request) -> web.Response:
     """GET /docs: the same, for people."""
-    page = docs_page.render(request.app[OPENAPI])
-    return web.Response(text=page, content_type="text/html", headers=docs_page.HEADERS)
+    text = docs_page.render(request.app[OPENAPI])
+    return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -232,5 +232,6 @@ OPERATIONS = (
         for path in ("/health", "/v1/health")
     ),
     Operation(method="GET", path="/openapi.json", summary="This description", reply={JSON: {"type": "object"}}),
+    Operation(method="GET", path="/", summary="The page: alternatives side by side", reply={"text/html": STRING}),
     Operation(method="GET", path="/docs", summary="This description as a page", reply={"text/html": STRING}),
 )

@@ -1,0 +1,133 @@
+"""What reading costs the browser: the processor time that Chromium takes while the page shows 8 x 400 tokens.
+
+usage: PYTHONPATH=.:tests python bench/page_cost.py [STEPS_PER_SECOND]
+
+The tokens come from a stand-in for the server that keeps its pace, 20 steps a second, so a slow model or a busy
+machine doesn't make the page look cheap. Prints the share of one core, and how long the page took to show it all.
+"""
+
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from aiohttp import web
+from playwright.async_api import async_playwright, expect
+from web.conftest import ARGUMENTS, CHROMIUM
+
+from srb.server import openapi, page
+from srb.server.body import Limits
+
+N, STEPS = 8, 400
+TICKS = os.sysconf("SC_CLK_TCK")
+WORDS = ["the", "of", "and", "lighthouse", "keeper", "rule", "night", "lamp", "sea", "it", "was", "burned"]
+
+
+def step(k: int, *, logprobs: bool) -> bytes:
+    """The events of one step, as srb sends them."""
+    lines = []
+    for index in range(N):
+        event: dict[str, object] = {
+            "event": "stream",
+            "index": index,
+            "text": f" {random.choice(WORDS)}",
+            "tokens": [k],
+        }
+        if logprobs:
+            top = [
+                {"id": i, "token": f" {word}", "bytes": [*word.encode()], "logprob": -i - 0.5}
+                for i, word in enumerate(WORDS[:8])
+            ]
+            event |= {"id": k, "logprob": -random.random() * 4, "top_logprobs": top}
+        lines.append(f"data: {json.dumps(event)}\n\n")
+    return "".join(lines).encode()
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    body = await request.json()
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Request-Id": "cmpl-1"})
+    await response.prepare(request)
+
+    async def send(**event: object) -> None:
+        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+
+    await send(event="start", seeds=[*range(N)], ignored=[])
+    if body.get("max_tokens") == 0:
+        await send(event="stream", index=0, text=body["prompt"], tokens=[1])
+    else:
+        began = time.perf_counter()
+        for k in range(STEPS):
+            await asyncio.sleep(max(0.0, began + k / request.app[PACE] - time.perf_counter()))
+            await response.write(step(k, logprobs="logprobs" in body))
+        for index in range(N):
+            await send(event="stop", index=index, finish_reason="length", stop_reason=None)
+    usage, timings = {"completion_tokens": N * STEPS}, {"predicted_ms": 1000 * STEPS / request.app[PACE]}
+    await send(event="done", usage=usage, timings=timings)
+    return response
+
+
+async def describe(request: web.Request) -> web.Response:
+    return web.json_response(openapi.describe(Limits("stand-in", n=8, max_n=32), keyed=False))
+
+
+async def health(request: web.Request) -> web.Response:
+    return web.json_response({"model": "stand-in"})
+
+
+PACE = web.AppKey("pace", float)
+
+
+def children(pid: int) -> list[int]:
+    """The processes below one, on Linux."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    below = [int(each) for task in tasks for each in (task / "children").read_text().split()]
+    return below + [other for each in below for other in children(each)]
+
+
+def browser_seconds() -> float:
+    """The processor time of Chromium's processes so far; Playwright's own is none of them."""
+    total = 0
+    for pid in children(os.getpid()):
+        name, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        if "chrom" in name:
+            total += sum(map(int, fields.split()[11:13]))
+    return total / TICKS
+
+
+async def main() -> None:
+    app = web.Application()
+    app[PACE] = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
+    app.router.add_post("/v1/completions", completions)
+    app.router.add_get("/openapi.json", describe)
+    app.router.add_get("/health", health)
+    page.add_to(app)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        for probabilities in (True, False):
+            reader = await browser.new_page(viewport={"width": 1400, "height": 900})
+            await reader.goto(url)
+            await expect(reader.locator("body[data-ready]")).to_be_visible()
+            await reader.locator("#probabilities").set_checked(probabilities)
+            await reader.locator("#story").fill("The old lighthouse keeper")
+            await reader.locator("#generate").click()
+            await expect(reader.locator(".card")).to_have_count(N)
+            began, before = time.perf_counter(), browser_seconds()
+            await expect(reader.locator(".running")).to_have_count(0, timeout=600_000)
+            took, used = time.perf_counter() - began, browser_seconds() - before
+            name = "on" if probabilities else "off"
+            print(f"probabilities {name}: {used:.1f} s in {took:.1f} s, {used / took:.0%} of a core", flush=True)
+            await reader.close()
+        await browser.close()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

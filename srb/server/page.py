@@ -1,0 +1,32 @@
+"""The page at `/`: the files of srb/web, as they are."""
+
+from pathlib import Path
+
+from aiohttp import web
+
+FOLDER = Path(__file__).parent.parent / "web"
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'",
+    "Cache-Control": "no-cache",  # ask each time: the answer is a short 304 unless srb was renewed
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def add_to(app: web.Application) -> None:
+    """Serves the page at `/` and what it loads below `/web/`."""
+    app.router.add_get("/", _index)
+    app.router.add_static("/web/", FOLDER)
+    app.on_response_prepare.append(_add_headers)
+
+
+async def _index(request: web.Request) -> web.FileResponse:
+    return web.FileResponse(FOLDER / "index.html", headers=HEADERS)
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    if isinstance(request.match_info.route.resource, web.StaticResource):
+        response.headers.update(HEADERS)

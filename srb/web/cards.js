@@ -1,0 +1,132 @@
+// The cards: one for each alternative in sight. A card appends what has come, and never draws again what it has.
+
+const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
+
+// Between two updates: each makes the browser lay out and paint all cards, and words in small groups read calmer.
+const PAUSE_MILLISECONDS = 200;
+
+export class Card {
+  // actions: functions of the node: keep, more, continue, stop, copy, discard.
+  constructor(node, actions) {
+    this.node = node;
+    this.drawn = 0;
+    this.element = document.querySelector("#card").content.firstElementChild.cloneNode(true);
+    this.element.dataset.node = node.id;
+    const find = (name) => this.element.querySelector(`.${name}`);
+    this.text = find("text");
+    this.facts = find("facts");
+    this.seed = find("seed");
+    this.title = find("title");
+    this.buttons = new Map();
+    for (const button of this.element.querySelectorAll("button")) {
+      this.buttons.set(button.value, button);
+      button.addEventListener("click", () => actions[button.value](node));
+    }
+    const label = node.label ?? `Alternative ${node.order + 1}`;
+    this.title.textContent = label;
+    this.text.setAttribute("aria-label", `Text of ${label}`);
+    this.state = null;
+  }
+
+  // follow: how many alternatives follow this one.
+  update(isRunning, follow) {
+    const { pieces } = this.node;
+    this.drawn = Math.min(this.drawn, pieces.length);
+    if (this.drawn < pieces.length) {
+      const fragment = document.createDocumentFragment();
+      for (let k = this.drawn; k < pieces.length; k++) fragment.append(drawn(pieces[k], k));
+      this.drawn = pieces.length;
+      this.text.append(fragment);
+    }
+    this.#setFacts(isRunning, follow);
+    if (this.state === isRunning) return;
+    this.state = isRunning;
+    this.element.classList.toggle("running", isRunning);
+    this.buttons.get("stop").hidden = !isRunning;
+    this.buttons.get("continue").hidden = isRunning;
+    for (const name of ["keep", "more", "discard"]) this.buttons.get(name).disabled = isRunning;
+  }
+
+  #setFacts(isRunning, follow) {
+    const { length = 0, milliseconds, end, seed } = this.node;
+    if (seed !== undefined && !this.seed.textContent) this.seed.textContent = `seed ${seed}`;
+    const facts = [`${length} tokens`];
+    if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
+    if (!isRunning) facts.push(end ?? "cut off");
+    if (follow) facts.push(`${follow} below`);
+    const text = facts.join(" · ");
+    if (this.facts.textContent !== text) this.facts.textContent = text;
+  }
+}
+
+function drawn(piece, k) {
+  if (!piece.top || !piece.text) return document.createTextNode(piece.text);
+  const token = document.createElement("span");
+  token.textContent = piece.text;
+  token.dataset.k = k;
+  token.tabIndex = -1;
+  const doubt = DOUBTS.filter((p) => piece.p < p).length;
+  if (doubt) token.className = `doubt-${doubt}`;
+  return token;
+}
+
+// Draws the cards that are in sight, and what changes on them.
+export class Cards {
+  constructor(element, desk, writing, actions) {
+    Object.assign(this, { element, desk, writing, actions });
+    this.cards = new Map();
+    this.changed = new Set();
+    this.flushed = 0;
+  }
+
+  // Shows the alternatives of the tree's shown nodes: each batch in a grid of its own, the newest first.
+  show() {
+    const { tree } = this.desk;
+    const nodes = tree.shown.flatMap((id) => tree.children(id)).filter((node) => !node.typed);
+    const batches = groupBy(nodes, (node) => node.batch);
+    const cards = new Map();
+    const grids = [...batches].sort(([a], [b]) => b - a).map(([, batch]) => {
+      const grid = document.createElement("ol");
+      grid.className = "batch";
+      if (batch[0].columns > 1) {
+        grid.classList.add("columns");
+        grid.style.setProperty("--columns", batch[0].columns);
+      }
+      for (const node of batch.sort((a, b) => a.order - b.order)) {
+        const card = this.cards.get(node.id) ?? new Card(node, this.actions);
+        cards.set(node.id, card);
+        grid.append(card.element);
+      }
+      return grid;
+    });
+    this.cards = cards;
+    this.element.replaceChildren(...grids);
+    for (const card of cards.values()) this.#update(card);
+  }
+
+  // Marks a node whose card is to be updated with the others that change.
+  change(node) {
+    if (!this.changed.size) {
+      const wait = Math.max(0, this.flushed + PAUSE_MILLISECONDS - performance.now());
+      setTimeout(() => requestAnimationFrame(() => this.#flush()), wait);
+    }
+    this.changed.add(node);
+  }
+
+  #flush() {
+    for (const node of this.changed) if (this.cards.has(node.id)) this.#update(this.cards.get(node.id));
+    this.changed.clear();
+    this.flushed = performance.now();
+  }
+
+  #update(card) {
+    const isRunning = this.writing.isRunning(card.node);
+    card.update(isRunning, isRunning ? 0 : this.desk.tree.children(card.node.id).length);
+  }
+}
+
+function groupBy(items, key) {
+  const groups = new Map();
+  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
+  return groups;
+}

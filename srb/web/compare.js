@@ -1,0 +1,68 @@
+// Comparing: columns that differ in one setting or in their prompts, with the same seeds in each.
+
+const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
+
+export class Compare {
+  constructor(settings, story) {
+    this.settings = settings;
+    this.story = story;
+    this.what = document.querySelector("#compare-what");
+    this.name = document.querySelector("#compare-name");
+    this.list = document.querySelector("#compare-values");
+    this.prompts = document.querySelector("#compare-prompts");
+    for (const name of settings.comparable) this.name.append(new Option(name));
+    this.name.value = "temperature";
+    this.what.addEventListener("change", () => this.#show());
+    document.querySelector("#add-prompt").addEventListener("click", () => this.#addPrompt().focus());
+  }
+
+  // The columns: {label, prompt, fields}, where prompt is a text or undefined for the story's. Throws an Error in words.
+  columns() {
+    if (this.what.value === "setting") {
+      const name = this.name.value;
+      const values = this.list.value.split(",").map((text) => text.trim()).filter(Boolean);
+      if (values.length < 2) throw new Error(`To compare, write two or more values of ${name} with commas between them.`);
+      return values.map((text) => ({ label: `${name} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
+    }
+    if (this.what.value === "prompts") {
+      const others = [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);
+      return [this.story.value, ...others].map((prompt, k) => ({ label: `Prompt ${k + 1}`, prompt, fields: {} }));
+    }
+    return [{ label: null, fields: {} }];
+  }
+
+  get values() {
+    return { what: this.what.value, name: this.name.value, list: this.list.value };
+  }
+
+  set values({ what, name, list }) {
+    this.what.value = what ?? "";
+    this.name.value = name ?? "temperature";
+    this.list.value = list ?? this.list.value;
+    this.#show();
+  }
+
+  #show() {
+    document.querySelector("#compare-setting").hidden = this.what.value !== "setting";
+    document.querySelector("#compare-texts").hidden = this.what.value !== "prompts";
+    if (this.what.value === "prompts" && !this.prompts.children.length) this.#addPrompt();
+  }
+
+  #addPrompt() {
+    const label = document.createElement("label");
+    const box = document.createElement("textarea");
+    box.rows = 4;
+    box.value = this.story.value;
+    label.append(`Prompt ${this.prompts.children.length + 2}`, box);
+    this.prompts.append(label);
+    return box;
+  }
+}
+
+// The fields for columns of settings: a branch for each, row by row, so that a row has the same seed.
+export function branches(columns, { n, seed, ...fields }) {
+  if (columns.length === 1) return { n, seed, ...fields };
+  const first = seed ?? drawSeed();
+  const rows = Array.from({ length: n }, (_, k) => (first + k) % 2 ** 32);
+  return { ...fields, branches: rows.flatMap((each) => columns.map((column) => ({ ...column.fields, seed: each }))) };
+}

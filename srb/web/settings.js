@@ -1,0 +1,112 @@
+// The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
+
+// In sight: what they are called, and what they mean to a writer.
+const IN_SIGHT = {
+  n: ["Alternatives", "How many ways to go on."],
+  max_tokens: ["Length", "In tokens; a word has one or two. -1: as long as there is room."],
+  temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
+  seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
+};
+const LEFT_OUT = ["label", "response_format"];
+const LIKELIEST = 8; // how many tokens are shown at a place
+
+export class Settings {
+  // schemas: `components.schemas` of the server's /openapi.json.
+  constructor(schemas, { inSight, folded }) {
+    const { properties } = schemas.CompletionFields;
+    const names = ["distinct", ...Object.keys(schemas.BranchFields.properties)];
+    const others = names.filter((name) => !(name in IN_SIGHT) && !LEFT_OUT.includes(name));
+    this.fields = new Map();
+    for (const name of Object.keys(IN_SIGHT)) inSight.append(this.#make(name, properties[name]));
+    for (const name of others) folded.append(this.#make(name, properties[name]));
+    this.probabilities = document.querySelector("#probabilities");
+    this.n = Math.min(8, properties.n.maximum);
+    this.fields.get("n").input.placeholder = this.n;
+  }
+
+  #make(name, schema) {
+    const kind = kindOf(schema);
+    const input = document.createElement(["lines", "json", "text"].includes(kind) ? "textarea" : "input");
+    input.id = `setting-${name}`;
+    if (input.rows) input.rows = 2;
+    if (kind === "boolean") input.type = "checkbox";
+    if (kind === "number") {
+      input.type = "number";
+      input.step = isInteger(schema) ? 1 : "any";
+      input.min = schema.minimum ?? "";
+      input.max = schema.maximum ?? "";
+      input.placeholder = schema.default ?? "";
+    }
+    this.fields.set(name, { kind, input });
+
+    const label = document.createElement("label");
+    label.htmlFor = input.id;
+    const [title, meaning] = IN_SIGHT[name] ?? [name, schema.description.replace(/ ?Also: .*$/, "")];
+    label.textContent = title;
+    const hint = document.createElement("p");
+    hint.id = `${input.id}-hint`;
+    hint.className = "hint";
+    hint.textContent = meaning + (kind === "lines" ? " One on each line; \\n is a new line." : "");
+    input.setAttribute("aria-describedby", hint.id);
+    const row = document.createElement("div");
+    row.className = `setting ${kind}`;
+    row.append(label, input, hint);
+    return row;
+  }
+
+  // The names of the settings that can be compared.
+  get comparable() {
+    return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct"].includes(name));
+  }
+
+  // The settings that aren't left to the server, as a request has them. Throws an Error in words.
+  read() {
+    const body = { n: this.n };
+    for (const [name, { input }] of this.fields) {
+      if (input.validity.badInput) throw new Error(`${name} takes a number`);
+      const text = input.type === "checkbox" ? (input.checked ? "true" : "") : input.value;
+      if (text.trim()) body[name] = this.parse(name, text);
+    }
+    if (this.probabilities.checked) body.logprobs = LIKELIEST;
+    return body;
+  }
+
+  // The value of a setting that was written as text.
+  parse(name, text) {
+    const { kind } = this.fields.get(name);
+    if (kind === "boolean") return text.trim() === "true";
+    if (kind === "lines") return text.split("\n").filter(Boolean).map((line) => line.replaceAll("\\n", "\n"));
+    if (kind === "text") return text;
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new Error(kind === "number" ? `${name} takes a number, not ${text.trim()}` : `${name} takes JSON`);
+    }
+  }
+
+  // What was typed, to be kept over reloads.
+  get values() {
+    const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
+    return Object.fromEntries([...inputs, ["probabilities", this.probabilities.checked]]);
+  }
+
+  set values(values) {
+    if ("probabilities" in values) this.probabilities.checked = values.probabilities;
+    for (const [name, { input }] of this.fields) {
+      if (!(name in values)) continue;
+      if (input.type === "checkbox") input.checked = values[name];
+      else input.value = values[name];
+    }
+  }
+}
+
+const types = (schema) => (schema.anyOf ?? []).flatMap((each) => each.type ?? []);
+const isInteger = (schema) => types(schema).includes("integer");
+
+function kindOf(schema) {
+  const kinds = types(schema);
+  if (kinds.includes("number") || kinds.includes("integer")) return "number";
+  if (kinds.includes("boolean")) return "boolean";
+  if (kinds.includes("array") && kinds.includes("string")) return "lines";
+  return kinds.includes("string") ? "text" : "json";
+}

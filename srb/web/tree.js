@@ -1,0 +1,150 @@
+// The story's tree. Pure: no page, no network, no storage.
+//
+// A node is {id, parent, pieces, whole, typed, batch, order, discarded} and what its card shows. Its text is a list of
+// pieces {text, ids, p, top}: one token each while probabilities are on. `ids` are token ids, null where they aren't
+// known; with `whole` they stand for the whole text from the start to here, as the server tokenized it at once.
+
+export const ROOT = "root";
+
+export const textOf = (node) => node.pieces.map((piece) => piece.text).join("");
+
+// Random, and without crypto.randomUUID, which pages over plain HTTP don't have.
+const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+export class Tree {
+  constructor(nodes = [], current = ROOT) {
+    this.nodes = new Map(nodes.map((node) => [node.id, node]));
+    this.current = this.has(current) ? current : ROOT;
+    this.shown = [this.current]; // the nodes whose alternatives are in sight: several where prompts are compared
+    this.history = [];
+  }
+
+  has(id) {
+    return id === ROOT || this.nodes.has(id);
+  }
+
+  add(fields) {
+    const node = { id: newId(), pieces: [], batch: Date.now(), order: 0, ...fields };
+    this.nodes.set(node.id, node);
+    return node;
+  }
+
+  // From the first node to this one; the root, which has no text, isn't among them.
+  path(id) {
+    const path = [];
+    for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) path.unshift(node);
+    return path;
+  }
+
+  text(id) {
+    return this.path(id).map(textOf).join("");
+  }
+
+  // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
+  prompt(id) {
+    let ids = [];
+    for (const node of this.path(id).reverse()) {
+      if (node.pieces.some((piece) => !piece.ids)) break;
+      ids = [...node.pieces.flatMap((piece) => piece.ids), ...ids];
+      if (node.whole) return ids;
+    }
+    return this.text(id);
+  }
+
+  // The newest batch first, and each in its own order.
+  children(id) {
+    return [...this.nodes.values()]
+      .filter((node) => node.parent === id && !node.discarded)
+      .sort((a, b) => b.batch - a.batch || a.order - b.order);
+  }
+
+  // The nodes below one that are worth returning to: what was typed or chosen, and what others continue.
+  places(id) {
+    return this.children(id).filter((node) => node.typed || node.kept || this.children(node.id).length > 0);
+  }
+
+  // The node of a text that was edited: below the last node that the edit left as it was.
+  write(text) {
+    let at = this.current;
+    while (!text.startsWith(this.text(at))) at = this.nodes.get(at).parent;
+    const rest = text.slice(this.text(at).length);
+    if (!rest) return at;
+    const same = this.children(at).find((node) => node.typed && textOf(node) === rest);
+    return (same ?? this.add({ parent: at, pieces: [{ text: rest, ids: null }], typed: true })).id;
+  }
+
+  // The node that begins as this one does, up to its piece k, and has another token there.
+  fork(id, k, choice) {
+    const node = this.nodes.get(id);
+    const text = choice.text.replace(/\ufffd+$/, ""); // a part of a character; the tokens after it complete it
+    const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids: [choice.id] }];
+    const label = `${node.label ?? `Alternative ${node.order + 1}`}, forked`;
+    return this.add({ parent: node.parent, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" }).id;
+  }
+
+  go(id, shown = [id]) {
+    if (id === this.current && shown.join() === this.shown.join()) return;
+    this.history.push({ go: this.current, shown: this.shown });
+    this.current = id;
+    this.shown = shown;
+  }
+
+  discard(id) {
+    this.history.push({ discarded: id });
+    this.nodes.get(id).discarded = true;
+  }
+
+  // Takes back the last `go` or `discard`; returns the node that came back, if one did.
+  undo() {
+    const last = this.history.pop();
+    if (!last) return null;
+    if (last.discarded) {
+      const node = this.nodes.get(last.discarded);
+      node.discarded = false;
+      return node;
+    }
+    this.current = last.go;
+    this.shown = last.shown;
+    return null;
+  }
+
+  export() {
+    return { format: "srb-tree", version: 1, current: this.current, nodes: [...this.nodes.values()] };
+  }
+
+  // Adds an exported tree to this one and goes where it was; returns its nodes. Throws an Error in words.
+  import(data) {
+    if (data?.format !== "srb-tree" || data.version !== 1 || !Array.isArray(data.nodes))
+      throw new Error("this file is not a tree that this page has exported");
+    const known = new Set([ROOT, ...this.nodes.keys(), ...data.nodes.map((node) => node?.id)]);
+    for (const node of data.nodes) check(node, known);
+    const before = new Map(this.nodes);
+    for (const node of data.nodes) this.nodes.set(node.id, node);
+    const loop = data.nodes.find((node) => this.#isCircular(node));
+    if (loop) {
+      this.nodes = before;
+      throw new Error(`node ${loop.id} in this file comes before itself`);
+    }
+    if (this.has(data.current)) this.go(data.current);
+    return data.nodes;
+  }
+
+  #isCircular(node) {
+    const seen = new Set();
+    for (let each = node; each; each = this.nodes.get(each.parent)) {
+      if (seen.has(each.id)) return true;
+      seen.add(each.id);
+    }
+    return false;
+  }
+}
+
+function check(node, known) {
+  const isPiece = (piece) =>
+    typeof piece?.text === "string" &&
+    (piece.ids === null || (Array.isArray(piece.ids) && piece.ids.every(Number.isInteger))) &&
+    (piece.top === undefined || (Array.isArray(piece.top) && piece.top.every((each) => typeof each?.text === "string")));
+  if (typeof node?.id !== "string" || node.id === ROOT) throw new Error("a node in this file has no id");
+  if (!known.has(node.parent)) throw new Error(`node ${node.id} in this file hangs on nothing`);
+  if (!Array.isArray(node.pieces) || !node.pieces.every(isPiece)) throw new Error(`node ${node.id} in this file has no text`);
+}

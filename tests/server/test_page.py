@@ -1,0 +1,47 @@
+"""The page's files: what they are sent with, and that there are no others."""
+
+import re
+
+import pytest
+from fake_backend import FakeBackend
+from server.conftest import Connect
+
+from srb.server.page import FOLDER
+
+FILES = sorted(path.name for path in FOLDER.iterdir())
+
+
+@pytest.mark.parametrize("path", ["/", *(f"/web/{name}" for name in FILES)])
+async def test_each_file_is_open_and_strict(connect: Connect, path: str) -> None:
+    client = await connect(FakeBackend(), api_keys=(b"sk-1",))
+    response = await client.get(path)
+    assert response.status == 200
+    policy = response.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cache-Control"] == "no-cache"
+    again = await client.get(path, headers={"If-None-Match": response.headers["ETag"]})
+    assert again.status == 304
+
+
+@pytest.mark.parametrize("path", ["/web/", "/web/none.js", "/web/../server/app.py", "/web/%2e%2e/server/app.py"])
+async def test_nothing_else_is_there(connect: Connect, path: str) -> None:
+    client = await connect(FakeBackend())
+    assert (await client.get(path)).status in (403, 404)
+
+
+def test_the_page_loads_its_own_files_and_no_others() -> None:
+    index = (FOLDER / "index.html").read_text()
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', index)) == {"web/main.js", "web/style.css", "web/icon.svg"}
+    assert "style=" not in index
+    for path in FOLDER.glob("*.js"):
+        text = path.read_text()
+        assert not re.search(r"https?://|innerHTML|\beval\b", text), path
+        assert set(re.findall(r' from "\./([^"]+)"', text)) <= set(FILES), path
+
+
+async def test_javascript_has_a_type_that_browsers_run(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    response = await client.get("/web/main.js")
+    assert response.content_type in ("text/javascript", "application/javascript")

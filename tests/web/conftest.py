@@ -1,0 +1,149 @@
+"""The page in Debian's Chromium, on a server with the default model."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.conftest import Server, start
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+
+AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
+SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+
+expect.set_options(timeout=60_000)
+
+
+@dataclass
+class Story:
+    """A page that is open, and what it has complained of."""
+
+    page: Page
+    faults: list[str] = field(default_factory=list)
+
+    def find(self, selector: str, **options: Any) -> Locator:
+        return self.page.locator(selector, **options)
+
+    @property
+    def cards(self) -> Locator:
+        return self.find(".card")
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self.find("#story").input_value()
+
+    def open(self, url: str) -> None:
+        self.page.goto(url)
+        self.wait_ready()
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        expect(self.find("body[data-ready]")).to_be_visible()
+
+    def set(self, **values: object) -> None:
+        for name, value in values.items():
+            self.find(f"#setting-{name}").fill(str(value))
+
+    def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
+        """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""
+        if prompt is not None:
+            self.find("#story").fill(prompt)
+        self.find("#story").press("Control+Enter")
+        expect(self.cards).to_have_count(cards)
+        if wait:
+            self.wait_done()
+
+    def wait_done(self) -> None:
+        expect(self.find("#stop")).to_be_disabled()
+
+    def press(self, card: Locator, name: str) -> None:
+        card.get_by_role("button", name=name, exact=True).click()
+
+    def said(self, card: Locator) -> str:
+        return card.locator(".text").text_content() or ""
+
+    def screenshot(self, name: str) -> None:
+        SCREENSHOTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def accessibility_faults(self) -> list[str]:
+        """What axe-core finds that is serious or critical."""
+        self.page.evaluate(AXE)
+        found = self.page.evaluate("axe.run().then((result) => result.violations)")
+        return [
+            f"{each['id']}: {each['help']}: {each['nodes'][0]['html']}"
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        assert not os.environ.get("CI"), "CI installs Chromium, but it isn't there"
+        pytest.skip("the page is tested in Chromium, which isn't installed: apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = start()
+    yield server
+    server.stop()
+    server.close()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """Starts servers with options of a test's own."""
+    servers: list[Server] = []
+
+    def make(*options: str) -> Server:
+        servers.append(start(*options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        if server.process.poll() is None:
+            server.stop(signal.SIGKILL)
+        server.close()
+
+
+@pytest.fixture
+def blank(browser: Browser) -> Iterator[Story]:
+    """A page with nothing stored. At the end it must have had no fault and have asked no other host."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
+    story = Story(context.new_page())
+    hosts: set[str] = set()
+
+    def ask(request: Request) -> None:
+        hosts.add(request.url.partition("//")[2].partition("/")[0].partition(":")[0])
+
+    story.page.on("console", lambda message: story.faults.append(message.text) if message.type == "error" else None)
+    story.page.on("pageerror", lambda error: story.faults.append(str(error)))
+    story.page.on("request", ask)
+    yield story
+    context.close()
+    assert story.faults == []
+    assert hosts <= {"127.0.0.1", ""}  # what the page makes itself, a file to download, has none
+
+
+@pytest.fixture
+def story(blank: Story, server: Server) -> Story:
+    """The page of a server that other tests use, too."""
+    blank.open(server.url)
+    return blank

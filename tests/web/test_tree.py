@@ -1,0 +1,117 @@
+"""The story's tree, tree.js, in the browser that it is for."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Error
+from web.conftest import Story
+
+pytestmark = [pytest.mark.web, pytest.mark.e2e]
+
+SETUP = """
+const {Tree, ROOT, textOf} = await import("/web/tree.js");
+const piece = (text, ...ids) => ({text, ids, p: 0.5, top: [{id: 9, text: " other", p: 0.4}]});
+const tree = new Tree();
+const typed = tree.write("Once upon");
+tree.nodes.get(typed).pieces[0].ids = [1, 2];
+tree.nodes.get(typed).whole = true;
+const said = tree.add({parent: typed, pieces: [piece(" a", 3), piece(" time", 4)], order: 1, batch: 5}).id;
+"""
+
+
+def run(story: Story, script: str) -> Any:
+    return story.page.evaluate(f"(async () => {{ {SETUP} {script} }})()")
+
+
+def test_a_path_of_known_ids_is_sent_as_ids(story: Story) -> None:
+    assert run(story, "return [tree.text(said), tree.prompt(said)]") == ["Once upon a time", [1, 2, 3, 4]]
+
+
+def test_a_path_with_unknown_ids_is_sent_as_text(story: Story) -> None:
+    assert run(story, "tree.nodes.get(said).pieces[1].ids = null; return tree.prompt(said)") == "Once upon a time"
+    assert run(story, "tree.nodes.get(typed).whole = false; return tree.prompt(said)") == "Once upon a time"
+    assert run(story, "return tree.prompt(ROOT)") == ""
+
+
+def test_ids_of_a_whole_text_stand_for_all_of_it(story: Story) -> None:
+    script = """
+    tree.go(said);
+    const more = tree.write("Once upon a time there");
+    const before = tree.prompt(more);
+    tree.nodes.get(more).pieces[0].ids = [11, 12, 13];
+    tree.nodes.get(more).whole = true;
+    return [before, tree.prompt(more)];
+    """
+    assert run(story, script) == ["Once upon a time there", [11, 12, 13]]
+
+
+def test_an_edit_hangs_below_what_it_left(story: Story) -> None:
+    script = """
+    tree.go(said);
+    const changed = tree.write("Once upon the sea");
+    tree.go(changed);
+    const other = tree.write("Twice");
+    return [tree.nodes.get(changed).parent === typed, textOf(tree.nodes.get(changed)), tree.nodes.get(other).parent,
+            tree.write("Once upon the sea") === changed, tree.write("Once upon") === typed];
+    """
+    assert run(story, script) == [True, " the sea", "root", True, True]
+
+
+def test_a_fork_begins_as_the_other_does(story: Story) -> None:
+    script = """
+    const fork = tree.fork(said, 1, {id: 9, text: " \\ufffd", p: 0.4});
+    return [tree.text(fork), tree.prompt(fork), tree.nodes.get(fork).parent === typed, tree.text(said)];
+    """
+    assert run(story, script) == ["Once upon a ", [1, 2, 3, 9], True, "Once upon a time"]
+
+
+def test_the_newest_batch_comes_first_in_its_own_order(story: Story) -> None:
+    script = """
+    for (const [batch, order] of [[7, 1], [5, 0], [7, 0]])
+      tree.add({parent: typed, batch, order, label: `${batch}.${order}`});
+    return tree.children(typed).map((node) => node.label ?? "said");
+    """
+    assert run(story, script) == ["7.0", "7.1", "5.0", "said"]
+
+
+def test_undo_goes_back_and_brings_back(story: Story) -> None:
+    script = """
+    const seen = [];
+    tree.go(typed); tree.go(typed); tree.go(said); tree.discard(said);
+    seen.push(tree.children(typed).length);
+    while (tree.history.length) { tree.undo(); seen.push(tree.current === typed, tree.current === said); }
+    tree.undo();
+    return [seen, tree.children(typed).length, tree.current];
+    """
+    assert run(story, script) == [[0, False, True, True, False, False, False], 1, "root"]
+
+
+def test_an_exported_tree_is_imported_beside_what_is_there(story: Story) -> None:
+    script = """
+    tree.go(said);
+    const file = JSON.parse(JSON.stringify(tree.export()));
+    const other = new Tree();
+    other.write("Mine");
+    other.import(file);
+    return [other.text(other.current), other.prompt(other.current), other.children(ROOT).length];
+    """
+    assert run(story, script) == ["Once upon a time", [1, 2, 3, 4], 2]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("null", "not a tree"),
+        ("[null]", "no id"),
+        ("[{id: 'a', parent: 'b', pieces: []}]", "hangs on nothing"),
+        ("[{id: 'a', parent: 'root'}]", "no text"),
+        ("[{id: 'a', parent: 'root', pieces: [{text: 'x', ids: 'y'}]}]", "no text"),
+        ("[{id: 'a', parent: 'b', pieces: []}, {id: 'b', parent: 'a', pieces: []}]", "before itself"),
+    ],
+)
+def test_what_is_no_tree_changes_nothing(story: Story, nodes: str, message: str) -> None:
+    file = f"{{format: 'srb-tree', version: 1, nodes: {nodes}}}"
+    with pytest.raises(Error, match=message):
+        run(story, f"tree.import({file})")
+    script = f"try {{ tree.import({file}) }} catch {{}} return [tree.nodes.size, tree.current, tree.text(said)]"
+    assert run(story, script) == [2, "root", "Once upon a time"]

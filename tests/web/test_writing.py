@@ -1,0 +1,273 @@
+"""What a writer does on the page, in a real browser and on a real model."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e.conftest import Server
+from playwright.sync_api import expect
+from web.conftest import Story
+
+pytestmark = [pytest.mark.web, pytest.mark.e2e]
+
+PROMPT = "The old lighthouse keeper had one rule, and everybody in the village knew what it was:"
+
+
+def evaluated(server: Server) -> int:
+    count: int = server.health()["prompt_tokens_evaluated"]
+    return count
+
+
+def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story) -> None:
+    story.set(max_tokens=300)
+    story.generate(PROMPT, cards=8, wait=False)
+    first = story.cards.first
+    expect(first.locator("[data-k]").nth(5)).to_be_attached()
+    boxes = [each.bounding_box() for each in story.cards.all()]
+    assert all(box and box["y"] + box["height"] <= 900 for box in boxes)
+    story.press(first, "Stop this one")
+    expect(first.locator(".facts")).to_contain_text("stopped")
+    expect(story.find(".card.running").first).to_be_visible()
+    story.find("#stop").click()
+    story.wait_done()
+    assert story.find(".card.running").count() == 0
+    assert [each.bounding_box() for each in story.cards.all()] == boxes  # nothing has jumped
+
+
+def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, server: Server) -> None:
+    story.set(n=2, max_tokens=20, seed=3)
+    story.generate(PROMPT, cards=2)
+    first = story.cards.first
+    before = evaluated(server), story.said(first)
+    story.press(first, "Continue")
+    expect(first.locator(".facts")).to_contain_text("40 tokens")
+    story.wait_done()
+    assert evaluated(server) - before[0] <= 2
+    assert story.said(first).startswith(before[1])
+    assert len(story.said(first)) > len(before[1])
+
+
+def test_another_token_begins_new_alternatives_there(story: Story, server: Server) -> None:
+    story.set(n=2, max_tokens=12)
+    story.generate(PROMPT, cards=2)
+    token = story.cards.first.locator("[data-k]").nth(4)
+    begins = "".join(story.cards.first.locator("[data-k]").all_text_contents()[:4])
+    token.hover()
+    peek = story.find("#peek")
+    expect(peek.locator("button")).to_have_count(8)
+    other = peek.locator("button:not(.taken)").first
+    chosen = (other.text_content() or "").rsplit(" ", 2)[0].replace("␣", " ").replace("⏎", "\n")
+    before = evaluated(server)
+    other.click()
+    expect(story.find("#story")).to_have_value(PROMPT + begins + chosen)
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    assert evaluated(server) - before <= 2
+
+
+def test_the_tokens_are_reached_with_the_keyboard(story: Story) -> None:
+    story.set(n=1, max_tokens=8)
+    story.generate(PROMPT, cards=1)
+    story.cards.first.locator(".text").focus()
+    keyboard = story.page.keyboard
+    keyboard.press("ArrowRight")
+    keyboard.press("ArrowRight")
+    expect(story.find("[data-k]").nth(1)).to_be_focused()
+    expect(story.find("#peek")).to_be_visible()
+    keyboard.press("Enter")
+    expect(story.find("#peek button").first).to_be_focused()
+    keyboard.press("Escape")
+    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("[data-k]").nth(1)).to_be_focused()
+    keyboard.press("Enter")
+    keyboard.press("ArrowDown")
+    keyboard.press("Enter")
+    expect(story.find("#path button")).to_have_count(3)
+    story.wait_done()
+
+
+def test_the_story_grows_and_is_there_after_a_reload(story: Story) -> None:
+    story.set(n=2, max_tokens=10)
+    story.generate(PROMPT, cards=2)
+    kept = story.said(story.cards.nth(1))
+    story.press(story.cards.nth(1), "Keep")
+    expect(story.find("#story")).to_have_value(PROMPT + kept)
+    story.generate(cards=2)
+    said = [story.said(card) for card in story.cards.all()]
+    story.find("#story").press("End")
+    story.find("#story").type(" And then")
+    story.reload()
+    assert story.text == PROMPT + kept + " And then"
+    assert [story.said(card) for card in story.cards.all()] == said
+    expect(story.find("#path button")).to_have_count(3)
+    expect(story.find("#setting-max_tokens")).to_have_value("10")
+    story.find("#path button").nth(1).click()
+    assert story.text == PROMPT
+    expect(story.cards).to_have_count(2)
+    story.press(story.cards.first, "Discard")
+    expect(story.cards).to_have_count(1)
+    story.find("#undo").click()
+    expect(story.cards).to_have_count(2)
+    story.find("#undo").click()
+    assert story.text == PROMPT + kept
+
+
+def test_an_edit_begins_below_what_it_left_as_it_was(story: Story) -> None:
+    story.set(n=1, max_tokens=5)
+    story.generate(PROMPT, cards=1)
+    story.press(story.cards.first, "More like this")
+    expect(story.find("#path button")).to_have_count(3)
+    story.wait_done()
+    story.generate(PROMPT + " never", cards=1)
+    expect(story.find("#path button")).to_have_count(3)
+    expect(story.find("#path button").nth(2)).to_have_text("never")
+
+
+def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server: Server) -> None:
+    story.set(n=2, max_tokens=10)
+    story.generate(PROMPT, cards=2)
+    story.press(story.cards.first, "Keep")
+    text = story.text
+    story.find("summary", has_text="The whole tree").click()
+    for button, name in (("Export the tree", "story.json"), ("Export this path as Markdown", "story.md")):
+        with story.page.expect_download() as download:
+            story.page.get_by_role("button", name=button).click()
+        assert download.value.suggested_filename == name
+        download.value.save_as(tmp_path / name)
+    assert (tmp_path / "story.md").read_text() == text + "\n"
+    story.page.on("dialog", lambda dialog: dialog.accept())
+    story.page.get_by_role("button", name="Delete the tree").click()
+    expect(story.find("#story")).to_have_value("")
+    story.reload()
+    assert story.text == ""
+    story.find("summary", has_text="The whole tree").click()
+    story.find("#import").set_input_files(tmp_path / "story.json")
+    expect(story.find("#story")).to_have_value(text)
+    before = evaluated(server)
+    story.generate(cards=2)
+    assert evaluated(server) - before <= 2  # the ids came along
+    (tmp_path / "other.json").write_text('{"nodes": []}')
+    story.find("#import").set_input_files(tmp_path / "other.json")
+    expect(story.find("#error")).to_contain_text("not a tree")
+    nodes = json.loads((tmp_path / "story.json").read_text())["nodes"]
+    assert len(nodes) == 3
+
+
+def test_three_temperatures_are_compared(story: Story) -> None:
+    story.set(n=2, max_tokens=10)
+    story.find("summary", has_text="Compare").click()
+    story.find("#compare-what").select_option("setting")
+    story.generate(PROMPT, cards=6)
+    assert story.find(".title").all_text_contents() == ["temperature 0.4", "temperature 0.8", "temperature 1.2"] * 2
+    seeds = story.find(".seed").all_text_contents()
+    assert len(set(seeds[:3])) == len(set(seeds[3:])) == 1 < len(set(seeds))
+    lefts = [each.evaluate("(card) => card.offsetLeft") for each in story.cards.all()]
+    assert lefts[:3] == lefts[3:] == sorted(lefts[:3])
+    story.screenshot("compare")
+    story.find("#compare-values").fill("0.4")
+    story.find("#generate").click()
+    expect(story.find("#error")).to_contain_text("two or more values")
+
+
+def test_two_texts_are_compared(story: Story) -> None:
+    story.set(n=2, max_tokens=10)
+    story.find("#story").fill(PROMPT)
+    story.find("summary", has_text="Compare").click()
+    story.find("#compare-what").select_option("prompts")
+    story.find("#compare-prompts textarea").fill(PROMPT + " always")
+    story.generate(cards=4)
+    assert story.find(".title").all_text_contents() == ["Prompt 1", "Prompt 2"] * 2
+    seeds = story.find(".seed").all_text_contents()
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+    story.press(story.cards.nth(1), "Keep")
+    assert story.text.startswith(PROMPT + " always")
+
+
+def test_errors_are_in_words(story: Story) -> None:
+    story.set(n=99)
+    story.find("#story").fill(PROMPT)
+    story.find("#generate").click()
+    expect(story.find("#error")).to_contain_text("n must be from 1 to 32, got 99")
+    expect(story.cards).to_have_count(0)
+    assert all("status of 400" in fault for fault in story.faults)
+    story.faults.clear()
+    story.find("#error button").click()
+    story.set(n=1, max_tokens=5)
+    story.generate(cards=1)
+    expect(story.find("#error")).to_be_hidden()
+
+
+def test_a_lost_connection_keeps_what_has_arrived(blank: Story, start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    blank.open(server.url)
+    blank.set(n=2, max_tokens=1000)
+    blank.generate(PROMPT, cards=2, wait=False)
+    expect(blank.cards.first.locator("[data-k]").nth(5)).to_be_attached()
+    server.stop(signal.SIGKILL)
+    expect(blank.find("#error")).to_contain_text("connection was lost")
+    expect(blank.cards.first.locator(".facts")).to_contain_text("connection was lost")
+    said = blank.said(blank.cards.first)
+    blank.press(blank.cards.first, "Keep")
+    assert blank.text == PROMPT + said
+    blank.find("#generate").click()
+    expect(blank.find("#error")).to_contain_text("can't be reached")
+    assert all("ERR_" in fault for fault in blank.faults)
+    blank.faults.clear()
+
+
+def test_a_key_is_asked_for(blank: Story, start_server: Callable[..., Server]) -> None:
+    blank.open(start_server("--api-key", "sk-lighthouse").url)
+    blank.set(n=1, max_tokens=5)
+    blank.find("#story").fill(PROMPT)
+    blank.find("#generate").click()
+    expect(blank.find("#error")).to_contain_text("API key is missing")
+    blank.find("#key-input").fill("sk-lighthouse")
+    blank.find("#key-input").press("Enter")
+    blank.generate(cards=1)
+    expect(blank.find("#error")).to_be_hidden()
+    assert all("status of 401" in fault for fault in blank.faults)
+    blank.faults.clear()
+
+
+def test_a_long_text_shows_how_far_it_is_read_and_can_be_stopped(story: Story) -> None:
+    story.set(n=1, max_tokens=5)
+    story.find("#story").fill("".join(f"Night {k}: the lamp burned. " for k in range(400)))
+    story.find("#generate").click()
+    expect(story.find("#progress")).to_be_visible()
+    expect(story.find("#status")).to_contain_text("Reading the text: ")
+    story.find("#stop").click()
+    expect(story.find("#status")).to_have_text("Stopped.")
+    expect(story.find("#progress")).to_be_hidden()
+    expect(story.cards).to_have_count(0)
+    story.generate(PROMPT, cards=1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible(story: Story, scheme: str) -> None:
+    story.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    story.set(n=4, max_tokens=40)
+    story.generate(PROMPT, cards=4)
+    for summary in story.find("summary").all():
+        summary.click()
+    story.find("#compare-what").select_option("prompts")
+    story.cards.first.locator("[data-k]").nth(4).hover()
+    expect(story.find("#peek")).to_be_visible()
+    story.screenshot(f"tokens-{scheme}")
+    assert story.accessibility_faults() == []
+
+
+def test_it_fits_a_phone(story: Story) -> None:
+    story.page.set_viewport_size({"width": 360, "height": 740})
+    story.set(n=3, max_tokens=20)
+    story.generate(PROMPT, cards=3)
+    story.cards.first.locator("[data-k]").nth(6).click()
+    expect(story.find("#peek")).to_be_visible()
+    box = story.find("#peek").bounding_box()
+    assert box
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    story.screenshot("phone")
+    assert story.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert story.accessibility_faults() == []
