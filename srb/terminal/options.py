@@ -26,6 +26,10 @@ REQUEST_FIELDS = (
 )
 """The fields for all alternatives of a request that are options, too. `n` and `max_tokens` are settings."""
 
+BRANCH_NAMES = {*BranchFields.model_fields} | {
+    alias for alias, of in ALIASES.items() if of in BranchFields.model_fields
+}
+
 
 def add_field_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds a flag for every sampler field and for REQUEST_FIELDS, and `--branch`."""
@@ -92,7 +96,7 @@ def _read_branch(text: str) -> dict[str, Any]:
                 problem = "comes twice" if equals else "has no value"
                 raise InvalidRequestError(f"{where}: {name!r} {problem}; write NAME=VALUE,...", param=name)
             branch[name] = value
-    check_names(branch, {*BranchFields.model_fields, *ALIASES}, where)
+    check_names(branch, BRANCH_NAMES, where)
     if not text.lstrip().startswith("{"):
         branch = {name: _value(ALIASES.get(name, name), value) for name, value in branch.items()}
     return branch

@@ -8,7 +8,6 @@ from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 Event = dict[str, Any]
@@ -132,23 +131,29 @@ class Growing(_Texts):
     def _render(self) -> RenderableType:
         if not any(alternative.text or alternative.end for alternative in self.alternatives):
             return Text(self.reading and f"reading {self.reading}", style="dim")
-        height = max(1, (self._console.height - 1) // len(self.alternatives) - 1)
+        height = (self._console.height - 1) // len(self.alternatives) - 1
         rows: list[RenderableType] = []
         for alternative in self.alternatives:
-            lines = Text(harmless(alternative.text)).wrap(self._console, self._console.width)
-            rows += [_title(alternative), *lines[-height:]]
+            name = _name(alternative) if height < 1 else Text()  # on one line with the text where there's no room
+            lines = Text(harmless(alternative.text)).wrap(self._console, self._console.width - len(name))
+            if height < 1:
+                rows.append(Text.assemble(name, *lines[-1:]))
+            else:
+                rows += [_title(alternative), *lines[-height:]]
         return Group(*rows)
 
 
-def _title(alternative: Alternative) -> Table:
+def _name(alternative: Alternative) -> Text:
+    return Text(harmless(alternative.name) + " ", style="bold cyan")
+
+
+def _title(alternative: Alternative) -> Text:
     """The name in colour, and what is known of the end."""
-    row = Table.grid(padding=(0, 1))
     details = f"seed {alternative.seed}"
     if end := alternative.end:
         reason = end["finish_reason"] + (f" {end['stop_reason']!r}" if end["stop_reason"] else "")
         details += f" · {end['length']} tokens · {reason}"
-    row.add_row(Text(harmless(alternative.name), style="bold cyan"), Text(details, style="dim"))
-    return row
+    return Text.assemble(_name(alternative), (details, "dim"))
 
 
 def harmless(text: str) -> str:

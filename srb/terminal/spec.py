@@ -11,9 +11,9 @@ from typing import Any
 from srb.engine.request import MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.server.body import Limits, parse
-from srb.server.fields import ALIASES, SamplingFields
+from srb.server.fields import ALIASES
 from srb.settings import Settings
-from srb.terminal.options import check_names
+from srb.terminal.options import BRANCH_NAMES, check_names
 
 MAX_ALTERNATIVES = 256
 """The most alternatives in a cell: self-BLEU compares each with all others, which takes some seconds for so many."""
@@ -21,7 +21,8 @@ MAX_ALTERNATIVES = 256
 MAX_NAME_CHARS = 80
 
 KEYS = {"prompts", "settings", "n", "seeds"}
-FIELDS = ({*SamplingFields.model_fields} | {*ALIASES}) - {"seed", "sampler_seed"}
+FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
+"""What settings may have. Seeds are for all of them, and their labels are their names."""
 
 
 @dataclass(frozen=True)

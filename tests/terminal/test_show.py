@@ -47,6 +47,11 @@ def test_the_ends_of_the_texts_while_they_grow_and_all_of_them_at_the_end() -> N
     assert text in " ".join(after.split())
 
 
+def test_one_line_each_where_there_is_no_room_for_more() -> None:
+    during, _ = shown(START, {"event": "stream", "index": 0, "text": "a\nlast line"}, stop(1, 0), height=4)
+    assert [line.rstrip() for line in during.splitlines()] == ["0 last line", "wild"]
+
+
 def test_while_the_prompt_is_read() -> None:
     during, _ = shown(START, {"event": "progress", "evaluated": 3, "cached": 2, "total": 9})
     assert during == "reading 5 of 9 prompt tokens\n"
