@@ -101,7 +101,7 @@ export class Cards {
     });
     this.cards = cards;
     this.element.replaceChildren(...grids);
-    for (const card of cards.values()) this.#update(card);
+    for (const node of nodes) this.update(node);
   }
 
   // Marks a node whose card is to be updated with the others that change.
@@ -113,15 +113,18 @@ export class Cards {
     this.changed.add(node);
   }
 
-  #flush() {
-    for (const node of this.changed) if (this.cards.has(node.id)) this.#update(this.cards.get(node.id));
-    this.changed.clear();
-    this.flushed = performance.now();
+  // Updates the card of a node at once, if it's in sight.
+  update(node) {
+    const card = this.cards.get(node.id);
+    if (!card) return;
+    const isRunning = this.writing.isRunning(node);
+    card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
   }
 
-  #update(card) {
-    const isRunning = this.writing.isRunning(card.node);
-    card.update(isRunning, isRunning ? 0 : this.desk.tree.children(card.node.id).length);
+  #flush() {
+    for (const node of this.changed) this.update(node);
+    this.changed.clear();
+    this.flushed = performance.now();
   }
 }
 

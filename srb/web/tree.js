@@ -112,21 +112,24 @@ export class Tree {
     return { format: "srb-tree", version: 1, current: this.current, nodes: [...this.nodes.values()] };
   }
 
-  // Adds an exported tree to this one and goes where it was; returns its nodes. Throws an Error in words.
+  // Adds what an exported tree has and this one hasn't, and goes where it was. Returns the nodes that it has.
+  // Throws an Error in words, and leaves this tree as it was.
   import(data) {
     if (data?.format !== "srb-tree" || data.version !== 1 || !Array.isArray(data.nodes))
       throw new Error("this file is not a tree that this page has exported");
     const known = new Set([ROOT, ...this.nodes.keys(), ...data.nodes.map((node) => node?.id)]);
     for (const node of data.nodes) check(node, known);
-    const before = new Map(this.nodes);
-    for (const node of data.nodes) this.nodes.set(node.id, node);
+    const before = this.nodes;
+    this.nodes = new Map([...data.nodes.map((node) => [node.id, node]), ...before]);
     const loop = data.nodes.find((node) => this.#isCircular(node));
     if (loop) {
       this.nodes = before;
       throw new Error(`node ${loop.id} in this file comes before itself`);
     }
+    const nodes = data.nodes.map((node) => this.nodes.get(node.id));
+    nodes.forEach((node, k) => (node.discarded &&= data.nodes[k].discarded));
     if (this.has(data.current)) this.go(data.current);
-    return data.nodes;
+    return nodes;
   }
 
   #isCircular(node) {
@@ -139,11 +142,15 @@ export class Tree {
   }
 }
 
+const isChoice = (choice) =>
+  Number.isInteger(choice?.id) && typeof choice.text === "string" && typeof choice.p === "number";
+
 function check(node, known) {
   const isPiece = (piece) =>
     typeof piece?.text === "string" &&
+    ["number", "undefined"].includes(typeof piece.p) &&
     (piece.ids === null || (Array.isArray(piece.ids) && piece.ids.every(Number.isInteger))) &&
-    (piece.top === undefined || (Array.isArray(piece.top) && piece.top.every((each) => typeof each?.text === "string")));
+    (piece.top === undefined || (Array.isArray(piece.top) && piece.top.every(isChoice)));
   if (typeof node?.id !== "string" || node.id === ROOT) throw new Error("a node in this file has no id");
   if (!known.has(node.parent)) throw new Error(`node ${node.id} in this file hangs on nothing`);
   if (!Array.isArray(node.pieces) || !node.pieces.every(isPiece)) throw new Error(`node ${node.id} in this file has no text`);

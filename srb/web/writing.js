@@ -91,7 +91,7 @@ export class Writing {
         for (const node of nodes) this.generations.set(node, generation);
         tell(`${count(nodes)} asked for …`);
         opened();
-        for (const node of nodes) desk.cards.change(node);
+        for (const node of nodes) desk.cards.update(node);
       },
       changed: (node) => {
         desk.cards.change(node);
@@ -99,7 +99,7 @@ export class Writing {
       },
       ended: (node) => {
         this.generations.delete(node);
-        desk.cards.change(node);
+        desk.cards.update(node);
         desk.saveSoon(node);
       },
       told: (event) => hear(event, nodes),

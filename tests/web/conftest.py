@@ -1,6 +1,7 @@
 """The page in Debian's Chromium, on a server with the default model."""
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -66,6 +67,10 @@ class Story:
 
     def wait_done(self) -> None:
         expect(self.find("#stop")).to_be_disabled()
+
+    def word(self, card: Locator, number: int = 3) -> Locator:
+        """A token of a card that has letters, so that it can be pointed at."""
+        return card.locator("[data-k]", has_text=re.compile(r"[a-z]")).nth(number)
 
     def press(self, card: Locator, name: str) -> None:
         card.get_by_role("button", name=name, exact=True).click()

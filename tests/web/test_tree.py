@@ -98,6 +98,17 @@ def test_an_exported_tree_is_imported_beside_what_is_there(story: Story) -> None
     assert run(story, script) == ["Once upon a time", [1, 2, 3, 4], 2]
 
 
+def test_importing_keeps_what_is_newer_here_and_brings_back_what_was_discarded(story: Story) -> None:
+    script = """
+    const file = JSON.parse(JSON.stringify(tree.export()));
+    tree.nodes.get(said).pieces.push(piece(" ago", 5));
+    tree.discard(said);
+    tree.import(file);
+    return [tree.text(said), tree.children(typed).length];
+    """
+    assert run(story, script) == ["Once upon a time ago", 1]
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
@@ -106,6 +117,7 @@ def test_an_exported_tree_is_imported_beside_what_is_there(story: Story) -> None
         ("[{id: 'a', parent: 'b', pieces: []}]", "hangs on nothing"),
         ("[{id: 'a', parent: 'root'}]", "no text"),
         ("[{id: 'a', parent: 'root', pieces: [{text: 'x', ids: 'y'}]}]", "no text"),
+        ("[{id: 'a', parent: 'root', pieces: [{text: 'x', ids: [], top: [{id: 1, text: 'y'}]}]}]", "no text"),
         ("[{id: 'a', parent: 'b', pieces: []}, {id: 'b', parent: 'a', pieces: []}]", "before itself"),
     ],
 )

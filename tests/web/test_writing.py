@@ -49,11 +49,37 @@ def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, s
     assert len(story.said(first)) > len(before[1])
 
 
+@pytest.mark.parametrize("probabilities", [True, False])
+@pytest.mark.parametrize("ends", ["by itself", "at a stop string"])
+def test_what_ended_it_is_no_part_of_what_goes_on(story: Story, probabilities: bool, ends: str) -> None:
+    story.find("#probabilities").set_checked(probabilities)
+    story.find("summary", has_text="More settings").click()
+    if ends == "by itself":
+        story.set(n=1, grammar='root ::= " Yes."')
+    else:
+        story.set(n=1, grammar='root ::= " Yes. No."', stop=". N")
+    story.generate(PROMPT, cards=1)
+    expect(story.cards.locator(".facts")).to_contain_text("its end" if ends == "by itself" else 'ended at ". N"')
+    said = story.said(story.cards)
+    length = int((story.cards.locator(".facts").text_content() or "").split()[0])
+    with story.page.expect_request("**/v1/completions") as first:
+        story.press(story.cards.first, "Continue")
+    sent = json.loads(first.value.post_data or "")["prompt"]
+    story.wait_done()
+    if ends == "by itself":
+        assert said == " Yes."
+        assert len(sent) == 18 + length - 1
+    else:
+        assert said == " Yes"
+        assert sent == PROMPT + " Yes"
+
+
 def test_another_token_begins_new_alternatives_there(story: Story, server: Server) -> None:
     story.set(n=2, max_tokens=12)
     story.generate(PROMPT, cards=2)
-    token = story.cards.first.locator("[data-k]").nth(4)
-    begins = "".join(story.cards.first.locator("[data-k]").all_text_contents()[:4])
+    token = story.word(story.cards.first)
+    place = int(token.get_attribute("data-k") or 0)
+    begins = "".join(story.cards.first.locator("[data-k]").all_text_contents()[:place])
     token.hover()
     peek = story.find("#peek")
     expect(peek.locator("button")).to_have_count(8)
@@ -151,8 +177,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     (tmp_path / "other.json").write_text('{"nodes": []}')
     story.find("#import").set_input_files(tmp_path / "other.json")
     expect(story.find("#error")).to_contain_text("not a tree")
-    nodes = json.loads((tmp_path / "story.json").read_text())["nodes"]
-    assert len(nodes) == 3
+    assert len(json.loads((tmp_path / "story.json").read_text())["nodes"]) == 3
 
 
 def test_three_temperatures_are_compared(story: Story) -> None:
@@ -252,7 +277,7 @@ def test_it_is_accessible(story: Story, scheme: str) -> None:
     for summary in story.find("summary").all():
         summary.click()
     story.find("#compare-what").select_option("prompts")
-    story.cards.first.locator("[data-k]").nth(4).hover()
+    story.word(story.cards.first).hover()
     expect(story.find("#peek")).to_be_visible()
     story.screenshot(f"tokens-{scheme}")
     assert story.accessibility_faults() == []
@@ -262,7 +287,7 @@ def test_it_fits_a_phone(story: Story) -> None:
     story.page.set_viewport_size({"width": 360, "height": 740})
     story.set(n=3, max_tokens=20)
     story.generate(PROMPT, cards=3)
-    story.cards.first.locator("[data-k]").nth(6).click()
+    story.word(story.cards.first).click()
     expect(story.find("#peek")).to_be_visible()
     box = story.find("#peek").bounding_box()
     assert box
