@@ -121,6 +121,10 @@ export class Cards {
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
   }
 
+  reveal(node) {
+    this.cards.get(node.id)?.element.scrollIntoView({ block: "nearest" });
+  }
+
   #flush() {
     for (const node of this.changed) this.update(node);
     this.changed.clear();

@@ -46,6 +46,9 @@ export class Desk {
 
   show() {
     this.#draw();
+    // Where the button that was pressed has gone with its card, the keyboard goes on from the path.
+    if (document.activeElement === document.body)
+      document.querySelector("#path [aria-current]").focus({ preventScroll: true });
     this.save();
   }
 

@@ -20,7 +20,6 @@ const cardActions = (desk, writing) => ({
     node.kept = true;
     desk.save(node);
     desk.go(node.id);
-    desk.story.focus({ preventScroll: true });
   },
   more: safely((node) => writing.generateFrom(node.id)),
   stop: safely((node) => writing.stop(node)),

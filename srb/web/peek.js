@@ -75,7 +75,7 @@ export class Peek {
     for (const choice of piece.top) list.append(this.#row(node, k, choice, choice.id === piece.ids?.at(-1)));
     this.element.replaceChildren(title, list);
     this.element.showPopover();
-    const place = token.getClientRects()[0];
+    const place = [...token.getClientRects()].at(-1); // where its word is, if its space ends the line before
     const { width, height } = this.element.getBoundingClientRect();
     const below = place.bottom + height < innerHeight;
     this.element.style.left = `${Math.max(4, Math.min(place.left, innerWidth - width - 4))}px`;

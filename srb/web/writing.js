@@ -92,6 +92,7 @@ export class Writing {
         tell(`${count(nodes)} asked for …`);
         opened();
         for (const node of nodes) desk.cards.update(node);
+        desk.cards.reveal(nodes[0]);
       },
       changed: (node) => {
         desk.cards.change(node);

@@ -111,6 +111,7 @@ def test_the_tokens_are_reached_with_the_keyboard(story: Story) -> None:
     keyboard.press("ArrowDown")
     keyboard.press("Enter")
     expect(story.find("#path button")).to_have_count(3)
+    expect(story.find("#path [aria-current]")).to_be_focused()
     story.wait_done()
 
 
@@ -287,6 +288,7 @@ def test_it_fits_a_phone(story: Story) -> None:
     story.page.set_viewport_size({"width": 360, "height": 740})
     story.set(n=3, max_tokens=20)
     story.generate(PROMPT, cards=3)
+    expect(story.cards.first).to_be_in_viewport(ratio=1)
     story.word(story.cards.first).click()
     expect(story.find("#peek")).to_be_visible()
     box = story.find("#peek").bounding_box()
