@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from srb.engine.text import StopStrings, TextState
@@ -43,12 +43,14 @@ def test_agrees_with_the_reference_however_it_is_cut(text: str, stops: list[str]
     assert ("".join(shown), matched) == reference(text, stops)
 
 
+@example([b"\xed\xa0"])
 @given(st.lists(st.binary(max_size=5), max_size=12))
 def test_bytes_that_are_no_text_are_replaced_as_python_replaces_them(pieces: list[bytes]) -> None:
     whole = b"".join(pieces).decode(errors="replace")
     text = "".join(run(pieces)[0])
     assert whole.startswith(text)
-    assert whole.removeprefix(text) in ("", "�")  # half a character at the end is dropped
+    # Half a character at the end is dropped. Python takes the beginning of a surrogate for two.
+    assert whole.removeprefix(text) in ("", "�", "��")
 
 
 @given(words, st.lists(st.integers(0, 60), max_size=12))
