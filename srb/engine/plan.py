@@ -6,6 +6,10 @@ from srb.engine.backend import Batch
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
 
+_SLOWER_AFTER = 2048
+"""After so many tokens of a prompt, a row of it takes about twice as long as at its beginning, and so on."""
+
+
 @dataclass(slots=True)
 class Plan:
     """One decode: its batch, and whose rows are in it.
@@ -40,7 +44,8 @@ def next_batch(prompts: list[Prompt], n_batch: int, n_outputs: int, prefill_chun
     a CPU a row of a prompt takes about as long as one of a sequence, and longer towards the end of a long one.
 
     prompts: those of the running requests. n_batch, n_outputs: how many prompt tokens fit, and how many with logits.
-    prefill_chunk: how many prompt tokens join running sequences; 0: half as many as these are.
+    prefill_chunk: how many prompt tokens join running sequences; 0: half as many as these are, and fewer towards the
+        end of a long prompt.
     """
     plan = Plan()
     for prompt in prompts:
@@ -50,7 +55,8 @@ def next_batch(prompts: list[Prompt], n_batch: int, n_outputs: int, prefill_chun
                 plan.rows.append((seq, plan.batch.add((seq.tokens[-1],), seq.evaluated, seq.seq_id, outputs=1)))
     room, outputs_room = n_batch, n_outputs
     if plan.rows:
-        room = min(room, prefill_chunk or -(-len(plan.rows) // 2))
+        evaluated = max((prompt.evaluated for prompt in prompts if prompt.evaluated < len(prompt.tokens)), default=0)
+        room = min(room, prefill_chunk or max(1, len(plan.rows) // 2 // (1 + evaluated // _SLOWER_AFTER)))
     forks: dict[Prompt | Sequence, int] = {}  # where the next one forks
     for prompt in prompts:
         if prompt.source:

@@ -58,7 +58,7 @@ def test_a_prompt_is_evaluated_once_for_all_alternatives(server: Server) -> None
     after = server.health()
     assert done["usage"]["prompt_tokens"] == 501
     assert after["prompt_tokens_evaluated"] - before["prompt_tokens_evaluated"] == 501
-    assert after["forks"] - before["forks"] == 7
+    assert after["forks"] - before["forks"] == 8
 
 
 def test_branches_differ_as_asked(server: Server) -> None:
@@ -152,7 +152,7 @@ def test_a_client_that_goes_while_a_long_prompt_is_evaluated_is_noticed_at_once(
 
 def test_a_prompt_as_long_as_the_context_is_evaluated(start_server: Callable[..., Server]) -> None:
     done = start_server("--ctx-size", "1024", "--batch-size", "100").events(prompt=[[1] * 1024], n=2)[-1]
-    assert done["usage"] == {"prompt_tokens": 1024, "completion_tokens": 2, "total_tokens": 1026}
+    assert done["usage"] == {"prompt_tokens": 1024, "completion_tokens": 2, "total_tokens": 1026, "cached_tokens": 0}
 
 
 def test_megabytes_of_one_character_are_answered(server: Server) -> None:
