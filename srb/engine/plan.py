@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from srb.engine.backend import Batch
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
-
 _SLOWER_AFTER = 2048
 """After so many tokens of a prompt, a row of it takes about twice as long as at its beginning, and so on."""
 
