@@ -72,7 +72,9 @@ def test_a_comparison_evaluates_what_its_prompts_share_once(server: Server, tmp_
 
 def test_ctrl_c_ends_a_comparison_and_the_same_command_goes_on(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(SPEC.replace("max_tokens = 4", "max_tokens = 24"))
-    command = [sys.executable, "-m", "srb", "compare", "spec.toml", "-np", "4"]
+    # What runs in the background ignores the signal, and so do its children.
+    interruptible = "import signal, sys, srb.cli; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", interruptible + "sys.exit(srb.cli.main())", "compare", "spec.toml", "-np", "4"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     path = tmp_path / "spec-results/results.jsonl"
     while process.poll() is None and not (path.exists() and path.read_text()):
