@@ -263,7 +263,13 @@ def main() -> None:
     options = parser.parse_args()
     model, threads = find_model(None), physical_cores()
     results = asyncio.run(measure(model, threads, options.binaries, options.quick))
-    best = ceiling(model, threads, options.binaries)
+    publish(results, ceiling(model, threads, options.binaries), model, threads, options.quick)
+
+
+def publish(
+    results: dict[str, dict[str, list[Numbers]]], best: dict[str, float], model: Path, threads: int, quick: bool
+) -> None:
+    """Writes the files in docs/."""
     machine = {
         "processor": _processor(),
         "threads": threads,
@@ -271,7 +277,7 @@ def main() -> None:
         "python": platform.python_version(),
         "llama-cpp-python": importlib.metadata.version("llama-cpp-python"),
         "model": model.name,
-        "quick": options.quick,
+        "quick": quick,
     }
     docs = ROOT / "docs"
     raw = {"machine": machine, "results": results, "ceiling": best}

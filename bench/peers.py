@@ -109,7 +109,9 @@ async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: P
         *peer.command(model, port, cells, threads, binaries), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     timeout = aiohttp.ClientTimeout(total=600)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(
+        limit=0, force_close=True
+    )  # llama-server closes connections while they are taken again
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session:
         server = Server(peer, process, f"http://127.0.0.1:{port}", session)
         try:
