@@ -14,6 +14,8 @@ from terminal.conftest import Run
 
 from srb.engine.request import SamplingParams
 
+pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
+
 SPEC = """
 n = 4
 seeds = [0, 10]
