@@ -71,7 +71,6 @@ class AsyncEngine:
         self._progress = 0.0
         self._streams: dict[str, RequestStream] = {}
         self._engine: Engine | None = None
-        self._tokenizer: Tokenizer | None = None
         self._stats: EngineStats | None = None
         self._failure: EngineDeadError | None = None
         self._failed = asyncio.Event()
@@ -182,8 +181,8 @@ class AsyncEngine:
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """The text of a prompt's tokens, control tokens by their names. May be called from any thread."""
-        assert self._tokenizer is not None
-        return b"".join(map(self._tokenizer.special_piece, tokens)).decode(errors="replace")
+        assert self._engine is not None
+        return b"".join(map(self._engine.tokenizer.special_piece, tokens)).decode(errors="replace")
 
     async def submit(self, request: CompletionRequest) -> RequestStream:
         """Queues a request and returns its events.
@@ -285,8 +284,8 @@ class AsyncEngine:
 
     # Called in the event loop by the thread
 
-    def _on_loaded(self, engine: Engine, tokenizer: Tokenizer, stats: EngineStats) -> None:
-        self._engine, self._tokenizer, self._stats, self._progress = engine, tokenizer, stats, 1.0
+    def _on_loaded(self, engine: Engine, stats: EngineStats) -> None:
+        self._engine, self._stats, self._progress = engine, stats, 1.0
         if self._status == "loading":
             self._status = "ready"
         if not self._loaded.done():
@@ -334,7 +333,7 @@ class AsyncEngine:
             return
         try:
             engine = self._make(backend)
-            call(self._on_loaded, engine, backend.tokenizer, engine.stats())
+            call(self._on_loaded, engine, engine.stats())
             while engine.has_work or not self._closing:
                 if engine.has_work:
                     call(self._on_step, engine.step(), engine.stats())
