@@ -24,7 +24,7 @@ from typing import Any
 
 from peers import Answer, Peer, Server, running
 
-from srb.llama.backend import physical_cores
+from srb.llama.context import physical_cores
 from srb.llama.model_file import find_model
 
 ROOT = Path(__file__).parents[1]

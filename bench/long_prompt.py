@@ -1,44 +1,68 @@
-"""What a long prompt costs the sequences beside it: `python bench/long_prompt.py [on|off]`, by flash attention.
+"""What a long prompt costs those that stream beside it: `python bench/long_prompt.py [--tokens 6000] [flags of serve]`.
 
-Four sequences of 30 tokens take a step each, alone and with 1 to 8 tokens of the prompt. Prints median milliseconds.
+Four clients stream short stories, one after another: alone for ten seconds, and then until a long prompt has its first
+token. Prints what the time between a story's texts is then, as a multiple of the median alone, over the whole prompt
+and for each fifth of the time.
 """
 
+import asyncio
+import itertools
 import statistics
 import sys
 import time
+from pathlib import Path
 
-from srb import LlamaBackend, Settings
-from srb.engine.backend import Batch
+from compare import CELLS, text
+from peers import Answer, Peer, Server, running
 
-REPEATS = 12
+from srb.llama.context import physical_cores
+from srb.llama.model_file import find_model
+
+ALONE = 10.0  # seconds
+TOKENS_PER_WORD = 1.36  # of compare.py's texts, on the default model
 
 
-def main() -> None:
-    flash_attn = sys.argv[1] if len(sys.argv) > 1 else "auto"
-    with LlamaBackend(Settings(flash_attn=flash_attn, log_level="error")) as backend:
-        lengths = dict.fromkeys(range(5), 0)  # of each sequence; 0 is the prompt's
+async def main() -> None:
+    flags = sys.argv[1:]
+    n_tokens = 6000
+    if flags[:1] == ["--tokens"]:
+        n_tokens, flags = int(flags[1]), flags[2:]
+    peer = Peer("srb", True, ("--log-level", "error", *flags))
+    async with running(peer, find_model(None), CELLS, physical_cores(), Path()) as server:
+        await server.ask("Once upon a time,", 4, 16)
+        stories: list[Answer] = []
+        start = time.perf_counter()
+        clients = [asyncio.create_task(tell(server, number, stories)) for number in range(4)]
+        await asyncio.sleep(ALONE)
+        long = await server.ask(text(int(n_tokens / TOKENS_PER_WORD), 1), 1, 1)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+    gaps = [(story.sent - start + times[1], times[1] - times[0]) for story in stories for times in pairs(story)]
+    alone = statistics.median(gap for when, gap in gaps if when < ALONE)
+    wait = long.end
+    print(f"{long.prompt_tokens} tokens, evaluated in {wait:.0f} s; alone, texts are {1000 * alone:.0f} ms apart")
+    print("part", "median", "p99", "max", sep="\t")
+    for name, low, high in [
+        ("alone", -ALONE / wait, 0.0),
+        ("all", 0.0, 1.0),
+        *((f"{k + 1} of 5", k / 5, (k + 1) / 5) for k in range(5)),
+    ]:
+        part = [gap / alone for when, gap in gaps if low * wait <= when - ALONE < high * wait]
+        found = (statistics.median(part), statistics.quantiles(part, n=100)[98], max(part))
+        print(name, *(f"{each:.2f} x" for each in found), sep="\t")
 
-        def decode(*rows: tuple[int, int]) -> float:
-            batch = Batch()
-            for seq_id, n_tokens in rows:
-                batch.add((5,) * n_tokens, lengths[seq_id], seq_id, outputs=int(seq_id > 0))
-                lengths[seq_id] += n_tokens
-            start = time.perf_counter()
-            backend.decode(batch, None)
-            return 1000 * (time.perf_counter() - start)
 
-        others = [(seq_id, 1) for seq_id in range(1, 5)]
-        for seq_id in range(1, 5):
-            decode((seq_id, 30))
-        for target in (500, 2000, 3500):
-            while lengths[0] < target:
-                decode((0, min(512, target - lengths[0])))
-            medians = [
-                statistics.median(decode(*others, *([(0, k)] if k else [])) for _ in range(REPEATS))
-                for k in (0, 1, 2, 4, 8)
-            ]
-            print(target, *(f"{each:.0f}" for each in medians), sep="\t", flush=True)
+async def tell(server: Server, number: int, stories: list[Answer]) -> None:
+    """Asks for one story after another."""
+    while True:
+        stories.append(await server.ask(f"Story {number}: Once", max_tokens=80 + 17 * number, seed=len(stories)))
+
+
+def pairs(story: Answer) -> list[tuple[float, float]]:
+    """Of the times of texts that follow each other."""
+    return list(itertools.pairwise(story.times[0]))
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

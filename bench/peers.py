@@ -1,6 +1,7 @@
 """The servers that bench/compare.py measures, and one way to ask them all."""
 
 import asyncio
+import itertools
 import json
 import re
 import socket
@@ -44,15 +45,25 @@ class Peer:
 class Answer:
     """What came of one request. Times are seconds since it was sent.
 
-    first: when each index had its first text. gaps: between the texts of an index.
+    times: when each index had its texts.
     """
 
     sent: float
     end: float = 0.0
+    prompt_tokens: int = 0
     tokens: int = 0
-    first: dict[int, float] = field(default_factory=dict)
+    times: dict[int, list[float]] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
-    gaps: list[float] = field(default_factory=list)
+
+    @property
+    def first(self) -> dict[int, float]:
+        """When each index had its first text."""
+        return {index: times[0] for index, times in self.times.items()}
+
+    @property
+    def gaps(self) -> list[float]:
+        """Between the texts of an index."""
+        return [after - before for times in self.times.values() for before, after in itertools.pairwise(times)]
 
 
 class Server:
@@ -69,7 +80,7 @@ class Server:
     async def ask(self, prompt: Any, n: int = 1, max_tokens: int = 64, **fields: Any) -> Answer:
         """Sends a completion and reads it to its end."""
         path, body = self.peer.request(prompt, n, max_tokens, **fields)
-        answer, last = Answer(time.perf_counter()), dict[int, float]()
+        answer = Answer(time.perf_counter())
         async with self._session.post(self.url + path, json=body) as response:
             if response.status != 200:
                 raise RuntimeError(f"{self.peer.name}: {response.status} {await response.text()}")
@@ -85,10 +96,9 @@ class Server:
                     answer.tokens += event.get("length", event.get("tokens_predicted", 0))
                 elif text:
                     answer.texts[index] = answer.texts.get(index, "") + text
-                    answer.first.setdefault(index, now)
-                    if index in last:
-                        answer.gaps.append(now - last[index])
-                    last[index] = now
+                    answer.times.setdefault(index, []).append(now)
+                elif "usage" in event:
+                    answer.prompt_tokens = event["usage"]["prompt_tokens"]
         answer.end = time.perf_counter() - answer.sent
         return answer
 

@@ -85,7 +85,7 @@ class Settings:
     )
     batch_size: int = _option(512, "prompt tokens evaluated in one step", short="-b", low=1)
     prefill_chunk: int = _option(
-        0, "prompt tokens that join a step of running alternatives; 0: half as many, fewer late in a long one", low=0
+        0, "prompt tokens that join a step of running alternatives; 0: as many as these are", low=0
     )
     ubatch_size: int = _option(512, "tokens computed at once", short="-ub", low=1)
     threads: int | None = _option(

@@ -191,11 +191,11 @@ class FakeBackend:
             del self.sequences[seq_id][n_tokens:]
         return self.shares_prefixes
 
-    def save(self, seq_id: int, start: int, end: int) -> bytes | None:
+    def save(self, seq_id: int, start: int, end: int) -> bytearray | None:
         assert 0 <= start < end <= len(self.sequences[seq_id])
-        return b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end])
+        return bytearray(b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end]))
 
-    def restore(self, state: bytes, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
         tokens = [int.from_bytes(state[i : i + 2]) for i in range(0, len(state), 2)]
         assert len(self.sequences[seq_id]) == start
         assert 0 < end - start <= len(tokens)

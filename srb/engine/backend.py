@@ -222,10 +222,10 @@ class Backend(Protocol):
     def remove(self, seq_id: int) -> None:
         """Empties the sequence; cells that no other sequence shares become free."""
 
-    def save(self, seq_id: int, start: int, end: int) -> bytes | None:
+    def save(self, seq_id: int, start: int, end: int) -> bytearray | None:
         """What the cells of a sequence's positions from `start` to `end` hold; None if it can't be had."""
 
-    def restore(self, state: bytes, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
         """Adds the positions from `start` to `end` of what `save` returned to a sequence that ends at `start`.
 
         While it works it needs cells for all of the state. Returns False if it can't, and nothing has changed.

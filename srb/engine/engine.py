@@ -41,7 +41,7 @@ class Engine:
     that calls `step`.
 
     default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
-    prefill_chunk: how many prompt tokens join a step of running sequences; 0: half as many as these are.
+    prefill_chunk: how many prompt tokens join a step of running sequences; 0: as many as these are.
     cache_bytes: how much may be kept of finished requests; 0: nothing.
     observe: gets each measurement, in seconds.
     """
@@ -73,6 +73,7 @@ class Engine:
             next_batch, n_batch=backend.n_batch, n_outputs=backend.n_outputs, prefill_chunk=prefill_chunk
         )
         self._outbox = Outbox(backend, clock)
+        self._passed: Prompt | None = None  # in the last batch
         self._evaluated_at = 0.0  # on the clock; of the last decode
         self._finished: list[Sequence] = []  # to be released
         self._lock = threading.Lock()  # of the next three
@@ -178,7 +179,8 @@ class Engine:
         self._release()
         self._read_mail()
         self._admit()
-        if not self._outbox and len(plan := self._next_batch(self._scheduler.prompts)):
+        if not self._outbox and len(plan := self._next_batch(self._scheduler.prompts, passed=self._passed)):
+            self._passed = plan.passed
             self._run(plan)
         return self._outbox.take()
 

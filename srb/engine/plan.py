@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from srb.engine.backend import Batch
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
-_SLOWER_AFTER = 2048
-"""After so many tokens of a prompt, a row of it takes about twice as long as at its beginning, and so on."""
+_SLOWER_AFTER = 1024
+"""After so many tokens of a prompt, a row of it takes as long as two at its beginning, and so on."""
 
 
 @dataclass(slots=True)
@@ -15,11 +15,13 @@ class Plan:
 
     rows: each running sequence with the number of its row.
     chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
+    passed: the prompt that came first of all, and was passed by shorter ones: it's next.
     """
 
     batch: Batch = field(default_factory=Batch)
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
+    passed: Prompt | None = None
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -36,15 +38,19 @@ class Plan:
         return list(dict.fromkeys(prompt.active for prompt in prompts))
 
 
-def next_batch(prompts: list[Prompt], n_batch: int, n_outputs: int, prefill_chunk: int = 0) -> Plan:
+def next_batch(
+    prompts: list[Prompt], n_batch: int, n_outputs: int, prefill_chunk: int = 0, passed: Prompt | None = None
+) -> Plan:
     """A row for every running sequence, and some of the prompts that aren't evaluated yet.
 
     While sequences are running, only a chunk of prompt joins them, so that they keep more than half their pace: on
-    a CPU a row of a prompt takes about as long as one of a sequence, and longer towards the end of a long one.
+    a CPU a row of a prompt takes no longer than one of a sequence, but longer towards the end of a long one.
+    What has the least left goes first, so that nobody waits for a long prompt, but in every other batch at most.
 
     prompts: those of the running requests. n_batch, n_outputs: how many prompt tokens fit, and how many with logits.
-    prefill_chunk: how many prompt tokens join running sequences; 0: half as many as these are, and fewer towards the
-        end of a long prompt.
+    prefill_chunk: how many prompt tokens join running sequences, fewer towards the end of a long prompt; 0: as many as
+        there are sequences.
+    passed: the one that was passed in the last batch.
     """
     plan = Plan()
     for prompt in prompts:
@@ -54,19 +60,18 @@ def next_batch(prompts: list[Prompt], n_batch: int, n_outputs: int, prefill_chun
                 plan.rows.append((seq, plan.batch.add((seq.tokens[-1],), seq.evaluated, seq.seq_id, outputs=1)))
     room, outputs_room = n_batch, n_outputs
     if plan.rows:
-        evaluated = max((prompt.evaluated for prompt in prompts if prompt.evaluated < len(prompt.tokens)), default=0)
-        room = min(room, prefill_chunk or max(1, len(plan.rows) // 2 // (1 + evaluated // _SLOWER_AFTER)))
+        room = min(room, prefill_chunk or len(plan.rows))
     forks: dict[Prompt | Sequence, int] = {}  # where the next one forks
     for prompt in prompts:
         if prompt.source:
             source, n_tokens = prompt.source
             forks[source] = min(n_tokens, forks.get(source, n_tokens))
-    for prompt in prompts:
+    unevaluated = [prompt for prompt in prompts if prompt.evaluated < len(prompt.tokens) and not prompt.source]
+    for prompt in sorted(unevaluated, key=lambda each: (each is not passed, len(each.tokens) - each.evaluated)):
         left = len(prompt.tokens) - prompt.evaluated
-        if room == 0 or left == 0 or prompt.source:
-            continue
         scores = prompt.active.request.scores_prompt
-        n_tokens = min(left, room)
+        weight = 1 + prompt.evaluated // _SLOWER_AFTER if plan.rows else 1
+        n_tokens = min(left, max(room // weight, int(not plan.chunks)))
         if scores:
             n_tokens = min(n_tokens, _even_piece(left, outputs_room))
             outputs_room -= n_tokens
@@ -75,11 +80,15 @@ def next_batch(prompts: list[Prompt], n_batch: int, n_outputs: int, prefill_chun
             n_tokens = min(n_tokens, forks[prompt] - prompt.evaluated)
         if n_tokens == 0:
             continue
+        if n_tokens < left and any(each.evaluated + n == len(each.tokens) for each, n, _ in plan.chunks):
+            break  # those whose prompts are complete with this batch needn't wait for more
         chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + n_tokens]
         assert prompt.seq_id is not None
         outputs = n_tokens if scores else int(n_tokens == left)
         plan.chunks.append((prompt, n_tokens, plan.batch.add(chunk, prompt.evaluated, prompt.seq_id, outputs=outputs)))
-        room -= n_tokens
+        room -= weight * n_tokens
+    evaluated = [prompt for prompt, _, _ in plan.chunks]
+    plan.passed = next((prompt for prompt in unevaluated[:1] if prompt not in evaluated), None)
     return plan
 
 

@@ -16,7 +16,7 @@ class _Node:
 
     tokens: tuple[int, ...]
     start: int
-    state: bytes
+    state: bytearray
     parent: "_Node | None"
     logits: Logits | None
 
@@ -35,7 +35,7 @@ class Hit:
     """
 
     n_tokens: int
-    pieces: list[tuple[bytes, int, int]]
+    pieces: list[tuple[bytearray, int, int]]
     logits: Logits | None
 
 
@@ -61,7 +61,7 @@ class Retained:
         self._touch(node)
         if exact:
             self._touch(exact)
-        pieces: list[tuple[bytes, int, int]] = []
+        pieces: list[tuple[bytearray, int, int]] = []
         last, end = node, n_tokens
         while True:
             pieces.insert(0, (last.state, last.start, end))
@@ -70,7 +70,7 @@ class Retained:
             last, end = last.parent, last.start
 
     def add(
-        self, tokens: tuple[int, ...], save: Callable[[int, int], bytes | None], logits: Logits | None = None
+        self, tokens: tuple[int, ...], save: Callable[[int, int], bytearray | None], logits: Logits | None = None
     ) -> None:
         """Keeps the state of a sequence. `save` gives that of positions from, to; None if it can't."""
         node = self._nodes.get(tokens)
@@ -78,7 +78,7 @@ class Retained:
             parent, start = self._longest(tokens)
             if start == len(tokens) and logits is None:
                 return
-            state = save(start, len(tokens)) if start < len(tokens) else b""
+            state = save(start, len(tokens)) if start < len(tokens) else bytearray()
             if state is None:
                 return
             node = _Node(tokens, start, state, parent, logits)

@@ -1,6 +1,5 @@
-"""The backend: one model, one context, one unified KV cache."""
+"""The backend: one model, its KV cache, and a second context for a long prompt while others run."""
 
-import ctypes
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -8,13 +7,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import llama_cpp
-import numpy as np
 
 from srb.engine.backend import Batch, Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.chat_template import chat_template_of
+from srb.llama.context import Context
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model
@@ -22,21 +21,18 @@ from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
-_FLASH_ATTN = {
-    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-}
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
-_BYTES = ctypes.POINTER(ctypes.c_uint8)
-_CELLS_STEP = 256  # llama.cpp rounds a context up to this
-
+_LONG = 512
+"""From so many tokens on, a prompt is in the way of the sequences that run beside it."""
 Progress = Callable[[float], bool]
 """Gets the loaded fraction of the model, 0 to 1; False ends the loading."""
 
 
 class LlamaBackend:
     """A model in llama.cpp, ready to decode. Implements `srb.engine.backend.Backend`.
+
+    A prompt that gets long while sequences are running is evaluated in a context of its own, aside, and moved to the
+    others before its last token: each row of a batch walks all cells in use, those of other sequences too.
 
     Loads the model of `settings`, which takes as long as reading the file. Raises `ModelLoadError`. Use it as a
     context manager, or call `close`.
@@ -47,7 +43,7 @@ class LlamaBackend:
         log.redirect()
         llama_cpp.llama_backend_init()
         with ExitStack() as stack:
-            model = _load_model(self.path, settings, progress)
+            self._model = model = _load_model(self.path, settings, progress)
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
@@ -58,24 +54,30 @@ class LlamaBackend:
             )
             # What is saved of a sliding window is the window before the sequence's end.
             self.can_cut_saved = llama_cpp.llama_model_n_swa(model) == 0
-            self._context = _make_context(self.path, model, settings)
-            stack.callback(llama_cpp.llama_free, self._context)
+            self.n_parallel = settings.parallel
+            self.n_seqs = 2 * settings.parallel  # a prompt has one of its own, beside those that continue it
+            self.n_batch = settings.batch_size
+            self.n_outputs = _PROMPT_OUTPUTS
+            self._settings = settings
+            self._main = self._make_context(
+                _wanted_cells(model, settings), self.n_seqs, self.n_parallel + self.n_outputs
+            )
+            stack.callback(self._main.close)
+            self.n_cells = self._main.n_cells
             self.embedder = LlamaEmbedder(self.path, model, settings) if settings.embeddings else None
             if self.embedder:
                 stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
-        self.n_parallel = settings.parallel
-        self.n_seqs = _n_seqs(settings)
-        self._scratch = self.n_seqs  # a sequence for what is saved or restored
-        self.n_batch = settings.batch_size
-        self.n_outputs = _PROMPT_OUTPUTS
+        self._rows: list[int] = []  # of the last batch: where they were in the main context's; empty if there, too
+        self._shared: dict[int, int] = {}  # how many of a sequence's first tokens are in others, too, by seq_id
+        self._aside: Context | None = None
+        self._aside_seq = -1  # the sequence that is in it
+        on_gpu = settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload()
+        self._moves = self.shares_prefixes and self.can_cut_saved and not on_gpu
         self._candidates = Candidates(self.tokenizer.n_vocab)
-        self._rows = _Rows(llama_cpp.llama_n_batch(self._context), self.n_parallel + self.n_outputs)
-        self._interrupted: Callable[[], bool] | None = None
-        self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
-        llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
+
+    def _make_context(self, n_cells: int, n_seqs: int, n_outputs: int) -> Context:
+        return Context(self._model, self._settings, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
 
     def __enter__(self) -> Self:
         return self
@@ -84,35 +86,78 @@ class LlamaBackend:
         self.close()
 
     def close(self) -> None:
-        """Frees the context and the model. No sampler made by this backend may be used any more."""
+        """Frees the contexts and the model. No sampler made by this backend may be used any more."""
+        self._drop_aside()
         self._exit.close()
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. A GPU can be interrupted between ubatches only."""
-        # Asking costs a call into Python for every node of the graph, so it is done only where it's wanted.
-        self._interrupted = interrupted
-        callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
-        llama_cpp.llama_set_abort_callback(self._context, callback, None)
-        rows = self._rows.fill(batch)
-        with log.collected() as complaints:
-            code: int = llama_cpp.llama_decode(self._context, rows)
-        if code == 2:
-            return False
-        if code:
-            raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")
-        complaints.log()
-        llama_cpp.llama_synchronize(self._context)  # a GPU may still be at it, and its time is the decode's
-        return True
+        if self._moves:
+            self._choose_aside(batch)
+        self._rows = []
+        if not self._aside:
+            return self._main.decode(batch, interrupted)
+        here, aside = Batch(), Batch()
+        for token, position, seq_id, output in zip(
+            batch.tokens, batch.positions, batch.seq_ids, batch.logits, strict=True
+        ):
+            is_aside = seq_id == self._aside_seq
+            part = aside if is_aside else here
+            self._rows.append(part.add((token,), position, 0 if is_aside else seq_id, outputs=int(output)))
+        return all(
+            context.decode(part, interrupted)
+            for context, part in ((self._main, here), (self._aside, aside))
+            if len(part)
+        )
 
-    def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
-        return self._interrupted is not None and self._interrupted()
+    def _choose_aside(self, batch: Batch) -> None:
+        """Moves the first long prompt beside running sequences out of their way, and back when its end comes.
+
+        The rows of running sequences are those that want logits; a prompt wants them at its end.
+        """
+        running = {seq_id for seq_id, output in zip(batch.seq_ids, batch.logits, strict=True) if output}
+        ends = dict(zip(batch.seq_ids, batch.positions, strict=True))
+        if self._aside and (self._aside_seq in running or ends.get(self._aside_seq, 0) >= self._aside.n_cells):
+            self._bring_back()
+        if running and not self._aside:
+            long = (seq_id for seq_id, end in ends.items() if end > _LONG and seq_id not in running)
+            if (seq_id := next(long, None)) is not None:
+                self._put_aside(seq_id, batch.positions[batch.seq_ids.index(seq_id)], ends[seq_id] + 1)
+
+    def _put_aside(self, seq_id: int, n_tokens: int, n_cells: int) -> None:
+        """Moves a sequence of so many tokens to a context of its own, if there is memory for one.
+
+        n_cells: what it needs now. It gets twice as many: most prompts end long before the context does.
+        """
+        state = self._main.save(seq_id, 0, n_tokens)
+        try:
+            aside = self._make_context(min(2 * n_cells, self.n_cells), 1, 1)
+        except ModelLoadError as error:
+            log.logger.warning("long prompts slow running alternatives down: %s", error.message)
+            self._moves = False
+            return
+        if state and aside.restore(state, 0, 0, n_tokens):
+            self._main.truncate(seq_id, self._shared.get(seq_id, 0))
+            self._aside, self._aside_seq = aside, seq_id
+        else:
+            aside.close()
+
+    def _bring_back(self) -> None:
+        assert self._aside
+        start, end = self._shared.get(self._aside_seq, 0), self._aside.length(0)
+        state = self._aside.save(0, start, end)
+        if not (state and self._main.restore(state, self._aside_seq, start, end)):
+            raise BackendError("llama.cpp can't move a long prompt to the context of the others")
+        self._drop_aside()
+
+    def _drop_aside(self) -> None:
+        if self._aside:
+            self._aside.close()
+        self._aside, self._aside_seq = None, -1
 
     def logits(self, row: int) -> Floats:
         """This row of the last batch, of shape (n_vocab,), valid until the next."""
-        logits = llama_cpp.llama_get_logits_ith(self._context, row)
-        if not logits:
-            raise BackendError(f"llama.cpp has no logits for row {row}")
-        return np.ctypeslib.as_array(logits, (self.tokenizer.n_vocab,))
+        return self._main.logits(self._rows[row] if self._rows else row)
 
     def logprobs(self, logits: Floats, token: int, top: int) -> Logprobs:
         """The log-probabilities of a token and the likeliest ones in a row of logits, as the model has them."""
@@ -120,46 +165,39 @@ class LlamaBackend:
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes `target` share the first `n_tokens` cells of `source`."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+        if source == self._aside_seq:
+            self._bring_back()
+        self._main.fork(source, target, n_tokens)
+        self._shared[source] = max(n_tokens, self._shared.get(source, 0))
+        self._shared[target] = n_tokens
 
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
         """Leaves the sequence its first `n_tokens`, if llama.cpp can."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, seq_id, n_tokens, -1))
+        if self._aside and seq_id == self._aside_seq:
+            return self._aside.truncate(0, n_tokens)
+        return self._main.truncate(seq_id, n_tokens)
 
     def remove(self, seq_id: int) -> None:
         """Empties the sequence."""
-        if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
-            raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
+        if seq_id == self._aside_seq:
+            self._drop_aside()
+        self._shared.pop(seq_id, None)
+        self._main.remove(seq_id)
 
-    def save(self, seq_id: int, start: int, end: int) -> bytes | None:
+    def save(self, seq_id: int, start: int, end: int) -> bytearray | None:
         """What a sequence's cells from `start` to `end` hold. See `Backend.save`."""
-        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, start, end)
-        try:
-            size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
-            state = np.empty(size, np.uint8)
-            pointer = state.ctypes.data_as(_BYTES)
-            written = llama_cpp.llama_state_seq_get_data(self._context, pointer, size, self._scratch)
-            return state.tobytes() if written == size else None
-        finally:
-            self.remove(self._scratch)
+        if seq_id == self._aside_seq:
+            self._bring_back()
+        return self._main.save(seq_id, start, end)
 
-    def restore(self, state: bytes, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
         """Adds what `save` returned to a sequence. See `Backend.restore`."""
-        pointer = ctypes.cast(ctypes.c_char_p(state), _BYTES)
-        with log.collected() as complaints:
-            read = llama_cpp.llama_state_seq_set_data(self._context, pointer, len(state), self._scratch)
-        if read != len(state):
-            complaints.log()
-            self.remove(self._scratch)
-            return False
-        llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, start, end)
-        self.remove(self._scratch)
-        return True
+        return self._main.restore(state, seq_id, start, end)
 
     def held(self) -> list[int]:
         """The seq_ids that hold a cell, by llama.cpp's own account."""
         return [
-            seq_id for seq_id in range(self.n_seqs + 1) if llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id) >= 0
+            seq_id for seq_id in range(self.n_seqs + 1) if seq_id == self._aside_seq or self._main.length(seq_id) > 0
         ]
 
     def compile(self, branches: tuple[SamplingParams, ...]) -> CompiledSampling:
@@ -170,37 +208,6 @@ class LlamaBackend:
     def sampler(self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> LlamaSampler:
         """A sampler chain with these parameters, that has seen the prompt."""
         return LlamaSampler(self._candidates, self.n_cells, self.tokenizer, params, compiled, prompt)
-
-
-class _Rows:
-    """The arrays behind a `llama_batch` of up to `size` rows, `outputs` of which may have logits."""
-
-    def __init__(self, size: int, outputs: int) -> None:
-        self._size = size
-        self._outputs = outputs
-        self._tokens: Any = (ctypes.c_int32 * size)()
-        self._positions: Any = (ctypes.c_int32 * size)()
-        self._seq_ids: Any = (ctypes.c_int32 * size)()
-        self._logits: Any = (ctypes.c_int8 * size)()
-        self._n_seq_ids = (ctypes.c_int32 * size)(*[1] * size)
-        pointer = ctypes.POINTER(ctypes.c_int32)
-        item, base = ctypes.sizeof(ctypes.c_int32), ctypes.addressof(self._seq_ids)
-        self._seq_id_pointers = (pointer * size)(*[ctypes.cast(base + i * item, pointer) for i in range(size)])
-
-    def fill(self, batch: Batch) -> llama_cpp.llama_batch:
-        """The rows as C wants them, valid until the next call."""
-        n = len(batch)
-        if not 0 < n <= self._size:
-            raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")
-        if (outputs := sum(batch.logits)) > self._outputs:
-            raise BackendError(f"a batch has up to {self._outputs} rows with logits, not {outputs}")
-        self._tokens[:n] = batch.tokens
-        self._positions[:n] = batch.positions
-        self._seq_ids[:n] = batch.seq_ids
-        self._logits[:n] = batch.logits
-        return llama_cpp.llama_batch(
-            n, self._tokens, None, self._positions, self._n_seq_ids, self._seq_id_pointers, self._logits
-        )
 
 
 def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:
@@ -226,7 +233,7 @@ def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:
     return model
 
 
-def _make_context(path: Path, model: Any, settings: Settings) -> Any:
+def _wanted_cells(model: Any, settings: Settings) -> int:
     trained: int = llama_cpp.llama_model_n_ctx_train(model)
     cells = settings.ctx_size or trained
     if cells > trained:
@@ -236,41 +243,4 @@ def _make_context(path: Path, model: Any, settings: Settings) -> Any:
             cells,
             trained,
         )
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx = cells + -cells % _CELLS_STEP
-    params.n_batch = settings.batch_size + settings.parallel
-    params.n_ubatch = settings.ubatch_size
-    params.n_seq_max = _n_seqs(settings) + 1
-    params.n_outputs_max = settings.parallel + _PROMPT_OUTPUTS  # the default is one for each token of a batch
-    params.n_threads = settings.threads or physical_cores()
-    params.n_threads_batch = settings.threads_batch or params.n_threads
-    params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
-    params.type_k = _ggml_type(settings.cache_type_k)
-    params.type_v = _ggml_type(settings.cache_type_v)
-    params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
-    params.no_perf = True
-    with log.collected() as complaints:
-        context = llama_cpp.llama_init_from_model(model, params)
-    if not context:
-        raise ModelLoadError(f"llama.cpp can't make a context of {cells} cells for {path}: {complaints.reason}")
-    complaints.log()
-    return context
-
-
-def _n_seqs(settings: Settings) -> int:
-    """A prompt has a sequence of its own, beside those that continue it."""
-    return 2 * settings.parallel
-
-
-def _ggml_type(name: str) -> int:
-    """The number of a ggml type. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
-    return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
-
-
-def physical_cores() -> int:
-    """The physical cores that this process may use: threads that share one only get in each other's way."""
-    try:
-        topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-        return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
+    return cells

@@ -4,12 +4,17 @@ The fake backend checks along the way that positions have no gaps and that admis
 tokens from all that a sequence's cells hold, so a cell that is shared by mistake shows in the text.
 """
 
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import END, FakeBackend, babble
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from srb.engine import plan
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StartEvent
 from srb.engine.request import CompletionRequest, SamplingParams
@@ -23,6 +28,13 @@ def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
 
 
 TEXTS = ["p" * 50, "p" * 20 + "q" * 30, "r" * 50]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    """What is late in a long prompt is so in a short one, too."""
+    with patch.object(plan, "_SLOWER_AFTER", 10):
+        yield
 
 
 class Books(RuleBasedStateMachine):

@@ -66,9 +66,9 @@ def test_what_does_not_fit_into_cells_is_evaluated_again() -> None:
 def test_the_least_recently_used_leave_first_and_none_without_what_it_continues() -> None:
     saved: list[tuple[int, int]] = []
 
-    def save(start: int, end: int) -> bytes:
+    def save(start: int, end: int) -> bytearray:
         saved.append((start, end))
-        return bytes(100 * (end - start))
+        return bytearray(100 * (end - start))
 
     retained = Retained(3000, can_cut=True)
     trunk, logits = (1,) * 10, Context((1,))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import pytest
 from driver import request, run, stops
@@ -73,9 +72,7 @@ def forward(backend: LlamaBackend, tokens: tuple[int, ...], prompt: int) -> list
         batch.add(tokens[start:end], start, 0, outputs=end - start)
         backend.decode(batch, None)
         for row, token in enumerate(tokens[start + 1 : end + 1]):
-            logits = llama_cpp.llama_get_logits_ith(backend._context, row)
-            row_logits = np.ctypeslib.as_array(logits, (backend.tokenizer.n_vocab,)).astype(np.float64)
-            expected.append(float(reference(row_logits)[token]))
+            expected.append(float(reference(backend.logits(row).astype(np.float64))[token]))
     backend.remove(0)
     return expected
 

@@ -1,0 +1,180 @@
+"""One llama.cpp context: a unified KV cache, and what computes on it."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from srb.engine.backend import Batch
+from srb.errors import BackendError, ModelLoadError
+from srb.llama import log
+from srb.llama.logprobs import Floats
+from srb.settings import Settings
+
+_FLASH_ATTN = {
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+_CELLS_STEP = 256  # llama.cpp rounds a context up to this
+
+
+class Context:
+    """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
+
+    n_cells, n_seqs, n_outputs: how many cells, sequences and rows with logits in a batch there can be.
+    Raises `ModelLoadError` if llama.cpp can't make it, for want of memory say.
+    """
+
+    def __init__(self, model: Any, settings: Settings, *, n_cells: int, n_seqs: int, n_outputs: int) -> None:
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = n_cells + -n_cells % _CELLS_STEP
+        params.n_batch = settings.batch_size + settings.parallel
+        params.n_ubatch = settings.ubatch_size
+        params.n_seq_max = n_seqs + 1
+        # The default is one for each token of a batch; with fewer than sequences the process ends.
+        params.n_outputs_max = max(n_outputs, params.n_seq_max)
+        params.n_threads = settings.threads or physical_cores()
+        params.n_threads_batch = settings.threads_batch or params.n_threads
+        params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
+        params.type_k = _ggml_type(settings.cache_type_k)
+        params.type_v = _ggml_type(settings.cache_type_v)
+        params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
+        params.no_perf = True
+        with log.collected() as complaints:
+            self._context = llama_cpp.llama_init_from_model(model, params)
+        if not self._context:
+            raise ModelLoadError(f"llama.cpp can't make a context of {n_cells} cells: {complaints.reason}")
+        complaints.log()
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
+        self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self._scratch = n_seqs  # a sequence for what is saved or restored
+        self._rows = _Rows(params.n_batch, n_outputs)
+        self._interrupted: Callable[[], bool] | None = None
+        self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
+        llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
+
+    def close(self) -> None:
+        """Frees it."""
+        llama_cpp.llama_free(self._context)
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        """Evaluates the rows. A GPU can be interrupted between ubatches only."""
+        # Asking costs a call into Python for every node of the graph, so it is done only where it's wanted.
+        self._interrupted = interrupted
+        callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
+        llama_cpp.llama_set_abort_callback(self._context, callback, None)
+        rows = self._rows.fill(batch)
+        with log.collected() as complaints:
+            code: int = llama_cpp.llama_decode(self._context, rows)
+        if code == 2:
+            return False
+        if code:
+            raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")
+        complaints.log()
+        llama_cpp.llama_synchronize(self._context)  # a GPU may still be at it, and its time is the decode's
+        return True
+
+    def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
+        return self._interrupted is not None and self._interrupted()
+
+    def logits(self, row: int) -> Floats:
+        """This row of the last batch, of shape (n_vocab,), valid until the next."""
+        logits = llama_cpp.llama_get_logits_ith(self._context, row)
+        if not logits:
+            raise BackendError(f"llama.cpp has no logits for row {row}")
+        return np.ctypeslib.as_array(logits, (self._n_vocab,))
+
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Makes `target` share the first `n_tokens` cells of `source`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+
+    def truncate(self, seq_id: int, n_tokens: int) -> bool:
+        """Leaves the sequence its first `n_tokens`, if llama.cpp can."""
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, seq_id, n_tokens, -1))
+
+    def remove(self, seq_id: int) -> None:
+        """Empties the sequence."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
+            raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
+
+    def save(self, seq_id: int, start: int, end: int) -> bytearray | None:
+        """What a sequence's cells from `start` to `end` hold."""
+        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, start, end)
+        try:
+            state = bytearray(llama_cpp.llama_state_seq_get_size(self._context, self._scratch))
+            pointer = _bytes_of(state)
+            written = llama_cpp.llama_state_seq_get_data(self._context, pointer, len(state), self._scratch)
+            return state if written == len(state) else None
+        finally:
+            self.remove(self._scratch)
+
+    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
+        """Adds what `save` returned to a sequence."""
+        with log.collected() as complaints:
+            read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)
+        if read != len(state):
+            complaints.log()
+            self.remove(self._scratch)
+            return False
+        llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, start, end)
+        self.remove(self._scratch)
+        return True
+
+    def length(self, seq_id: int) -> int:
+        """How many tokens the sequence has."""
+        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
+
+
+class _Rows:
+    """The arrays behind a `llama_batch` of up to `size` rows, `outputs` of which may have logits."""
+
+    def __init__(self, size: int, outputs: int) -> None:
+        self._size = size
+        self._outputs = outputs
+        self._tokens: Any = (ctypes.c_int32 * size)()
+        self._positions: Any = (ctypes.c_int32 * size)()
+        self._seq_ids: Any = (ctypes.c_int32 * size)()
+        self._logits: Any = (ctypes.c_int8 * size)()
+        self._n_seq_ids = (ctypes.c_int32 * size)(*[1] * size)
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        item, base = ctypes.sizeof(ctypes.c_int32), ctypes.addressof(self._seq_ids)
+        self._seq_id_pointers = (pointer * size)(*[ctypes.cast(base + i * item, pointer) for i in range(size)])
+
+    def fill(self, batch: Batch) -> llama_cpp.llama_batch:
+        """The rows as C wants them, valid until the next call."""
+        n = len(batch)
+        if not 0 < n <= self._size:
+            raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")
+        if (outputs := sum(batch.logits)) > self._outputs:
+            raise BackendError(f"a batch has up to {self._outputs} rows with logits, not {outputs}")
+        self._tokens[:n] = batch.tokens
+        self._positions[:n] = batch.positions
+        self._seq_ids[:n] = batch.seq_ids
+        self._logits[:n] = batch.logits
+        return llama_cpp.llama_batch(
+            n, self._tokens, None, self._positions, self._n_seq_ids, self._seq_id_pointers, self._logits
+        )
+
+
+def _bytes_of(state: bytearray) -> Any:
+    return (ctypes.c_uint8 * len(state)).from_buffer(state)
+
+
+def _ggml_type(name: str) -> int:
+    """The number of a ggml type. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
+    return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
+
+
+def physical_cores() -> int:
+    """The physical cores that this process may use: threads that share one only get in each other's way."""
+    try:
+        topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+        return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
