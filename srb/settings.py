@@ -95,7 +95,9 @@ class Settings:
     n_gpu_layers: int = _option(
         -1, "layers kept on the GPU, where llama.cpp was built for one; -1: all", short="-ngl", low=-1
     )
-    flash_attn: str = _option("auto", "flash attention", short="-fa", choices=("on", "off", "auto"))
+    flash_attn: str = _option(
+        "auto", "flash attention; auto: what is faster for the request", short="-fa", choices=("on", "off", "auto")
+    )
     cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
     cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
     max_queue: int = _option(128, "requests that may wait; further ones are answered with 429", low=1)

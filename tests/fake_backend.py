@@ -136,6 +136,7 @@ class FakeBackend:
         self.n_seqs = 2 * self.n_parallel
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
         self.rows_with_logits: dict[int, Context] = {}
+        self.work: list[tuple[int, int, int]] = []  # that it was prepared for
         self.decodes = 0
         self.rows = 0
         self.open_samplers = 0
@@ -146,6 +147,11 @@ class FakeBackend:
     def cells(self) -> int:
         """How many cells are in use."""
         return len({id(cell) for cells in self.sequences.values() for cell in cells})
+
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+        assert work
+        assert self.cells == 0, "it may only choose while it is empty"
+        self.work = work
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed

@@ -191,6 +191,12 @@ class Backend(Protocol):
     def embedder(self) -> Embedder | None:
         """What makes embeddings, where these are wanted."""
 
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+        """Called when no sequence holds a cell, with what comes next, so that the fastest way can be chosen for it.
+
+        work: the number of tokens of each prompt, how many sequences continue it, and what these may generate.
+        """
+
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows and keeps the logits of those that want them until the next decode.
 

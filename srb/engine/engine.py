@@ -220,7 +220,12 @@ class Engine:
 
     def _admit(self) -> None:
         """Starts what there is room for, with what is known of it."""
+        was_empty = self._cache.leased_cells == 0
         prompts = self._scheduler.admit(self._clock())
+        if was_empty and prompts:
+            self._backend.prepare(
+                [(len(each.tokens), len(each.living), max(seq.max_tokens for seq in each.living)) for each in prompts]
+            )
         for prompt in prompts:
             self._totals.prompt_tokens += len(prompt.tokens)
             if prompt.hit:

@@ -1,7 +1,7 @@
 """The backend: one model, its KV cache, and a second context for a long prompt while others run."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,15 @@ from srb.settings import Settings
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
 _LONG = 512
 """From so many tokens on, a prompt is in the way of the sequences that run beside it."""
+
+_FEW = 4  # rows of one prompt, that flash attention computes fastest
+
+_LOST_PER_TOKEN = 250
+"""What a token of a prompt takes longer without flash attention, in cells walked."""
+
+_LOST_BY_CHANGE = 200_000
+"""How many cells are walked in the time that changing the context takes, and changing it back."""
+
 Progress = Callable[[float], bool]
 """Gets the loaded fraction of the model, 0 to 1; False ends the loading."""
 
@@ -59,10 +68,10 @@ class LlamaBackend:
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
-            self._main = self._make_context(
-                _wanted_cells(model, settings), self.n_seqs, self.n_parallel + self.n_outputs
-            )
-            stack.callback(self._main.close)
+            self._flash_attn = settings.flash_attn
+            self.n_cells = _wanted_cells(model, settings)
+            self._main = self._make_main()
+            stack.callback(lambda: self._main.close())
             self.n_cells = self._main.n_cells
             self.embedder = LlamaEmbedder(self.path, model, settings) if settings.embeddings else None
             if self.embedder:
@@ -74,10 +83,21 @@ class LlamaBackend:
         self._aside_seq = -1  # the sequence that is in it
         on_gpu = settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload()
         self._moves = self.shares_prefixes and self.can_cut_saved and not on_gpu
+        self._chooses = self._moves and settings.flash_attn == "auto" and "q" not in settings.cache_type_v
         self._candidates = Candidates(self.tokenizer.n_vocab)
 
+    def _make_main(self) -> Context:
+        return self._make_context(self.n_cells, self.n_seqs, self.n_parallel + self.n_outputs)
+
     def _make_context(self, n_cells: int, n_seqs: int, n_outputs: int) -> Context:
-        return Context(self._model, self._settings, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
+        return Context(
+            self._model,
+            self._settings,
+            flash_attn=self._flash_attn,
+            n_cells=n_cells,
+            n_seqs=n_seqs,
+            n_outputs=n_outputs,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -89,6 +109,16 @@ class LlamaBackend:
         """Frees the contexts and the model. No sampler made by this backend may be used any more."""
         self._drop_aside()
         self._exit.close()
+
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+        """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""
+        if not self._chooses:
+            return
+        flash_attn = "off" if _is_faster_without_flash_attention(work) else "auto"
+        if flash_attn != self._flash_attn:
+            self._main.close()
+            self._flash_attn = flash_attn
+            self._main = self._make_main()
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. A GPU can be interrupted between ubatches only."""
@@ -208,6 +238,24 @@ class LlamaBackend:
     def sampler(self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> LlamaSampler:
         """A sampler chain with these parameters, that has seen the prompt."""
         return LlamaSampler(self._candidates, self.n_cells, self.tokenizer, params, compiled, prompt)
+
+
+def attention_saved(work: Iterable[tuple[int, int, int]]) -> int:
+    """How many cells fewer some work walks without flash attention, on a CPU; the unit is a cell without it.
+
+    With flash attention each row walks its own cells and those of its prompt, at twice the cost; without it, all cells
+    in use. Measured by bench/flash_attn.py.
+
+    work: as in `Backend.prepare`.
+    """
+    work = list(work)
+    in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
+    return sum(n * length * (2 * (tokens + length // 2) - in_use) for tokens, n, length in work if n >= _FEW)
+
+
+def _is_faster_without_flash_attention(work: list[tuple[int, int, int]]) -> bool:
+    loss = _LOST_PER_TOKEN * sum(tokens for tokens, _, _ in work)
+    return attention_saved(work) > loss + _LOST_BY_CHANGE
 
 
 def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:

@@ -13,6 +13,7 @@ from srb.engine.backend import Batch
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.logprobs import Floats
+from srb.llama.state import relaid
 from srb.settings import Settings
 
 _FLASH_ATTN = {
@@ -26,11 +27,14 @@ _CELLS_STEP = 256  # llama.cpp rounds a context up to this
 class Context:
     """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
 
-    n_cells, n_seqs, n_outputs: how many cells, sequences and rows with logits in a batch there can be.
+    flash_attn: on, off or auto.
+    n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
     Raises `ModelLoadError` if llama.cpp can't make it, for want of memory say.
     """
 
-    def __init__(self, model: Any, settings: Settings, *, n_cells: int, n_seqs: int, n_outputs: int) -> None:
+    def __init__(
+        self, model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int
+    ) -> None:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = n_cells + -n_cells % _CELLS_STEP
         params.n_batch = settings.batch_size + settings.parallel
@@ -40,7 +44,7 @@ class Context:
         params.n_outputs_max = max(n_outputs, params.n_seq_max)
         params.n_threads = settings.threads or physical_cores()
         params.n_threads_batch = settings.threads_batch or params.n_threads
-        params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]
+        params.flash_attn_type = _FLASH_ATTN[flash_attn]
         params.type_k = _ggml_type(settings.cache_type_k)
         params.type_v = _ggml_type(settings.cache_type_v)
         params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
@@ -115,16 +119,19 @@ class Context:
             self.remove(self._scratch)
 
     def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
-        """Adds what `save` returned to a sequence."""
+        """Adds what `save` returned to a sequence, also what a context with other flash attention did."""
         with log.collected() as complaints:
-            read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)
-        if read != len(state):
+            restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
+        if restored:
+            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, start, end)
+        else:
             complaints.log()
-            self.remove(self._scratch)
-            return False
-        llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, start, end)
         self.remove(self._scratch)
-        return True
+        return restored
+
+    def _read(self, state: bytearray) -> bool:
+        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)
+        return bool(read == len(state))
 
     def length(self, seq_id: int) -> int:
         """How many tokens the sequence has."""

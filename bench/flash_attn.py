@@ -1,0 +1,64 @@
+"""When flash attention is worth it on a CPU: `python bench/flash_attn.py` measures the rule of `--flash-attn auto`.
+
+Milliseconds of a step for n alternatives of a prompt, by how many tokens each has generated, with flash attention on
+and off in turn, and what it saves to turn it off, as the rule sees it.
+"""
+
+import statistics
+import time
+
+from srb import LlamaBackend, Settings
+from srb.engine.backend import Batch
+from srb.llama.backend import attention_saved
+
+REPEATS = 5
+SIZES = [(prompt, n, own) for prompt in (100, 600, 2000, 5000) for n in (1, 4, 8, 32) for own in (32, 128)]
+
+
+class Alternatives:
+    """n sequences that continue sequence 0."""
+
+    def __init__(self, flash_attn: str) -> None:
+        self.backend = LlamaBackend(Settings(flash_attn=flash_attn, log_level="error"))
+        self.evaluated = 0
+
+    def decode(self, seq_ids: range, start: int, n_tokens: int) -> float:
+        """Evaluates tokens of each sequence; returns milliseconds."""
+        batch = Batch()
+        for seq_id in seq_ids:
+            batch.add((5,) * n_tokens, start, seq_id, outputs=int(n_tokens == 1))
+        before = time.perf_counter()
+        self.backend.decode(batch, None)
+        return 1000 * (time.perf_counter() - before)
+
+    def begin(self, prompt: int, n: int, own: int) -> None:
+        for start in range(self.evaluated, prompt, 512):
+            self.decode(range(1), start, min(512, prompt - start))
+        self.evaluated = prompt
+        for seq_id in range(1, n + 1):
+            self.backend.fork(0, seq_id, prompt)
+            self.decode(range(seq_id, seq_id + 1), prompt, own)
+
+    def end(self, n: int) -> None:
+        for seq_id in range(1, n + 1):
+            self.backend.remove(seq_id)
+
+
+def main() -> None:
+    both = Alternatives("on"), Alternatives("off")
+    print("prompt", "n", "own", "on, ms", "off, ms", "saved, ms", "by the rule", sep="\t")
+    for prompt, n, own in SIZES:
+        if prompt + n * (own + REPEATS) > both[0].backend.n_cells:
+            continue
+        for each in both:
+            each.begin(prompt, n, own)
+        steps = [[each.decode(range(1, n + 1), prompt + own + k, 1) for each in both] for k in range(REPEATS)]
+        on, off = (statistics.median(times) for times in zip(*steps, strict=True))
+        for each in both:
+            each.end(n)
+        rule = attention_saved([(prompt, n, 2 * own)]) // (2 * own)
+        print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), rule, sep="\t", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A saved sequence, made to fit a context with other flash attention.
+
+With flash attention the values are stored cell by cell, without it channel by channel, and a state fits only contexts
+of its kind. Read here is what `llama_context::state_seq_get_data` and `llama_kv_cache::state_write` write in the
+llama.cpp of llama-cpp-python 0.3.36, for one sequence of a model whose layers all attend to everything.
+"""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+_MAGIC = 0xAF143CD8
+_ITEM_BYTES = {0: 4, 1: 2, 30: 2}  # of f32, f16 and bf16, by their ggml_type; others need flash attention
+
+
+def relaid(state: bytearray) -> bytearray | None:
+    """The same with its values in the other layout; None if it isn't as expected."""
+    try:
+        return _relaid(memoryview(state))
+    except (struct.error, KeyError, ValueError):
+        return None
+
+
+def _relaid(state: memoryview) -> bytearray | None:
+    magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
+    layout_at = 16 + 12 * n_cells  # a cell has its position, and one seq_id with the number of these
+    by_channel, n_layers = struct.unpack_from("<II", state, layout_at)
+    if (magic, n_streams) != (_MAGIC, 1) or by_channel not in (0, 1):
+        return None
+    at = layout_at + 8
+    for _ in range(n_layers):  # the keys
+        _, row_bytes = struct.unpack_from("<iQ", state, at)
+        at += 12 + n_cells * row_bytes
+    result = bytearray(state[:at])
+    struct.pack_into("<I", result, layout_at, 1 - by_channel)
+    convert: Callable[[memoryview, int, int], tuple[int, bytes]] = _to_cells if by_channel else _to_channels
+    for _ in range(n_layers):
+        at, layer = convert(state, at, n_cells)
+        result += layer
+    return result if at == len(state) else None
+
+
+def _to_channels(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
+    """The end of a layer's values, and these as channels of cells."""
+    kind, row_bytes = struct.unpack_from("<iQ", state, at)
+    item_bytes, start, end = _ITEM_BYTES[kind], at + 12, at + 12 + n_cells * row_bytes
+    values = np.frombuffer(state[start:end], f"u{item_bytes}").reshape(n_cells, -1)
+    return end, struct.pack("<iII", kind, item_bytes, values.shape[1]) + values.T.tobytes()
+
+
+def _to_cells(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
+    """The end of a layer's values, and these as cells of channels."""
+    kind, item_bytes, n_channels = struct.unpack_from("<iII", state, at)
+    start, end = at + 12, at + 12 + n_cells * n_channels * item_bytes
+    values = np.frombuffer(state[start:end], f"u{_ITEM_BYTES[kind]}").reshape(n_channels, n_cells)
+    return end, struct.pack("<iQ", kind, n_channels * item_bytes) + values.T.tobytes()

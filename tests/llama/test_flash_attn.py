@@ -1,0 +1,87 @@
+"""Flash attention is turned off for the work that is faster without, and what was retained fits both ways."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driver import request, run, texts
+from tiny_model import write_tiny_model
+
+from srb.engine.engine import Engine
+from srb.llama import LlamaBackend
+from srb.llama import backend as module
+from srb.llama.state import relaid
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+STORY = "".join(chr(97 + (i * i) % 26) for i in range(200))
+
+
+@pytest.fixture(params=["f32", "f16", "bf16"])
+def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaBackend]:
+    with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8, cache_type_v=request.param)) as backend:
+        yield backend
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changing costs nothing."""
+    monkeypatch.setattr(module, "_LOST_PER_TOKEN", 0)
+    monkeypatch.setattr(module, "_LOST_BY_CHANGE", 0)
+
+
+def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
+    run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
+    states = [node.state for node in engine._retained._nodes.values()]
+    assert len(states) == 3
+    for state in states:
+        other = relaid(state)
+        assert other is not None
+        assert other != state
+        assert relaid(other) == state
+        assert relaid(state[:-1]) is None
+        assert relaid(state + b"x") is None
+    assert relaid(bytearray()) is None
+
+
+@pytest.mark.usefixtures("cheap")
+def test_what_was_retained_with_it_continues_without_and_the_other_way_round(backend: LlamaBackend) -> None:
+    engine = Engine(backend, cache_bytes=10_000_000)
+    many = dataclasses.replace(request(STORY, 8, max_tokens=8, seed=5, ignore_eos=True), id="many")
+    few = dataclasses.replace(request(STORY + "and", 2, max_tokens=8, seed=5, ignore_eos=True), id="few")
+    seen, said = [], []
+    for each in (few, many, few, many):
+        said.append(texts(run(engine, each)))
+        seen.append(backend._flash_attn)
+    assert seen == ["auto", "off", "auto", "off"]
+    assert said[:2] == said[2:]
+    assert engine.stats().prompt_tokens_evaluated == 203 + 1  # the last token of the shorter one had no logits
+    assert said[1] == texts(run(Engine(backend), many))
+
+
+def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
+    faster = module._is_faster_without_flash_attention
+    assert faster([(2000, 32, 64)])
+    assert faster([(2000, 8, 256)])
+    assert not faster([(600, 32, 64)])  # hardly any difference
+    assert not faster([(20, 8, 256)])  # the tokens are their own
+    assert not faster([(2000, 32, 1000)])
+    assert not faster([(2000, 1, 1000)])  # one row has a fast way of its own
+    assert not faster([(2000, 8, 2)])  # too little
+    assert not faster([(2000, 4, 64)] * 3)  # nothing shared
+
+
+def test_a_fixed_setting_stays(tiny_model: Path) -> None:
+    for flash_attn in ("on", "off"):
+        with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8, flash_attn=flash_attn)) as backend:
+            backend.prepare([(10**6, 8, 10**3)])
+            assert backend._flash_attn == flash_attn
+
+
+def test_quantized_values_need_flash_attention(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "wide.gguf", n_embd=128)
+    with LlamaBackend(Settings(model=model, ctx_size=1024, parallel=8, cache_type_v="q8_0")) as backend:
+        backend.prepare([(10**6, 8, 10**3)])
+        assert backend._flash_attn == "auto"
