@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from srb.engine.backend import Batch
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
-_SLOWER_AFTER = 1024
-"""After so many tokens of a prompt, a row of it takes as long as two at its beginning, and so on."""
+_SLOWER_AFTER = 512
+"""After so many tokens of a prompt its rows count double, after twice as many three times: they take longer."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,9 @@ def next_batch(
             n_tokens = min(n_tokens, forks[prompt] - prompt.evaluated)
         if n_tokens == 0:
             continue
-        if n_tokens < left and any(each.evaluated + n == len(each.tokens) for each, n, _ in plan.chunks):
+        if n_tokens == room // weight < left and any(
+            each.evaluated + n == len(each.tokens) for each, n, _ in plan.chunks
+        ):
             break  # those whose prompts are complete with this batch needn't wait for more
         chunk = prompt.tokens[prompt.evaluated : prompt.evaluated + n_tokens]
         assert prompt.seq_id is not None

@@ -22,7 +22,7 @@ from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
-_LONG = 512
+_LONG = 1024
 """From so many tokens on, a prompt is in the way of the sequences that run beside it."""
 
 _FEW = 4  # rows of one prompt, that flash attention computes fastest
@@ -43,11 +43,16 @@ class LlamaBackend:
     A prompt that gets long while sequences are running is evaluated in a context of its own, aside, and moved to the
     others before its last token: each row of a batch walks all cells in use, those of other sequences too.
 
-    Loads the model of `settings`, which takes as long as reading the file. Raises `ModelLoadError`. Use it as a
-    context manager, or call `close`.
+    Loads the model of `settings`, which takes as long as reading the file; one from elsewhere must have been fetched by
+    `srb.download.fetch_model`. Raises `ModelLoadError`. Use it as a context manager, or call `close`.
     """
 
     def __init__(self, settings: Settings, progress: Progress = lambda _fraction: True) -> None:
+        if settings.model_url or settings.hf_repo:
+            raise ModelLoadError(
+                f"{settings.model_url or settings.hf_repo} isn't on this machine yet; "
+                "AsyncEngine.from_settings fetches it, and srb.download.fetch_model does"
+            )
         self.path = find_model(settings.model)
         log.redirect()
         llama_cpp.llama_backend_init()
@@ -157,11 +162,11 @@ class LlamaBackend:
     def _put_aside(self, seq_id: int, n_tokens: int, n_cells: int) -> None:
         """Moves a sequence of so many tokens to a context of its own, if there is memory for one.
 
-        n_cells: what it needs now. It gets twice as many: most prompts end long before the context does.
+        n_cells: what it needs now. It gets four times as many, or moves again when that is too little.
         """
         state = self._main.save(seq_id, 0, n_tokens)
         try:
-            aside = self._make_context(min(2 * n_cells, self.n_cells), 1, 1)
+            aside = self._make_context(min(4 * n_cells, self.n_cells), 1, 1)
         except ModelLoadError as error:
             log.logger.warning("long prompts slow running alternatives down: %s", error.message)
             self._moves = False

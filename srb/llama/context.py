@@ -64,8 +64,10 @@ class Context:
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
 
     def close(self) -> None:
-        """Frees it."""
-        llama_cpp.llama_free(self._context)
+        """Frees it. May be called again."""
+        context, self._context = self._context, None
+        if context:
+            llama_cpp.llama_free(context)
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. A GPU can be interrupted between ubatches only."""

@@ -8,6 +8,7 @@ import pytest
 from driver import request, run, texts
 from tiny_model import write_tiny_model
 
+from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
 from srb.llama import backend as module
@@ -58,7 +59,29 @@ def test_what_was_retained_with_it_continues_without_and_the_other_way_round(bac
     assert seen == ["auto", "off", "auto", "off"]
     assert said[:2] == said[2:]
     assert engine.stats().prompt_tokens_evaluated == 203 + 1  # the last token of the shorter one had no logits
-    assert said[1] == texts(run(Engine(backend), many))
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.05), ("f16", 0.05), ("bf16", 0.2)])
+@pytest.mark.parametrize("before", ["on", "off"])
+def test_a_state_means_the_same_in_the_other_kind(tiny_model: Path, before: str, kind: str, tolerance: float) -> None:
+    settings = Settings(model=tiny_model, ctx_size=1024, parallel=8, cache_type_v=kind)
+    logits = []
+    state: bytearray | None = None
+    for flash_attn in (before, "off" if before == "on" else "on"):
+        with LlamaBackend(dataclasses.replace(settings, flash_attn=flash_attn)) as backend:
+            batch = Batch()
+            if state is None:
+                batch.add(tuple(STORY.encode()), 0, 0, outputs=1)
+                assert backend.decode(batch, None)
+                state = backend.save(0, 0, len(STORY))
+                assert state is not None
+            else:
+                assert backend.restore(state, 0, 0, len(STORY))
+            batch = Batch()
+            batch.add((65,), len(STORY), 0, outputs=1)
+            assert backend.decode(batch, None)
+            logits.append(backend.logits(0).copy())
+    assert logits[0] == pytest.approx(logits[1], abs=tolerance)
 
 
 def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
