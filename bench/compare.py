@@ -30,6 +30,7 @@ from srb.llama.model_file import find_model
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
+THOUGHT = 0.2  # seconds
 PEERS = (
     Peer("srb", True, ("--max-n", "64", "--parallel", "64", "--log-level", "error")),
     Peer("llama-server", False, ("-np", "64", "-kvu")),
@@ -87,11 +88,14 @@ async def shared_beginning_as_list(server: Server, seed: int) -> Numbers:
 
 
 async def again(server: Server, seed: int) -> Numbers:
-    """The same prompt again, an answer continued, and a fork in the middle of another."""
+    """The same prompt again, an answer continued, and a fork in the middle of another, each after a moment."""
     prompt = text(400, seed)
     before = await server.ask(prompt, 4, 32)
+    await asyncio.sleep(THOUGHT)
     repeated = await server.ask(prompt, 4, 32, seed=2)
+    await asyncio.sleep(THOUGHT)
     continued = await server.ask(f"{prompt}{before.texts[1]}\nAnd then", 4, 32)
+    await asyncio.sleep(THOUGHT)
     forked = await server.ask(f"{prompt}{before.texts[2][: len(before.texts[2]) // 2]}", 4, 32)
     names = {"regenerate": repeated, "continue": continued, "fork in the middle": forked}
     return {"new": min(before.first.values())} | {name: min(each.first.values()) for name, each in names.items()}

@@ -48,8 +48,8 @@ def next_batch(
     What has the least left goes first, so that nobody waits for a long prompt, but in every other batch at most.
 
     prompts: those of the running requests. n_batch, n_outputs: how many prompt tokens fit, and how many with logits.
-    prefill_chunk: how many prompt tokens join running sequences, fewer towards the end of a long prompt; 0: as many as
-        there are sequences.
+    prefill_chunk: how many prompt tokens join running sequences; 0: as many as these are, and fewer towards the end of
+        a long prompt.
     passed: the one that was passed in the last batch.
     """
     plan = Plan()
@@ -70,7 +70,7 @@ def next_batch(
     for prompt in sorted(unevaluated, key=lambda each: (each is not passed, len(each.tokens) - each.evaluated)):
         left = len(prompt.tokens) - prompt.evaluated
         scores = prompt.active.request.scores_prompt
-        weight = 1 + prompt.evaluated // _SLOWER_AFTER if plan.rows else 1
+        weight = 1 + prompt.evaluated // _SLOWER_AFTER if plan.rows and not prefill_chunk else 1
         n_tokens = min(left, max(room // weight, int(not plan.chunks)))
         if scores:
             n_tokens = min(n_tokens, _even_piece(left, outputs_room))
