@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from aiohttp import web
@@ -25,7 +25,7 @@ logger = logging.getLogger("srb")
 
 METRICS = web.AppKey("metrics", Metrics)
 CREATED = web.AppKey("created", int)
-OPENAPI = web.AppKey("openapi", dict[str, Any])
+OPENAPI: web.AppKey[Callable[[], dict[str, Any]]] = web.AppKey("openapi")
 
 
 def create_app(
@@ -49,7 +49,8 @@ def create_app(
     app[LIMITS] = limits
     app[METRICS] = metrics or Metrics()
     app[CREATED] = int(time.time())
-    app[OPENAPI] = openapi.describe(limits, keyed=bool(api_keys))
+    description: Callable[[], dict[str, Any]] = cache(partial(openapi.describe, limits, keyed=bool(api_keys)))
+    app[OPENAPI] = description  # made when somebody asks, since it takes a while
     for slash in ("", "/"):  # some clients write it so
         app.router.add_post(f"/v1/completions{slash}", completions)
         app.router.add_post(f"/v1/chat/completions{slash}", chat_completions)
@@ -190,12 +191,12 @@ async def metrics_text(request: web.Request) -> web.Response:
 
 async def openapi_json(request: web.Request) -> web.Response:
     """GET /openapi.json: every path and field, for programs."""
-    return web.json_response(request.app[OPENAPI])
+    return web.json_response(await asyncio.to_thread(request.app[OPENAPI]))
 
 
 async def docs(request: web.Request) -> web.Response:
     """GET /docs: the same, for people."""
-    text = docs_page.render(request.app[OPENAPI])
+    text = docs_page.render(await asyncio.to_thread(request.app[OPENAPI]))
     return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)
 
 
