@@ -1,7 +1,7 @@
 """The backend: one model, its KV cache, and a second context for a long prompt while others run."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,7 @@ from srb.llama import log
 from srb.llama.chat_template import chat_template_of
 from srb.llama.context import Context
 from srb.llama.embedder import LlamaEmbedder
+from srb.llama.flash_attn import is_faster_without
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model
 from srb.llama.sampler import Candidates, CompiledSampling, LlamaSampler
@@ -24,14 +25,6 @@ from srb.settings import Settings
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
 _LONG = 1024
 """From so many tokens on, a prompt is in the way of the sequences that run beside it."""
-
-_FEW = 4  # rows of one prompt, that flash attention computes fastest
-
-_LOST_PER_TOKEN = 250
-"""What a token of a prompt takes longer without flash attention, in cells walked."""
-
-_LOST_BY_CHANGE = 200_000
-"""How many cells are walked in the time that changing the context takes, and changing it back."""
 
 Progress = Callable[[float], bool]
 """Gets the loaded fraction of the model, 0 to 1; False ends the loading."""
@@ -119,7 +112,7 @@ class LlamaBackend:
         """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""
         if not self._chooses:
             return
-        flash_attn = "off" if _is_faster_without_flash_attention(work) else "auto"
+        flash_attn = "off" if is_faster_without(work) else "auto"
         if flash_attn != self._flash_attn:
             self._main.close()
             self._flash_attn = flash_attn
@@ -243,24 +236,6 @@ class LlamaBackend:
     def sampler(self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> LlamaSampler:
         """A sampler chain with these parameters, that has seen the prompt."""
         return LlamaSampler(self._candidates, self.n_cells, self.tokenizer, params, compiled, prompt)
-
-
-def attention_saved(work: Iterable[tuple[int, int, int]]) -> int:
-    """How many cells fewer some work walks without flash attention, on a CPU; the unit is a cell without it.
-
-    With flash attention each row walks its own cells and those of its prompt, at twice the cost; without it, all cells
-    in use. Measured by bench/flash_attn.py.
-
-    work: as in `Backend.prepare`.
-    """
-    work = list(work)
-    in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
-    return sum(n * length * (2 * (tokens + length // 2) - in_use) for tokens, n, length in work if n >= _FEW)
-
-
-def _is_faster_without_flash_attention(work: list[tuple[int, int, int]]) -> bool:
-    loss = _LOST_PER_TOKEN * sum(tokens for tokens, _, _ in work)
-    return attention_saved(work) > loss + _LOST_BY_CHANGE
 
 
 def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:

@@ -11,7 +11,7 @@ from tiny_model import write_tiny_model
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
-from srb.llama import backend as module
+from srb.llama import flash_attn as rule
 from srb.llama.state import relaid
 from srb.settings import Settings
 
@@ -29,8 +29,8 @@ def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaB
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changing costs nothing."""
-    monkeypatch.setattr(module, "_LOST_PER_TOKEN", 0)
-    monkeypatch.setattr(module, "_LOST_BY_CHANGE", 0)
+    monkeypatch.setattr(rule, "LOST_PER_TOKEN", 0)
+    monkeypatch.setattr(rule, "LOST_BY_CHANGE", 0)
 
 
 def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
@@ -85,7 +85,7 @@ def test_a_state_means_the_same_in_the_other_kind(tiny_model: Path, before: str,
 
 
 def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
-    faster = module._is_faster_without_flash_attention
+    faster = rule.is_faster_without
     assert faster([(2000, 32, 64)])
     assert faster([(2000, 8, 256)])
     assert not faster([(600, 32, 64)])  # hardly any difference
