@@ -140,7 +140,7 @@ async def long_prompt(server: Server, seed: int) -> Numbers:
 
 def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
     """Each with its repetitions."""
-    few = 2 if quick else 5
+    few = 1 if quick else 5
     result: dict[str, tuple[Scenario, int]] = {
         "A: n = 1": (alternatives(1), few + 1),
         "A: n = 8": (alternatives(8), few + 1),
@@ -149,7 +149,7 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
         "D: eight clients, the same but for 20 words": (shared_beginning, few),
         "D: the same as a list": (shared_beginning_as_list, few),
         "E: the same prompt again": (again, few),
-        "F: 1,200 words, n = 32": (long_prompt, few if quick else 3),
+        "F: 1,200 words, n = 32": (long_prompt, min(few, 3)),
         "G: 20 words, n = 8, 256 tokens": (alternatives(8, 20, 256), few),
         "H: 16 clients": (mixed_load(15 if quick else 60), 1),
     }
