@@ -27,6 +27,8 @@ FLAGS = {
     "--n-predict": "--max-tokens",
     "--pooling": "--pooling",
     "-fa": "--flash-attn",
+    "--api-key": "--api-key",
+    "--cors-origins": "--cors-origins",
 }
 SWITCHES = {"--slots": "--slots", "--no-slots": "--no-slots", "--embedding": "--embeddings"}
 
@@ -50,7 +52,7 @@ def with_options(request: Callable[..., Any]) -> Callable[..., Any]:
     """A request that says itself what llama-server's --seed and --n-predict are the defaults of."""
 
     def make(server: Any, method: str, path: str, data: Any = None, **more: Any) -> Any:
-        if path in ("/completion", "/completions", "/infill"):
+        if data is not None and path in ("/completion", "/completions", "/infill"):
             data = {"seed": server.seed} | ({"n_predict": server.n_predict} if server.n_predict else {}) | data
         return request(server, method, path, data=data, **more)
 

@@ -54,6 +54,7 @@ def create_app(
     for slash in ("", "/"):  # some clients write it so
         app.router.add_post(f"/v1/completions{slash}", completions)
         app.router.add_post(f"/v1/chat/completions{slash}", chat_completions)
+        app.router.add_post(f"/chat/completions{slash}", chat_completions)
         app.router.add_get(f"/v1/models{slash}", models)
         app.router.add_get(f"/models{slash}", models)
     app.router.add_get("/v1/models/{id:.+}", one_model)  # there may be slashes in it

@@ -58,7 +58,7 @@ async def answer_preflight(
     headers = request.headers
     if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in headers:
         return await handler(request)
-    response = web.Response(status=204)
+    response = web.Response()
     if _allows(request.app[ORIGINS], headers.get(hdrs.ORIGIN, "")):
         response.headers.update(_PREFLIGHT)
         if "Access-Control-Request-Private-Network" in headers:  # a public page that asks for a server at home

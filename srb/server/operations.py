@@ -118,6 +118,14 @@ OPERATIONS = (
         reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
         errors=(400, 413, 429, 503),
     ),
+    Operation(
+        method="POST",
+        path="/chat/completions",
+        summary="The same",
+        body=CompletionFields,
+        reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
+        errors=(400, 413, 429, 503),
+    ),
     Operation(method="DELETE", path="/v1/completions/{id}", summary="End a request", errors=(404,)),
     Operation(
         method="DELETE",
