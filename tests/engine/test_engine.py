@@ -368,6 +368,27 @@ def test_one_of_those_that_wait_for_an_aborted_prompt_takes_its_place() -> None:
     assert_idle(engine, backend)
 
 
+def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_token() -> None:
+    engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65))
+    engine.add_request(request("p" * 20, n=2, max_tokens=40))
+    while engine.stats().tokens_generated < 60:
+        engine.step()
+    before = engine.stats().prompt_tokens_evaluated
+    run(engine, request("p" * 20 + "A" * 15, max_tokens=10))
+    assert engine.stats().prompt_tokens_evaluated == before + 1
+    assert_idle(engine, backend)
+
+
+def test_a_state_that_cannot_be_restored_is_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(backend := FakeBackend(), cache_bytes=10_000)
+    each = request("p" * 20, n=2, max_tokens=5)
+    first = texts(run(engine, each))
+    monkeypatch.setattr(backend, "restore", lambda *_args: False)
+    assert texts(run(engine, dataclasses.replace(each, id="again"))) == first
+    assert engine.stats().prompt_tokens_evaluated == 40
+    assert_idle(engine, backend)
+
+
 def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
     engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65))
     engine.add_request(request("p" * 20, n=2, max_tokens=40))
