@@ -2,7 +2,7 @@
 
 All servers run at once and are asked in turn, so that drift of the machine strikes all alike; medians are compared.
 Every repetition has a text of its own, the same for all servers, so that nothing is known before it is asked.
-Writes docs/comparison.json, docs/comparison.md and docs/comparison.svg.
+Writes docs/comparison.json, docs/comparison.md and docs/comparison.svg; without --quick docs/growth.svg, too.
 """
 
 import argparse
@@ -31,6 +31,8 @@ ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
 THOUGHT = 0.2  # seconds
+GROWING_N = (1, 4, 16, 64)  # with 400 words
+GROWING_WORDS = (40, 400, 1200, 3600)  # with n = 8
 PEERS = (
     Peer("srb", True, ("--max-n", "64", "--parallel", "64", "--log-level", "error")),
     Peer("llama-server", False, ("-np", "64", "-kvu")),
@@ -132,15 +134,20 @@ def _percentile(values: list[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-async def long_prompt(server: Server, seed: int) -> Numbers:
-    """2,000 tokens or so with 32 alternatives, and the most memory that the server has had by then."""
-    result = await alternatives(32, 1200)(server, seed)
-    return result | {"peak memory, MiB": server.peak_memory()}
+def with_memory(scenario: Scenario) -> Scenario:
+    """Also tells the most memory that the server has had in it."""
+
+    async def measured(server: Server, seed: int) -> Numbers:
+        server.forget_peak()
+        result = await scenario(server, seed)
+        return result | {"peak memory, MiB": server.peak_memory()}
+
+    return measured
 
 
 def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
     """Each with its repetitions."""
-    few = 1 if quick else 5
+    few = 1 if quick else 3
     result: dict[str, tuple[Scenario, int]] = {
         "A: n = 1": (alternatives(1), few + 1),
         "A: n = 8": (alternatives(8), few + 1),
@@ -149,15 +156,13 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
         "D: eight clients, the same but for 20 words": (shared_beginning, few),
         "D: the same as a list": (shared_beginning_as_list, few),
         "E: the same prompt again": (again, few),
-        "F: 1,200 words, n = 32": (long_prompt, min(few, 3)),
+        "F: 1,200 words, n = 32": (with_memory(alternatives(32, 1200)), few),
         "G: 20 words, n = 8, 256 tokens": (alternatives(8, 20, 256), few),
-        "H: 16 clients": (mixed_load(15 if quick else 60), 1),
+        "H: 16 clients": (mixed_load(15 if quick else 60), 1 if quick else 2),
     }
     if not quick:
-        for n in (2, 4, 16, 64):
-            result[f"J: n = {n}"] = (alternatives(n, 400, 32), 2)
-        for words in (40, 800, 1600, 3600):
-            result[f"J: {words} words, n = 8"] = (alternatives(8, words, 32), 2)
+        result |= {f"J: n = {n}": (with_memory(alternatives(n, 400, 32)), 2) for n in GROWING_N}
+        result |= {f"J: {words} words": (with_memory(alternatives(8, words, 32)), 2) for words in GROWING_WORDS}
     return result
 
 
@@ -246,7 +251,7 @@ def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0]}
+    timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0] and name[0] != "J"}
     figure, axes = pyplot.subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
     height = 0.8 / len(PEERS)
     for k, peer in enumerate(PEERS):
@@ -260,10 +265,32 @@ def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def plot_growth(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
+    """Lines for each server: how time and memory grow with n and with the prompt."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")
+    series = (("n", {n: f"J: n = {n}" for n in GROWING_N}), ("words", {k: f"J: {k} words" for k in GROWING_WORDS}))
+    for column, (label, scenario_at) in enumerate(series):
+        for row, metric in enumerate(("all", "peak memory, MiB")):
+            for peer in PEERS:
+                found = [results[name][peer.name] for name in scenario_at.values()]
+                medians = [statistics.median(each[metric] for each in repetitions) for repetitions in found]
+                axes[row][column].plot(list(scenario_at), medians, marker="o", label=peer.name)
+        axes[1][column].set_xlabel(label)
+    axes[0][0].set_ylabel("seconds until everything is done")
+    axes[1][0].set_ylabel("peak memory, MiB")
+    axes[0][0].legend()
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, required=True, help="folder of llama-server and llama-batched-bench")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: under 10 minutes on 2 cores")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
     options = parser.parse_args()
     model, threads = find_model(None), physical_cores()
     results = asyncio.run(measure(model, threads, options.binaries, options.quick))
@@ -287,15 +314,18 @@ def publish(
     raw = {"machine": machine, "results": results, "ceiling": best}
     (docs / "comparison.json").write_text(json.dumps(raw, indent=1) + "\n")
     rows = "\n".join(f"| {name} | {value:.0f} |" for name, value in best.items())
+    growth = "" if quick else "J, with 32 tokens each:\n\n![How time and memory grow](growth.svg)\n\n"
     said = ", ".join(f"{name} {value}" for name, value in machine.items())
     (docs / "comparison.md").write_text(
         "# srb beside llama-server\n\nWritten by `./build.sh bench`; docs/benchmarks.md says what it means.\n\n"
         f"{said}.\n\n"
-        f"![How long everything took](comparison.svg)\n\n{table(results)}\n\n"
+        f"![How long everything took](comparison.svg)\n\n{growth}{table(results)}\n\n"
         f"B: the tokens that llama-batched-bench decodes in a second (`-pps -kvu`, 600 shared, 64 generated):\n\n"
         f"| | tokens/s |\n|---|---|\n{rows}\n"
     )
     plot(results, docs / "comparison.svg")
+    if not quick:
+        plot_growth(results, docs / "growth.svg")
 
 
 def _processor() -> str:

@@ -102,8 +102,12 @@ class Server:
         answer.end = time.perf_counter() - answer.sent
         return answer
 
+    def forget_peak(self) -> None:
+        """Begins anew with the most resident memory. Linux only."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def peak_memory(self) -> int:
-        """The most resident memory so far, in MiB."""
+        """The most resident memory since then, in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+)", status)
         return int(found[1]) >> 10 if found else 0
@@ -119,9 +123,8 @@ async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: P
         *peer.command(model, port, cells, threads, binaries), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     timeout = aiohttp.ClientTimeout(total=600)
-    connector = aiohttp.TCPConnector(
-        limit=0, force_close=True
-    )  # llama-server closes connections while they are taken again
+    # llama-server closes connections while they are taken again.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session:
         server = Server(peer, process, f"http://127.0.0.1:{port}", session)
         try:
