@@ -24,6 +24,16 @@ _FLASH_ATTN = {
 _CELLS_STEP = 256  # llama.cpp rounds a context up to this
 
 
+def new_context(model: Any, params: Any, name: str) -> Any:
+    """A `llama_context`. Raises `ModelLoadError` if llama.cpp can't make it."""
+    with log.collected() as complaints:
+        context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        raise ModelLoadError(f"llama.cpp can't make {name}: {complaints.reason}")
+    complaints.log()
+    return context
+
+
 class Context:
     """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
 
@@ -49,11 +59,7 @@ class Context:
         params.type_v = _ggml_type(settings.cache_type_v)
         params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
         params.no_perf = True
-        with log.collected() as complaints:
-            self._context = llama_cpp.llama_init_from_model(model, params)
-        if not self._context:
-            raise ModelLoadError(f"llama.cpp can't make a context of {n_cells} cells: {complaints.reason}")
-        complaints.log()
+        self._context = new_context(model, params, f"a context of {n_cells} cells")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))

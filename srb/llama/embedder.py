@@ -6,8 +6,9 @@ from typing import Any
 
 import llama_cpp
 
-from srb.errors import BackendError, ModelLoadError, UnavailableError
+from srb.errors import BackendError, UnavailableError
 from srb.llama import log
+from srb.llama.context import new_context
 from srb.settings import Settings
 
 _POOLING = {
@@ -34,11 +35,7 @@ class LlamaEmbedder:
         params.embeddings = True
         params.pooling_type = _POOLING[settings.pooling]
         params.no_perf = True
-        with log.collected() as complaints:
-            self._context = llama_cpp.llama_init_from_model(model, params)
-        if not self._context:
-            raise ModelLoadError(f"llama.cpp can't make a context for embeddings for {path}: {complaints.reason}")
-        complaints.log()
+        self._context = new_context(model, params, f"a context for embeddings for {path}")
         self.pools = llama_cpp.llama_pooling_type(self._context) != llama_cpp.LLAMA_POOLING_TYPE_NONE
         self._n_embd: int = llama_cpp.llama_model_n_embd(model)
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Every path of the server, with what goes in and what comes out: the table behind the OpenAPI description."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -101,6 +101,21 @@ class Operation:
     errors: tuple[int, ...] = ()
 
 
+_CHAT = Operation(
+    method="POST",
+    path="/v1/chat/completions",
+    summary="Go on with a conversation, in n alternatives: OpenAI's object or chunks, or native events",
+    body=CompletionFields,
+    reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
+    errors=(400, 413, 429, 503),
+)
+_MODELS = Operation(
+    method="GET",
+    path="/v1/models",
+    summary="The one model there is",
+    reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
+    errors=(503,),
+)
 OPERATIONS = (
     Operation(
         method="POST",
@@ -110,22 +125,8 @@ OPERATIONS = (
         reply={EVENTS: EVENT_STREAM, JSON: COMPLETION},
         errors=(400, 413, 429, 503),
     ),
-    Operation(
-        method="POST",
-        path="/v1/chat/completions",
-        summary="Go on with a conversation, in n alternatives: OpenAI's object or chunks, or native events",
-        body=CompletionFields,
-        reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
-        errors=(400, 413, 429, 503),
-    ),
-    Operation(
-        method="POST",
-        path="/chat/completions",
-        summary="The same",
-        body=CompletionFields,
-        reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
-        errors=(400, 413, 429, 503),
-    ),
+    _CHAT,
+    replace(_CHAT, path="/chat/completions", summary="The same"),
     Operation(method="DELETE", path="/v1/completions/{id}", summary="End a request", errors=(404,)),
     Operation(
         method="DELETE",
@@ -140,20 +141,8 @@ OPERATIONS = (
         reply={JSON: _object(object={"const": "list"}, data=_list(REQUEST))},
     ),
     Operation(method="GET", path="/metrics", summary="Measurements for Prometheus", reply={"text/plain": STRING}),
-    Operation(
-        method="GET",
-        path="/v1/models",
-        summary="The one model there is",
-        reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
-        errors=(503,),
-    ),
-    Operation(
-        method="GET",
-        path="/models",
-        summary="The same",
-        reply={JSON: _object(object={"const": "list"}, data=_list(MODEL))},
-        errors=(503,),
-    ),
+    _MODELS,
+    replace(_MODELS, path="/models", summary="The same"),
     Operation(
         method="GET",
         path="/v1/models/{id}",

@@ -368,14 +368,20 @@ def test_one_of_those_that_wait_for_an_aborted_prompt_takes_its_place() -> None:
     assert_idle(engine, backend)
 
 
-def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_token() -> None:
+def thirty_tokens_into_two_alternatives() -> tuple[Engine, FakeBackend]:
+    """Of a prompt of 20 p; they say nothing but A, 40 times."""
     engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65))
     engine.add_request(request("p" * 20, n=2, max_tokens=40))
     while engine.stats().tokens_generated < 60:
         engine.step()
-    before = engine.stats().prompt_tokens_evaluated
+    assert engine.stats().prompt_tokens_evaluated == 20
+    return engine, backend
+
+
+def test_a_prompt_that_ends_within_a_running_alternative_evaluates_its_last_token() -> None:
+    engine, backend = thirty_tokens_into_two_alternatives()
     run(engine, request("p" * 20 + "A" * 15, max_tokens=10))
-    assert engine.stats().prompt_tokens_evaluated == before + 1
+    assert engine.stats().prompt_tokens_evaluated == 20 + 1
     assert_idle(engine, backend)
 
 
@@ -390,17 +396,13 @@ def test_a_state_that_cannot_be_restored_is_evaluated_again(monkeypatch: pytest.
 
 
 def test_a_running_alternative_may_be_forked_in_the_middle() -> None:
-    engine = Engine(backend := FakeBackend(script=lambda params, tokens: 65))
-    engine.add_request(request("p" * 20, n=2, max_tokens=40))
-    while engine.stats().tokens_generated < 60:
-        engine.step()
-    before = engine.stats().prompt_tokens_evaluated
+    engine, backend = thirty_tokens_into_two_alternatives()
     assert cells_of(engine) == 20 + 2 * 39
     engine.add_request(request("p" * 20 + "A" * 15 + "x", max_tokens=10))
     engine.step()
     assert cells_of(engine) == 20 + 2 * 39 + 1 + 9
     run(engine)
-    assert engine.stats().prompt_tokens_evaluated == before + 1
+    assert engine.stats().prompt_tokens_evaluated == 20 + 1
     assert_idle(engine, backend)
 
 
