@@ -158,7 +158,7 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
         "E: the same prompt again": (again, few),
         "F: 1,200 words, n = 32": (with_memory(alternatives(32, 1200)), few),
         "G: 20 words, n = 8, 256 tokens": (alternatives(8, 20, 256), few),
-        "H: 16 clients": (mixed_load(15 if quick else 60), 1 if quick else 2),
+        "H: 16 clients": (mixed_load(10 if quick else 60), 1 if quick else 2),
     }
     if not quick:
         result |= {f"J: n = {n}": (with_memory(alternatives(n, 400, 32)), 2) for n in GROWING_N}
@@ -188,7 +188,7 @@ async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> dic
                     found = await scenario(server, seed)
                     results.setdefault(name, {}).setdefault(server.peer.name, []).append(found)
                     print(f"{name}, {server.peer.name}: {found}", file=sys.stderr, flush=True)
-    for _ in range(3):
+    for _ in range(1 if quick else 3):
         for peer in PEERS:
             found = await cold_start(peer, model, threads, binaries)
             results.setdefault("K: cold start", {}).setdefault(peer.name, []).append(found)
