@@ -30,7 +30,7 @@ from srb.llama.model_file import find_model
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
-THOUGHT = 0.2  # seconds
+THOUGHT = 0.2  # seconds until a prompt is sent again
 GROWING_N = (1, 4, 16, 64)  # with 400 words
 GROWING_WORDS = (40, 400, 1200, 3600)  # with n = 8
 PEERS = (
@@ -244,15 +244,20 @@ def _spread(values: list[float]) -> str:
     return f"({_show(min(values))} to {_show(max(values))})" if len(values) > 1 else ""
 
 
-def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
-    """A bar for each server: how long everything took."""
+def _pyplot() -> Any:
+    """matplotlib, which takes a while to import, without a display."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
+    """A bar for each server: how long everything took."""
     timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0] and name[0] != "J"}
-    figure, axes = pyplot.subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
+    figure, axes = _pyplot().subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
     height = 0.8 / len(PEERS)
     for k, peer in enumerate(PEERS):
         medians = [statistics.median(each["all"] for each in by_peer[peer.name]) for by_peer in timed.values()]
@@ -267,12 +272,7 @@ def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
 
 def plot_growth(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
     """Lines for each server: how time and memory grow with n and with the prompt."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")
+    figure, axes = _pyplot().subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")
     series = (("n", {n: f"J: n = {n}" for n in GROWING_N}), ("words", {k: f"J: {k} words" for k in GROWING_WORDS}))
     for column, (label, scenario_at) in enumerate(series):
         for row, metric in enumerate(("all", "peak memory, MiB")):

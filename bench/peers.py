@@ -107,7 +107,7 @@ class Server:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def peak_memory(self) -> int:
-        """The most resident memory since then, in MiB."""
+        """The most resident memory since `forget_peak`, in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+)", status)
         return int(found[1]) >> 10 if found else 0
