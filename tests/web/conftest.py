@@ -44,6 +44,7 @@ class Story:
     def open(self, url: str) -> None:
         self.page.goto(url)
         self.wait_ready()
+        self.end_early(False)
 
     def reload(self) -> None:
         self.page.reload()
@@ -55,6 +56,13 @@ class Story:
     def set(self, **values: object) -> None:
         for name, value in values.items():
             self.find(f"#setting-{name}").fill(str(value))
+
+    def end_early(self, may: bool) -> None:
+        """Whether an alternative may end before its length: the model would do so at another place each time."""
+        summary = self.find("summary", has_text="More settings")
+        summary.click()
+        self.find("#setting-ignore_eos").set_checked(not may)
+        summary.click()
 
     def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
         """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""

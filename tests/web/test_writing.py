@@ -52,6 +52,7 @@ def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, s
 @pytest.mark.parametrize("probabilities", [True, False])
 @pytest.mark.parametrize("ends", ["by itself", "at a stop string"])
 def test_what_ended_it_is_no_part_of_what_goes_on(story: Story, probabilities: bool, ends: str) -> None:
+    story.end_early(True)
     story.find("#probabilities").set_checked(probabilities)
     story.find("summary", has_text="More settings").click()
     if ends == "by itself":
