@@ -30,7 +30,9 @@ from srb.llama.model_file import find_model
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
+PROMPT_TOKENS = 545  # of 400 words
 THOUGHT = 0.2  # seconds until a prompt is sent again
+CEILINGS = {f"A: n = {n}": n for n in (1, 8, 32)}
 GROWING_N = (1, 4, 16, 64)  # with 400 words
 GROWING_WORDS = (40, 400, 1200, 3600)  # with n = 8
 PEERS = (
@@ -41,6 +43,7 @@ PEERS = (
 """llama-server needs -np for more than four alternatives, and then -kvu to have its whole context for one prompt."""
 
 Numbers = dict[str, float]
+Results = dict[str, dict[str, list[Numbers]]]  # of the repetitions, by scenario and server
 Scenario = Callable[[Server, int], Awaitable[Numbers]]
 
 
@@ -149,9 +152,7 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
     """Each with its repetitions."""
     few = 1 if quick else 3
     result: dict[str, tuple[Scenario, int]] = {
-        "A: n = 1": (alternatives(1), few),
-        "A: n = 8": (alternatives(8), few),
-        "A: n = 32": (alternatives(32), few),
+        **{name: (alternatives(n), few) for name, n in CEILINGS.items()},
         "C: eight clients, the same prompt": (same_prompt, few),
         "D: eight clients, the same but for 20 words": (shared_beginning, few),
         "E: the same prompt again": (again, few),
@@ -174,52 +175,49 @@ async def cold_start(peer: Peer, model: Path, threads: int, binaries: Path) -> N
         return {"first": time.perf_counter() - start}
 
 
-async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> dict[str, Any]:
-    """The numbers of all repetitions, by scenario and server."""
-    results: dict[str, dict[str, list[Numbers]]] = {}
+async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
+    """What llama-batched-bench decodes in a second, without samplers and HTTP, with flash attention and without."""
+    result = {}
+    for flash_attn in ("on", "off"):
+        process = await asyncio.create_subprocess_exec(
+            *(str(binaries / "llama-batched-bench"), "-m", str(model), "-t", str(threads), "-c", str(CELLS)),
+            *("-b", "2048", "-ub", "512", "-pps", "-kvu", "-fa", flash_attn),
+            *("-npp", str(PROMPT_TOKENS), "-ntg", "64", "-npl", str(n)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        printed, _ = await asyncio.wait_for(process.communicate(), 600)
+        row = next(line for line in reversed(printed.decode().splitlines()) if line.startswith("|"))
+        result[flash_attn] = float(row.split("|")[8])
+    return result
+
+
+async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tuple[Results, dict[str, list[Numbers]]]:
+    """The numbers of all repetitions, by scenario and server; and the ceilings in turn with those of A."""
+    results: Results = {}
+    ceilings: dict[str, list[Numbers]] = {}
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(running(peer, model, CELLS, threads, binaries)) for peer in PEERS]
         for server in servers:
             await server.ask(text(50, 0), 2, 4)
-        for name, (scenario, repetitions) in scenarios(quick).items():
+        for number, (name, (scenario, repetitions)) in enumerate(scenarios(quick).items()):
             for repetition in range(repetitions):
                 for server in servers:
-                    seed = 100 * len(results) + repetition + 1
-                    found = await scenario(server, seed)
+                    found = await scenario(server, 100 * number + repetition + 1)
                     results.setdefault(name, {}).setdefault(server.peer.name, []).append(found)
                     print(f"{name}, {server.peer.name}: {found}", file=sys.stderr, flush=True)
+                if name in CEILINGS:
+                    found = await ceiling(CEILINGS[name], model, threads, binaries)
+                    ceilings.setdefault(name, []).append(found)
+                    print(f"{name}, llama-batched-bench: {found}", file=sys.stderr, flush=True)
     for _ in range(1 if quick else 3):
         for peer in PEERS:
             found = await cold_start(peer, model, threads, binaries)
             results.setdefault("K: cold start", {}).setdefault(peer.name, []).append(found)
-    return results
+    return results, ceilings
 
 
-def ceiling(model: Path, threads: int, binaries: Path) -> dict[str, float]:
-    """What llama-batched-bench decodes in a second, by flash attention and n."""
-    result = {}
-    for flash in ("on", "off"):
-        command = [
-            str(binaries / "llama-batched-bench"),
-            "-m",
-            str(model),
-            "-c",
-            str(CELLS),
-            "-b",
-            "2048",
-            "-ub",
-            "512",
-        ]
-        command += ["-pps", "-kvu", "-fa", flash, "-npp", "600", "-ntg", "64", "-npl", "1,8,32", "-t", str(threads)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        for row in re.findall(r"^\|(.*)\|$", done.stdout, re.MULTILINE):
-            cells = [cell.strip() for cell in row.split("|")]
-            if cells[0].isdigit():
-                result[f"n = {cells[2]}, flash attention {flash}"] = float(cells[7])
-    return result
-
-
-def table(results: dict[str, dict[str, list[Numbers]]]) -> str:
+def table(results: Results) -> str:
     """Medians, with the spread behind; and what srb's are, as a part of llama-server's better one."""
     names = [peer.name for peer in PEERS]
     lines = [f"| | | {' | '.join(names)} | srb / the better |", "|---|---|" + "---|" * (len(names) + 1)]
@@ -233,6 +231,17 @@ def table(results: dict[str, dict[str, list[Numbers]]]) -> str:
             ratio = f"{medians[0] / best:.2f}" if best else ""
             lines.append(f"| {scenario} | {metric}{unit} | {' | '.join(shown)} | {ratio} |")
             scenario = ""
+    return "\n".join(lines)
+
+
+def ceiling_table(results: Results, ceilings: dict[str, list[Numbers]]) -> str:
+    """What srb decodes in A beside what llama-batched-bench does, in the same way and at about the same time."""
+    lines = ["| | srb | flash attention on | off | srb / on |", "|---|---|---|---|---|"]
+    for name, n in CEILINGS.items():
+        srb = [each["decode tokens/s"] for each in results[name]["srb"]]
+        on, off = ([each[flash_attn] for each in ceilings[name]] for flash_attn in ("on", "off"))
+        shown = [f"{_show(statistics.median(each))} {_spread(each)}" for each in (srb, on, off)]
+        lines.append(f"| n = {n} | {' | '.join(shown)} | {statistics.median(srb) / statistics.median(on):.2f} |")
     return "\n".join(lines)
 
 
@@ -254,7 +263,7 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
+def plot(results: Results, path: Path) -> None:
     """A bar for each server: how long everything took."""
     timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0] and name[0] != "J"}
     figure, axes = _pyplot().subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
@@ -270,7 +279,7 @@ def plot(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def plot_growth(results: dict[str, dict[str, list[Numbers]]], path: Path) -> None:
+def plot_growth(results: Results, path: Path) -> None:
     """Lines for each server: how time and memory grow with n and with the prompt."""
     figure, axes = _pyplot().subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")
     series = (("n", {n: f"J: n = {n}" for n in GROWING_N}), ("words", {k: f"J: {k} words" for k in GROWING_WORDS}))
@@ -293,13 +302,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
     options = parser.parse_args()
     model, threads = find_model(None), physical_cores()
-    results = asyncio.run(measure(model, threads, options.binaries, options.quick))
-    publish(results, ceiling(model, threads, options.binaries), model, threads, options.quick)
+    results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick))
+    publish(results, ceilings, model, threads, options.quick)
 
 
-def publish(
-    results: dict[str, dict[str, list[Numbers]]], best: dict[str, float], model: Path, threads: int, quick: bool
-) -> None:
+def publish(results: Results, ceilings: dict[str, list[Numbers]], model: Path, threads: int, quick: bool) -> None:
     """Writes the files in docs/."""
     machine = {
         "processor": _processor(),
@@ -311,17 +318,16 @@ def publish(
         "quick": quick,
     }
     docs = ROOT / "docs"
-    raw = {"machine": machine, "results": results, "ceiling": best}
+    raw = {"machine": machine, "results": results, "ceiling": ceilings}
     (docs / "comparison.json").write_text(json.dumps(raw, indent=1) + "\n")
-    rows = "\n".join(f"| {name} | {value:.0f} |" for name, value in best.items())
     growth = "" if quick else "J, with 32 tokens each:\n\n![How time and memory grow](growth.svg)\n\n"
     said = ", ".join(f"{name} {value}" for name, value in machine.items())
     (docs / "comparison.md").write_text(
         "# srb beside llama-server\n\nWritten by `./build.sh bench`; docs/benchmarks.md says what it means.\n\n"
         f"{said}.\n\n"
         f"![How long everything took](comparison.svg)\n\n{growth}{table(results)}\n\n"
-        f"B: the tokens that llama-batched-bench decodes in a second (`-pps -kvu`, 600 shared, 64 generated):\n\n"
-        f"| | tokens/s |\n|---|---|\n{rows}\n"
+        "B: the tokens that llama-batched-bench decodes in a second, in turn with A "
+        f"(`-pps -kvu`, {PROMPT_TOKENS} shared, 64 generated):\n\n{ceiling_table(results, ceilings)}\n"
     )
     plot(results, docs / "comparison.svg")
     if not quick:

@@ -84,23 +84,28 @@ class Server:
         async with self._session.post(self.url + path, json=body) as response:
             if response.status != 200:
                 raise RuntimeError(f"{self.peer.name}: {response.status} {await response.text()}")
-            async for line in response.content:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
-                now = time.perf_counter() - answer.sent
-                if "error" in event:
-                    raise RuntimeError(f"{self.peer.name}: {event}")
-                text, index = event.get("text", event.get("content")), event.get("index", 0)
-                if event.get("event") == "stop" or event.get("stop") is True:
-                    answer.tokens += event.get("length", event.get("tokens_predicted", 0))
-                elif text:
-                    answer.texts[index] = answer.texts.get(index, "") + text
-                    answer.times.setdefault(index, []).append(now)
-                elif "usage" in event:
-                    answer.prompt_tokens = event["usage"]["prompt_tokens"]
+            # Read later: what the client does meanwhile is taken from the servers, on so few cores.
+            pieces = [(time.perf_counter() - answer.sent, piece) async for piece in response.content.iter_any()]
         answer.end = time.perf_counter() - answer.sent
+        rest = b""
+        for now, piece in pieces:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data: {"):
+                    self._read(answer, now, json.loads(line[6:]))
         return answer
+
+    def _read(self, answer: Answer, now: float, event: dict[str, Any]) -> None:
+        if "error" in event:
+            raise RuntimeError(f"{self.peer.name}: {event}")
+        text, index = event.get("text", event.get("content")), event.get("index", 0)
+        if event.get("event") == "stop" or event.get("stop") is True:
+            answer.tokens += event.get("length", event.get("tokens_predicted", 0))
+        elif text:
+            answer.texts[index] = answer.texts.get(index, "") + text
+            answer.times.setdefault(index, []).append(now)
+        elif "usage" in event:
+            answer.prompt_tokens = event["usage"]["prompt_tokens"]
 
     def forget_peak(self) -> None:
         """Begins anew with the most resident memory. Linux only."""
