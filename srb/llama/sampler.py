@@ -63,7 +63,8 @@ class Candidates:
 
     def __init__(self, n_vocab: int) -> None:
         self._ids = np.arange(n_vocab, dtype=np.int32)
-        self._rows = np.empty(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+        # p is a sampler's own: each that reads it has computed it.
+        self._rows = np.zeros(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
         self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
         self.array = llama_cpp.llama_token_data_array()
 
@@ -71,7 +72,6 @@ class Candidates:
         """Sets them to these logits."""
         self._rows["logit"] = logits
         self._rows["id"] = self._ids
-        self._rows["p"] = 0
         self.array.data = self._data
         self.array.size = len(self._rows)
         self.array.selected = -1
