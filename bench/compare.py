@@ -202,7 +202,8 @@ async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tup
             await server.ask(text(50, 0), 2, 4)
         for number, (name, (scenario, repetitions)) in enumerate(scenarios(quick).items()):
             for repetition in range(repetitions):
-                for server in servers:
+                first = repetition % len(servers)  # who comes first may be better off
+                for server in (*servers[first:], *servers[:first]):
                     found = await scenario(server, 100 * number + repetition + 1)
                     results.setdefault(name, {}).setdefault(server.peer.name, []).append(found)
                     print(f"{name}, {server.peer.name}: {found}", file=sys.stderr, flush=True)
