@@ -30,7 +30,8 @@ from srb.llama.model_file import find_model
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
-PROMPT_TOKENS = 545  # of 400 words
+TOKENS_PER_WORD = 1.36  # of the texts, on the default model
+PROMPT_TOKENS = int(400 * TOKENS_PER_WORD)
 THOUGHT = 0.2  # seconds until a prompt is sent again
 CEILINGS = {f"A: n = {n}": n for n in (1, 8, 32)}
 GROWING_N = (1, 4, 16, 64)  # with 400 words
@@ -187,8 +188,10 @@ async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
             stderr=subprocess.DEVNULL,
         )
         printed, _ = await asyncio.wait_for(process.communicate(), 600)
-        row = next(line for line in reversed(printed.decode().splitlines()) if line.startswith("|"))
-        result[flash_attn] = float(row.split("|")[8])
+        rows = [line for line in printed.decode().splitlines() if line.startswith("|")]
+        if process.returncode or not rows:
+            raise RuntimeError(f"llama-batched-bench ended with {process.returncode} and printed {len(rows)} rows")
+        result[flash_attn] = float(rows[-1].split("|")[8])  # S_TG t/s
     return result
 
 

@@ -12,14 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-from compare import CELLS, text
+from compare import CELLS, TOKENS_PER_WORD, text
 from peers import Answer, Peer, Server, running
 
 from srb.llama.context import physical_cores
 from srb.llama.model_file import find_model
 
 ALONE = 10.0  # seconds
-TOKENS_PER_WORD = 1.36  # of compare.py's texts, on the default model
 
 
 async def main() -> None:
