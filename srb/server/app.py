@@ -1,65 +1,38 @@
-"""The routes, and how errors look on the way out."""
+"""The application: its routes, and what it tells of itself."""
 
 import asyncio
-import logging
 import time
-import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
 from aiohttp import web
 
-import srb
 from srb.async_engine import AsyncEngine
-from srb.errors import (
-    AuthenticationError,
-    MethodNotAllowedError,
-    NotFoundError,
-    SrbError,
-    UnavailableError,
-    UnsupportedMediaTypeError,
-)
-from srb.request_log import logfmt
+from srb.errors import NotFoundError, UnavailableError
 from srb.server import (
     auth,
     cors,
     docs_page,
     embedding_routes,
+    formats,
     hosts,
     kobold_routes,
     llama_routes,
     openapi,
     page,
-    sse,
     token_routes,
 )
-from srb.server.exchange import (
-    ENGINE,
-    LIMITS,
-    MAX_BODY_BYTES,
-    Batches,
-    drain_body,
-    ignored_header,
-    json_response,
-    read_body,
-    stats_of,
-)
+from srb.server.exchange import ENGINE, LIMITS, MAX_BODY_BYTES, drain_body, stats_of
+from srb.server.formats import OPENAI
 from srb.server.metrics import CONTENT_TYPE, Metrics
-from srb.wire import native
-from srb.wire.body import Limits, parse
-from srb.wire.chat import ChatCompletion
-from srb.wire.openai import Completion
-
-logger = logging.getLogger("srb")
+from srb.server.refusals import SHAPES, error_response, errors_as_json
+from srb.wire.body import Limits
 
 METRICS = web.AppKey("metrics", Metrics)
 CREATED = web.AppKey("created", int)
 OPENAPI: web.AppKey[Callable[[], dict[str, Any]]] = web.AppKey("openapi")
-
-OPENAI = "/openai/v1"
-"""Where answers are in OpenAI's format, whatever a request leaves out."""
 
 SERVER_OPTIONS: dict[str, Any] = {
     "handler_cancellation": True,  # who closes the connection has cancelled the request
@@ -86,7 +59,7 @@ def create_app(
     Raises `SettingsError` for a wrong origin.
     """
     checks = [hosts.check_host, cors.answer_preflight, cors.check_origin, auth.check_key]
-    app = web.Application(middlewares=[drain_body, _errors_as_json, *checks], client_max_size=MAX_BODY_BYTES + 1)
+    app = web.Application(middlewares=[drain_body, errors_as_json, *checks], client_max_size=MAX_BODY_BYTES + 1)
     app.on_response_prepare.append(cors.add_headers)
     app[auth.API_KEYS] = api_keys
     app[hosts.HOSTS] = allowed_hosts
@@ -94,17 +67,14 @@ def create_app(
     app[cors.LOGGED] = set()
     app[ENGINE] = engine
     app[LIMITS] = limits
+    app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()
     app[CREATED] = int(time.time())
     description: Callable[[], dict[str, Any]] = cache(partial(openapi.describe, limits, keyed=bool(api_keys)))
     app[OPENAPI] = description  # made when somebody asks, since it takes a while
-    for slash in ("", "/"):  # some clients write it so
-        for base in ("/v1", OPENAI):
-            app.router.add_post(f"{base}/completions{slash}", completions)
-            app.router.add_post(f"{base}/chat/completions{slash}", chat_completions)
-            app.router.add_get(f"{base}/models{slash}", models)
-        app.router.add_post(f"/chat/completions{slash}", chat_completions)
-        app.router.add_get(f"/models{slash}", models)
+    for base in ("", "/v1", OPENAI):
+        app.router.add_get(f"{base}/models", models)
+        app.router.add_get(f"{base}/models/", models)
     for base in ("/v1", OPENAI):
         app.router.add_get(f"{base}/models/{{id:.+}}", one_model)  # there may be slashes in it
     app.router.add_get("/v1/model/list", models)
@@ -118,55 +88,13 @@ def create_app(
     app.router.add_get("/metrics", metrics_text)
     app.router.add_get("/openapi.json", openapi_json)
     app.router.add_get("/docs", docs)
+    formats.add_routes(app)
     llama_routes.add_routes(app)
     token_routes.add_routes(app)
     kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)
     page.add_to(app)
     return app
-
-
-async def completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/completions: queues a request and answers with its events, in the format that it asks for."""
-    return await _answer(request, chat=False)
-
-
-async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/chat/completions: the same for a conversation."""
-    return await _answer(request, chat=True)
-
-
-async def _answer(request: web.Request, *, chat: bool) -> web.StreamResponse:
-    engine, limits = request.app[ENGINE], request.app[LIMITS]
-    engine.check_ready()
-    engine.check_queue()
-    if request.path.startswith(OPENAI):
-        limits = replace(limits, openai=True)
-    body = await read_body(request)
-    # In a thread, because megabytes take seconds to parse and tokenize.
-    parsed = await asyncio.to_thread(parse, body, limits, engine.tokenize, engine.chat_template, chat=chat)
-    completion, created = parsed.completion, int(time.time())
-    headers = {"X-Request-Id": completion.id}
-    if parsed.format == "events":
-        to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
-        async with await engine.submit(completion) as stream:
-            return await sse.respond(request, Batches(stream, partial(map, to_json)), headers=headers)
-    headers |= ignored_header(parsed.ignored)
-    reply = (ChatCompletion if chat else Completion)(
-        completion.id,
-        model=limits.model,
-        created=created,
-        fingerprint=f"srb-{srb.__version__}",
-        per_prompt=len(completion.branches),
-        n=parsed.n,
-        logprobs=parsed.logprobs,
-        usage=parsed.usage,
-    )
-    async with await engine.submit(completion) as stream:
-        if parsed.format == "chunks":
-            return await sse.respond(request, Batches(stream, reply.chunks), headers=headers)
-        events = await stream.collect()
-    return await asyncio.to_thread(lambda: json_response(reply.object(events), headers))
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -250,7 +178,7 @@ async def health(request: web.Request) -> web.Response:
     try:
         request.app[ENGINE].check_ready()
     except UnavailableError as error:
-        return _error_response(error, body, status=500 if health.status == "dead" else error.status)
+        return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
     return web.json_response(body)
 
 
@@ -269,53 +197,3 @@ async def docs(request: web.Request) -> web.Response:
     """GET /docs: the same, for people."""
     text = docs_page.render(await asyncio.to_thread(request.app[OPENAPI]))
     return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)
-
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@web.middleware
-async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except SrbError as error:
-        return _refuse(request, error)
-    except web.HTTPNotFound:
-        return _refuse(request, NotFoundError(f"there is no {request.path}"))
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        response = _refuse(request, MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}"))
-        response.headers["Allow"] = allowed
-        return response
-    except (web.HTTPException, ConnectionError):  # from aiohttp itself, which knows what to do with them
-        raise
-    except Exception:
-        fault = uuid.uuid4().hex
-        logger.exception("fault %s in %s %s", fault, request.method, request.path)
-        return _error_response(SrbError(f"a fault in the server; its log has it under {fault}"))
-
-
-def _refuse(request: web.Request, error: SrbError) -> web.Response:
-    """Answers with an error, and logs that."""
-    line = logfmt(
-        event="error",
-        method=request.method,
-        path=request.path,
-        status=error.status,
-        code=error.code,
-        param=error.param,
-        message=error.message,
-    )
-    logger.info("%s", line)
-    return _error_response(error)
-
-
-def _error_response(error: SrbError, body: dict[str, Any] | None = None, status: int | None = None) -> web.Response:
-    headers = {}
-    if error.retry_after is not None:
-        headers["Retry-After"] = str(error.retry_after)
-    if isinstance(error, AuthenticationError):
-        headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, UnsupportedMediaTypeError):
-        headers["Accept-Encoding"] = "identity"
-    return web.json_response((body or {}) | {"error": error.body()}, status=status or error.status, headers=headers)

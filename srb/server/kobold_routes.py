@@ -124,7 +124,7 @@ async def _answer(request: web.Request, *, stream: bool) -> web.StreamResponse:
         with request.app[GENERATIONS].keep(generation):
             if stream:
                 batches = Batches(events, generation.chunks)
-                return await sse.respond(request, batches, headers=headers, name="message")
+                return await sse.respond(request, batches, headers=headers, frame=sse.MESSAGE)
             async for batch in events:
                 generation.take(batch)
             if events.refusal and not events.started:

@@ -12,7 +12,8 @@ from aiohttp import web
 from srb.async_engine import AsyncEngine
 from srb.llama.model_file import find_model
 from srb.progress import show_loading
-from srb.server.app import OPENAI, SERVER_OPTIONS, create_app
+from srb.server.app import SERVER_OPTIONS, create_app
+from srb.server.formats import OPENAI
 from srb.server.hosts import read_hosts
 from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics

@@ -1,10 +1,11 @@
-"""Server-sent events: what has happened in one step is one write."""
+"""Streams, of server-sent events or of lines: what has happened in one step is one write."""
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -19,28 +20,49 @@ PIECE_BYTES = 16 << 10
 """How much is written at once, so that a slow reader of much isn't taken for one that stands still."""
 
 HEADERS = {
-    "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",  # nginx would hold the stream back
 }
 
 
+Chunk = dict[str, Any] | str
+"""An object, or a text that is sent as it is."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How a chunk is sent: what stands before its JSON, and behind it. ping: what is sent while nothing comes."""
+
+    before: Callable[[Chunk], str]
+    after: str = "\n\n"
+    ping: bytes = b": ping\n\n"
+    content_type: str = "text/event-stream"
+
+
+DATA = Frame(lambda _chunk: "data: ")
+MESSAGE = Frame(lambda _chunk: "event: message\ndata: ")
+TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(chunk, dict) else "data: ")
+"""An event has the name that its `type` has."""
+
+LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
+"""A line of JSON for each; its readers would take a ping for one."""
+
+
 async def respond(
     request: web.Request,
-    batches: AsyncIterator[Iterable[dict[str, Any] | str]],
+    batches: AsyncIterator[Iterable[Chunk]],
     *,
     headers: dict[str, str],
-    name: str | None = None,
+    frame: Frame = DATA,
 ) -> web.StreamResponse:
     """Answers with a stream of JSON objects, and with a comment whenever nothing has come for PING_SECONDS.
 
-    A string among them is sent as it is. The response begins at once, and ends early when the reader is gone, or has
-    taken nothing for STALL_SECONDS. name: what each event is called, where clients want to read that.
+    The response begins at once, and ends early when the reader is gone, or has taken nothing for STALL_SECONDS.
     """
-    response = web.StreamResponse(headers=HEADERS | headers)
+    response = web.StreamResponse(headers=HEADERS | headers | {"Content-Type": frame.content_type})
     try:
         await response.prepare(request)
-        await _write(request, response, batches, f"event: {name}\n" if name else "")
+        await _write(request, response, batches, frame)
         async with _patience(request):
             await response.write_eof()
     except ConnectionError:
@@ -51,19 +73,19 @@ async def respond(
 async def _write(
     request: web.Request,
     response: web.StreamResponse,
-    batches: AsyncIterator[Iterable[dict[str, Any] | str]],
-    head: str,
+    batches: AsyncIterator[Iterable[Chunk]],
+    frame: Frame,
 ) -> None:
     while True:
         try:
             async with asyncio.timeout(PING_SECONDS):
                 objects = await anext(batches)
         except TimeoutError:
-            pieces = iter([b": ping\n\n"])
+            pieces = iter([frame.ping] if frame.ping else [])
         except StopAsyncIteration:
             return
         else:
-            pieces = _pieces(objects, head)
+            pieces = _pieces(objects, frame)
         for piece in pieces:
             async with _patience(request):
                 await response.write(piece)
@@ -71,12 +93,12 @@ async def _write(
                 await asyncio.sleep(0)
 
 
-def _pieces(objects: Iterable[dict[str, Any] | str], head: str) -> Iterator[bytes]:
-    """Their events, each behind the head, PIECE_BYTES at a time."""
+def _pieces(objects: Iterable[Chunk], frame: Frame) -> Iterator[bytes]:
+    """The objects in their frames, PIECE_BYTES at a time."""
     data = b""
     for each in objects:
         # backslashreplace: half a surrogate pair, in a label say, goes back the way JSON brought it: as \\ud800.
-        data += (head + _event(each)).encode(errors="backslashreplace")
+        data += _framed(each, frame).encode(errors="backslashreplace")
         while len(data) >= PIECE_BYTES:
             yield data[:PIECE_BYTES]
             data = data[PIECE_BYTES:]
@@ -97,5 +119,6 @@ async def _patience(request: web.Request) -> AsyncIterator[None]:
         raise ConnectionResetError("the reader stands still") from None
 
 
-def _event(data: dict[str, Any] | str) -> str:
-    return f"data: {data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)}\n\n"
+def _framed(chunk: Chunk, frame: Frame) -> str:
+    text = chunk if isinstance(chunk, str) else json.dumps(chunk, ensure_ascii=False)
+    return f"{frame.before(chunk)}{text}{frame.after}"

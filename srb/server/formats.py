@@ -1,0 +1,76 @@
+"""The routes that generate, a format each: what reads their bodies, and how their streams and errors look."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from aiohttp import web
+
+import srb
+from srb.server import sse
+from srb.server.exchange import ENGINE, LIMITS, Batches, ignored_header, json_response, read_body
+from srb.server.refusals import SHAPES, Shape
+from srb.server.token_routes import vocabulary_of
+from srb.wire import completions
+from srb.wire.reply import Read, Serving
+
+OPENAI = "/openai/v1"
+"""Where answers are in OpenAI's format, whatever a request leaves out."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A wire format of requests that generate.
+
+    frame: how an object of its streams is sent.
+    error: makes the body of an error, where that isn't `{"error": SrbError.body()}`.
+    """
+
+    read: Read
+    frame: sse.Frame = sse.DATA
+    error: Shape | None = None
+
+
+_COMPLETIONS = Format(completions.read)
+_CHAT = Format(partial(completions.read, chat=True))
+FORMATS = {
+    "/v1/completions": _COMPLETIONS,
+    "/v1/completions/": _COMPLETIONS,  # some clients write it so
+    f"{OPENAI}/completions": Format(partial(completions.read, openai=True)),
+    f"{OPENAI}/completions/": Format(partial(completions.read, openai=True)),
+    **{f"{base}/chat/completions{slash}": _CHAT for base in ("/v1", OPENAI, "") for slash in ("", "/")},
+}
+"""What answers the bodies that come to a path."""
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds them to the application."""
+    for path, form in FORMATS.items():
+        app.router.add_post(path, _answering(form))
+        if form.error:
+            app[SHAPES][path] = form.error
+
+
+def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The handler of a path: it queues a request and answers with what comes of it."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        engine = request.app[ENGINE]
+        vocabulary = vocabulary_of(request.app)
+        engine.check_queue()
+        body = await read_body(request)
+        serving = Serving(
+            request.app[LIMITS], engine.tokenize, vocabulary, now=time.time(), fingerprint=f"srb-{srb.__version__}"
+        )
+        # In a thread, because megabytes take seconds to parse and tokenize.
+        reply = await asyncio.to_thread(form.read, body, serving)
+        headers = {"X-Request-Id": reply.completion.id} | ignored_header(reply.ignored)
+        async with await engine.submit(reply.completion) as stream:
+            if reply.stream:
+                return await sse.respond(request, Batches(stream, reply.answer), headers=headers, frame=form.frame)
+            events = await stream.collect()
+        return await asyncio.to_thread(lambda: json_response(reply.answer(events), headers))
+
+    return handle

@@ -1,0 +1,32 @@
+"""`POST /v1/completions` and `POST /v1/chat/completions`: native events, or OpenAI's formats. Pure functions."""
+
+from dataclasses import replace
+from functools import partial
+
+from srb.wire import native
+from srb.wire.body import parse
+from srb.wire.chat import ChatCompletion
+from srb.wire.openai import Completion
+from srb.wire.reply import Reply, Serving
+
+
+def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = False) -> Reply:
+    """A request with n alternatives. openai: answer as OpenAI does, whatever it leaves out."""
+    limits = replace(serving.limits, openai=openai or serving.limits.openai)
+    parsed = parse(body, limits, serving.tokenize, serving.vocabulary.template, chat=chat)
+    completion, created = parsed.completion, int(serving.now)
+    if parsed.format == "events":
+        to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
+        return Reply(completion, [], True, partial(map, to_json))
+    out = (ChatCompletion if chat else Completion)(
+        completion.id,
+        model=limits.model,
+        created=created,
+        fingerprint=serving.fingerprint,
+        per_prompt=len(completion.branches),
+        n=parsed.n,
+        logprobs=parsed.logprobs,
+        usage=parsed.usage,
+    )
+    stream = parsed.format == "chunks"
+    return Reply(completion, parsed.ignored, stream, out.chunks if stream else out.object)

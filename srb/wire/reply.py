@@ -1,0 +1,45 @@
+"""What every wire format is to the server: the body of a request in, and the engine's events out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from srb.engine.events import Event
+from srb.engine.request import CompletionRequest
+from srb.wire.body import Limits
+from srb.wire.fields import Tokenize
+from srb.wire.tokens import Vocabulary
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a body is read with.
+
+    now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
+    """
+
+    limits: Limits
+    tokenize: Tokenize
+    vocabulary: Vocabulary
+    now: float
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A request in one of the formats.
+
+    ignored: the names of the fields in its body that have no effect, unless the answer itself has them.
+    stream: whether to answer while it runs.
+    answer: of a stream, turns some of its events into the objects and texts to send; else all of them into the answer,
+        and raises `SrbError` if there is none.
+    """
+
+    completion: CompletionRequest
+    ignored: list[str]
+    stream: bool
+    answer: Callable[[list[Event]], Any]
+
+
+Read = Callable[[bytes, Serving], Reply]
+"""Reads a body. Raises `InvalidRequestError`."""
