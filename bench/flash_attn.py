@@ -9,7 +9,7 @@ import time
 
 from srb import LlamaBackend, Settings
 from srb.engine.backend import Batch
-from srb.llama.flash_attn import attention_saved
+from srb.llama.flash_attn import MEASURED
 
 REPEATS = 5
 SIZES = [(prompt, n, own) for prompt in (100, 600, 2000, 5000) for n in (1, 4, 8, 32) for own in (32, 128)]
@@ -19,7 +19,7 @@ class Alternatives:
     """n sequences that continue sequence 0."""
 
     def __init__(self, flash_attn: str) -> None:
-        self.backend = LlamaBackend(Settings(flash_attn=flash_attn, log_level="error"))
+        self.backend = LlamaBackend(Settings(flash_attn=flash_attn, tune=False, log_level="error"))
         self.evaluated = 0
 
     def decode(self, seq_ids: range, start: int, n_tokens: int) -> float:
@@ -56,7 +56,9 @@ def main() -> None:
         on, off = (statistics.median(times) for times in zip(*steps, strict=True))
         for each in both:
             each.end(n)
-        rule = attention_saved([(prompt, n, 2 * own)]) // (2 * own)
+        work, length = [(prompt, n, 2 * own)], 2 * own
+        saved = MEASURED.on.seconds(work, walks_all=False) - MEASURED.off.seconds(work, walks_all=True)
+        rule = round(1000 * (saved / length + prompt * MEASURED.off.prompt_token / length))
         print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), rule, sep="\t", flush=True)
 
 

@@ -1,19 +1,18 @@
 """Models from elsewhere: `--hf-repo` and `--model-url`, fetched once and kept."""
 
 import dataclasses
-import fcntl
 import hashlib
 import http.client
 import importlib.util
-import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
+from srb.cache_folder import cache_folder, locked
 from srb.errors import ModelLoadError, SettingsError
 from srb.settings import Settings
 
@@ -77,8 +76,7 @@ def fetch_from_hub(repo: str, file: str | None) -> Path:
 
 def models_folder() -> Path:
     """Where the files of `--model-url` are kept."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "llama-srb" / "models"
+    return cache_folder() / "models"
 
 
 def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
@@ -95,7 +93,7 @@ def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.with_name(name + ".lock")), show(name) as progress:
+        with locked(target.with_name(name + ".lock")), show(name) as progress:
             if not target.exists():  # another process may have been at it
                 _Download(url, target).run(progress)
     except urllib.error.HTTPError as error:
@@ -107,14 +105,6 @@ def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
             f"--model-url {url} can't be fetched: {error}; the same command goes on from there"
         ) from None
     return target
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Waits until no other process downloads the same."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _Download:

@@ -17,6 +17,7 @@ from typing import Any
 
 from srb.errors import SettingsError
 
+WEIGHTS = ("file", "f16", "bf16", "q8_0")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 POOLING_TYPES = ("none", "mean", "cls", "last")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -121,17 +122,30 @@ class Settings:
     )
     ubatch_size: int = _option(512, "tokens computed at once", short="-ub", low=1)
     threads: int | None = _option(
-        None, "threads for a step of one row (default: the physical cores)", short="-t", low=1
+        None, "threads for a step of one row (default: what srb tune chose, or the physical cores)", short="-t", low=1
     )
-    threads_batch: int | None = _option(None, "threads for all other steps (default: --threads)", short="-tb", low=1)
+    threads_batch: int | None = _option(
+        None, "threads for all other steps (default: --threads, or what srb tune chose)", short="-tb", low=1
+    )
     n_gpu_layers: int = _option(
         -1, "layers kept on the GPU, where llama.cpp was built for one; -1: all", short="-ngl", low=-1
     )
     flash_attn: str = _option(
         "auto", "flash attention; auto: what is faster for the request", short="-fa", choices=("on", "off", "auto")
     )
-    cache_type_k: str = _option("f16", "type of the cached keys", short="-ctk", choices=CACHE_TYPES)
-    cache_type_v: str = _option("f16", "type of the cached values", short="-ctv", choices=CACHE_TYPES)
+    cache_type_k: str | None = _option(
+        None, "type of the cached keys (default: what srb tune chose, or f16)", short="-ctk", choices=CACHE_TYPES
+    )
+    cache_type_v: str | None = _option(
+        None, "type of the cached values (default: what srb tune chose, or f16)", short="-ctv", choices=CACHE_TYPES
+    )
+    weights: str | None = _option(
+        None,
+        "format to evaluate the weights in, converted once and kept; file: as they are there (default: what srb tune "
+        "chose, or file)",
+        choices=WEIGHTS,
+    )
+    tune: bool = _option(True, "use what srb tune chose; --no-tune: the file as it is, with llama.cpp's defaults")
     max_queue: int = _option(128, "requests that may wait; further ones are answered with 429", low=1)
     queue_timeout: int = _option(0, "seconds that a request may wait; 0: any number", low=0, high=MAX_SECONDS)
     request_timeout: int = _option(

@@ -37,6 +37,7 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
         "pooling": "mean",
         "cache_type_k": "q8_0",
         "cache_type_v": "q8_0",
+        "weights": "bf16",
         "log_level": "debug",
     }
     for field in dataclasses.fields(Settings):

@@ -1,5 +1,6 @@
 """The backend: one model and its KV cache."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,11 +17,12 @@ from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.context import Context, window_of
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.flash_attn import is_faster_without
+from srb.llama.flash_attn import MEASURED, Paces
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model
 from srb.llama.sampler import Candidates, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
+from srb.llama.tuned import choose
 from srb.settings import Settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
@@ -47,7 +49,8 @@ class LlamaBackend:
         log.redirect()
         llama_cpp.llama_backend_init()
         with ExitStack() as stack:
-            self._model = model = _load_model(self.path, settings, progress)
+            settings, self._model, paces = self._load(settings, progress)
+            model = self._model
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
@@ -68,13 +71,26 @@ class LlamaBackend:
             if self.embedder:
                 stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
+        self._paces = paces or MEASURED
         self._chooses = (
             settings.flash_attn == "auto"
             and self.window is None
-            and "q" not in settings.cache_type_v
+            and "q" not in str(settings.cache_type_v)
             and not (settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload())
         )
         self._candidates = Candidates(self.tokenizer.n_vocab)
+
+    def _load(self, settings: Settings, progress: Progress) -> tuple[Settings, Any, Paces | None]:
+        """The model, the settings with what `srb tune` chose, and what was measured of these."""
+        choice = choose(self.path, settings)
+        try:
+            return choice.settings, _load_model(choice.weights, choice.settings, progress), choice.paces
+        except ModelLoadError as error:
+            if choice.weights == self.path or settings.weights:
+                raise
+            log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", error.message)
+        choice = choose(self.path, dataclasses.replace(settings, tune=False))
+        return choice.settings, _load_model(self.path, choice.settings, progress), choice.paces
 
     def _make_context(self) -> Context:
         return Context(
@@ -100,7 +116,7 @@ class LlamaBackend:
         """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""
         if not self._chooses:
             return
-        flash_attn = "off" if is_faster_without(work) else "auto"
+        flash_attn = "off" if self._paces.is_faster_without(work) else "auto"
         if flash_attn != self._flash_attn:
             previous, self._flash_attn = self._flash_attn, flash_attn
             self._context.close()  # first, since two at once would take twice the memory

@@ -223,8 +223,9 @@ def _bytes_of(state: bytearray) -> Any:
     return (ctypes.c_uint8 * len(state)).from_buffer(state)
 
 
-def _ggml_type(name: str) -> int:
-    """The number of a ggml type. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
+def _ggml_type(name: str | None) -> int:
+    """The number of a ggml type; f16's where none is given. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
+    name = name or "f16"
     return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
 
 

@@ -1,28 +1,56 @@
-"""When flash attention is worth turning off: a rule of counts, measured by bench/flash_attn.py on a CPU."""
+"""When flash attention is worth turning off on a CPU: a rule of what a context takes with it, and without it."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
+
+from srb.engine.costs import Costs
 
 Work = Collection[tuple[int, int, int]]
 """Prompts: the tokens of each, how many sequences continue it, and how many tokens these may generate."""
 
-FEW = 4  # rows of one prompt; flash attention computes fewer in a fast way of its own
-
-LOST_PER_TOKEN = 250
-"""What a token of a prompt takes longer without flash attention, in cells walked."""
-
-LOST_BY_CHANGE = 200_000
-"""How many cells are walked in the time that it takes to change the context, there and back."""
+FEW = 4  # rows of one prompt; both ways compute fewer in a fast way of their own
 
 
-def is_faster_without(work: Work) -> bool:
-    """Whether the whole of the work takes less time without flash attention."""
-    return attention_saved(work) > LOST_PER_TOKEN * sum(tokens for tokens, _, _ in work) + LOST_BY_CHANGE
+@dataclass(frozen=True, slots=True)
+class Pace(Costs):
+    """The costs of one kind of context, in seconds.
 
-
-def attention_saved(work: Work) -> int:
-    """How many cells fewer are walked without flash attention while the sequences generate; may be negative.
-
-    With it each row walks its own cells and those of its prompt, at twice the cost; without it, all cells in use.
+    row_cell: with flash attention for each cell of the row's own sequence; without it for each cell in use.
+    lone_row_cell: the same where fewer than `FEW` rows continue a prompt.
     """
-    in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
-    return sum(n * length * (2 * (tokens + length // 2) - in_use) for tokens, n, length in work if n >= FEW)
+
+    lone_row_cell: float = 0.0
+
+    def seconds(self, work: Work, *, walks_all: bool) -> float:
+        """How long the prompts and all that continues them take. walks_all: each row walks all cells in use."""
+        in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
+        return sum(
+            tokens * (self.prompt_token + tokens / 2 * self.prompt_cell)
+            + length * (self.step + n * (self.row + self._row_cell(n) * (in_use if walks_all else tokens + length / 2)))
+            for tokens, n, length in work
+        )
+
+    def _row_cell(self, n: int) -> float:
+        return self.row_cell if n >= FEW else self.lone_row_cell
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """Both kinds of context, and how many seconds it takes to change from one to the other and back."""
+
+    on: Pace
+    off: Pace
+    change: float
+
+    def is_faster_without(self, work: Work) -> bool:
+        """Whether the whole of the work takes less time without flash attention."""
+        without = self.off.seconds(work, walks_all=True) + self.change
+        return without < self.on.seconds(work, walks_all=False)
+
+
+def _differences(row_cell: float, prompt_token: float) -> Pace:
+    return Pace(step=0, row=0, prompt_token=prompt_token, row_cell=row_cell, prompt_cell=0)
+
+
+MEASURED = Paces(_differences(2.6e-6, 0), _differences(1.3e-6, 0.325e-3), 0.26)
+"""Where nothing was measured: how the two differ on a CPU, SmolLM2-135M with an f16 cache (docs/benchmarks.md)."""

@@ -11,6 +11,7 @@ from tiny_model import write_tiny_model
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
+from srb.llama import backend as backend_module
 from srb.llama import flash_attn as rule
 from srb.llama.state import relaid
 from srb.settings import Settings
@@ -28,9 +29,9 @@ def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaB
 
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changing costs nothing."""
-    monkeypatch.setattr(rule, "LOST_PER_TOKEN", 0)
-    monkeypatch.setattr(rule, "LOST_BY_CHANGE", 0)
+    """Changing costs nothing, and prompts take as long without it."""
+    off = dataclasses.replace(rule.MEASURED.off, prompt_token=0)
+    monkeypatch.setattr(backend_module, "MEASURED", dataclasses.replace(rule.MEASURED, off=off, change=0))
 
 
 def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
@@ -85,7 +86,7 @@ def test_a_state_means_the_same_in_the_other_kind(tiny_model: Path, before: str,
 
 
 def test_the_rule_takes_what_is_measured_to_be_faster() -> None:
-    faster = rule.is_faster_without
+    faster = rule.MEASURED.is_faster_without
     assert faster([(2000, 32, 64)])
     assert faster([(2000, 8, 256)])
     assert not faster([(600, 32, 64)])  # hardly any difference

@@ -1,0 +1,21 @@
+"""The folder in the user's cache where srb keeps what it has fetched, converted and measured."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """The folder; it may not be there yet."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "llama-srb"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process has this file locked, and locks it. Raises `OSError`."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

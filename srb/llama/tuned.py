@@ -1,0 +1,162 @@
+"""What `srb tune` has chosen for a model on this machine: a small TOML file in the user's cache."""
+
+import dataclasses
+import glob
+import hashlib
+import json
+import platform
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from srb.cache_folder import cache_folder
+from srb.llama.context import physical_cores
+from srb.llama.flash_attn import Pace, Paces
+from srb.llama.log import logger
+from srb.llama.weights import FILE, convert, converted_path, identity
+from srb.settings import Settings
+
+VERSION = 1
+_ADVICE = "going on with the file as it is; `srb tune` measures again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned:
+    """What was chosen. The fields up to `threads_batch` are options of the same names.
+
+    weights: `FILE`, or a format of `srb.llama.weights`. cache_type: of keys and values.
+    weights_bytes: the size of the file with the weights.
+    paces: what the context takes then. times_as_fast: as the file with llama.cpp's defaults.
+    """
+
+    weights: str
+    weights_bytes: int
+    cache_type: str
+    flash_attn: str
+    threads: int
+    threads_batch: int
+    times_as_fast: float
+    paces: Paces
+
+    def describe(self) -> str:
+        """One line for people."""
+        weights = "the file's weights" if self.weights == FILE else f"weights as {self.weights}"
+        return (
+            f"{weights} ({self.weights_bytes >> 20:,} MiB), {self.cache_type} cache, "
+            f"{self.threads_batch} threads: {self.times_as_fast:.1f} times as fast as the file as it is"
+        )
+
+
+def tuned_path(path: Path, settings: Settings) -> Path:
+    """Where the result for a model file is, or would be: by its contents, the processor, the build and the threads."""
+    gpu = settings.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
+    machine = [_processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
+    key = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:8]
+    return cache_folder() / "tuned" / f"{path.stem}-{identity(path)}-{key}.toml"
+
+
+def read_tuned(path: Path, settings: Settings) -> Tuned | None:
+    """What was chosen for this model file on this machine. None, with a warning, where it can't be used."""
+    source = tuned_path(path, settings)
+    if not source.exists():
+        return None
+    try:
+        tuned = _read(source)
+        if tuned.weights == FILE:
+            return tuned
+        weights = converted_path(path, tuned.weights)
+        size = weights.stat().st_size if weights.exists() else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s can't be used (%s: %s); %s", source, type(error).__name__, error, _ADVICE)
+        return None
+    if size != tuned.weights_bytes:
+        what = "isn't whole" if size else "is gone"
+        logger.warning("%s %s; %s", weights, what, _ADVICE)
+        return None
+    return tuned
+
+
+def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
+    """Keeps it, and returns where. Raises `OSError`."""
+    target = tuned_path(path, settings)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    values = dataclasses.asdict(tuned)
+    paces = values.pop("paces")
+    lines = [f"# What srb tune chose for {path.name} on {_processor()}", f"version = {VERSION}", *_lines(values)]
+    lines += [f"change = {paces.pop('change')!r}"]
+    for kind, pace in paces.items():
+        lines += [f"\n[{kind}]", *_lines(pace)]
+    part = target.with_suffix(".toml.part")
+    part.write_text("\n".join(lines) + "\n")
+    part.rename(target)
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a model is run with.
+
+    settings: with all filled in that was left to `srb tune`. weights: the file that has them.
+    paces: what was measured with just these; None if nothing was, or something else was given by hand.
+    """
+
+    settings: Settings
+    weights: Path
+    paces: Paces | None
+
+
+def choose(path: Path, settings: Settings) -> Choice:
+    """What to run the model of this file with, and says so in the log if `srb tune` had a part in it.
+
+    Options given by hand win. Flash attention and the types of the cache are one choice: if one of them is given, the
+    others have llama.cpp's defaults. Raises `ModelLoadError` if weights given by hand can't be converted.
+    """
+    tuned = read_tuned(path, settings) if settings.tune else None
+    attention = None if settings.flash_attn != "auto" or settings.cache_type_k or settings.cache_type_v else tuned
+    format_ = settings.weights or (tuned.weights if tuned else FILE)
+    weights = path if format_ == FILE else convert(path, format_)
+    chosen = dataclasses.replace(
+        settings,
+        flash_attn=attention.flash_attn if attention else settings.flash_attn,
+        cache_type_k=attention.cache_type if attention else settings.cache_type_k or "f16",
+        cache_type_v=attention.cache_type if attention else settings.cache_type_v or "f16",
+        threads=settings.threads or (tuned.threads if tuned else physical_cores()),
+        threads_batch=settings.threads_batch or settings.threads or (tuned.threads_batch if tuned else None),
+    )
+    if tuned and attention and settings.weights is None:
+        logger.info("tuned for this machine: %s", tuned.describe())
+        return Choice(chosen, weights, tuned.paces)
+    if tuned:
+        logger.info("tuned for this machine, but for what is given by hand")
+    return Choice(chosen, weights, None)
+
+
+def kept_files(path: Path) -> list[Path]:
+    """All that is kept for a model file: results of any machine, and converted weights."""
+    folder = cache_folder() / "tuned"
+    return sorted(folder.glob(f"{glob.escape(path.stem)}-{identity(path)}-*")) if folder.is_dir() else []
+
+
+def _read(source: Path) -> Tuned:
+    data = tomllib.loads(source.read_text())
+    if (version := data.pop("version")) != VERSION:
+        raise ValueError(f"it is of version {version}, and this srb reads version {VERSION}")
+    paces = Paces(Pace(**data.pop("on")), Pace(**data.pop("off")), data.pop("change"))
+    return Tuned(**data, paces=paces)
+
+
+def _lines(values: dict[str, Any]) -> list[str]:
+    return [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+
+
+def _processor() -> str:
+    """The name of the processor."""
+    try:
+        found = re.search(r"^(?:model name|Model)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
