@@ -128,7 +128,9 @@ class Idle:
     def compile(self, branches: tuple[SamplingParams, ...]) -> Nothing:
         return _NOTHING
 
-    def sampler(self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...]) -> Counting:
+    def sampler(
+        self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...] = ()
+    ) -> Counting:
         return Counting()
 
     def close(self) -> None:

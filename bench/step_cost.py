@@ -89,8 +89,10 @@ class TimedBackend(LlamaBackend):
         result: Logprobs = self.sampling.time(super().logprobs, logits, token, top)
         return result
 
-    def sampler(self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...]) -> Any:
-        return TimedSampler(super().sampler(params, compiled, prompt), self.sampling)
+    def sampler(
+        self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...] = ()
+    ) -> Any:
+        return TimedSampler(super().sampler(params, compiled, prompt, begun), self.sampling)
 
 
 def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int | None) -> list[float]:

@@ -29,7 +29,8 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest, Resumed, SamplingParams
+from srb.engine.resume import resume
 from srb.engine.stats import EngineStats
 from srb.errors import (
     BackendError,
@@ -59,6 +60,7 @@ __all__ = [
     "ModelLoadError",
     "ProgressEvent",
     "QueueFullError",
+    "Resumed",
     "SamplingParams",
     "Settings",
     "SettingsError",
@@ -69,4 +71,5 @@ __all__ = [
     "Timings",
     "UnavailableError",
     "Usage",
+    "resume",
 ]

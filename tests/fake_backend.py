@@ -267,7 +267,9 @@ class FakeBackend:
         self.open_compiled += 1
         return FakeCompiled(self)
 
-    def sampler(self, params: SamplingParams, compiled: "FakeCompiled", prompt: tuple[int, ...]) -> FakeSampler:
+    def sampler(
+        self, params: SamplingParams, compiled: "FakeCompiled", prompt: tuple[int, ...], begun: tuple[int, ...]
+    ) -> FakeSampler:
         assert not compiled.closed
         self.open_samplers += 1
         return FakeSampler(self, params)

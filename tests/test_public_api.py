@@ -27,6 +27,7 @@ def test_the_public_names() -> None:
         "ModelLoadError",
         "ProgressEvent",
         "QueueFullError",
+        "Resumed",
         "SamplingParams",
         "Settings",
         "SettingsError",
@@ -37,6 +38,7 @@ def test_the_public_names() -> None:
         "Timings",
         "UnavailableError",
         "Usage",
+        "resume",
     ]
 
 

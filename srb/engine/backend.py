@@ -263,10 +263,13 @@ class Backend(Protocol):
     def compile(self, branches: tuple[SamplingParams, ...]) -> Compiled:
         """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say."""
 
-    def sampler(self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...]) -> Sampler:
+    def sampler(
+        self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...]
+    ) -> Sampler:
         """A sampler that has seen the prompt; its parameters' seed is drawn already. Raises `BackendError`.
 
         compiled: what `compile` made of these parameters.
+        begun: the tokens that the sequence has already. It goes on as if it had drawn them.
         """
 
     def close(self) -> None:

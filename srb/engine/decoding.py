@@ -147,7 +147,7 @@ class Decoding:
         is_first = seq.length == 0
         try:
             if seq.sampler is None:
-                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.tokens)
+                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.asked, seq.begun)
             token = seq.sampler.sample(logits, prompt.first_tokens if is_first and request.distinct else ())
             reported = self._outbox.report(seq, token, logits)
         except BackendError as error:
@@ -156,10 +156,10 @@ class Decoding:
             return
         if is_first:
             prompt.first_tokens.add(token)
-            if not active.has_tokens:
-                active.has_tokens = True
-                self._observe("first_token", self._clock() - active.arrived)
-        else:
+        if not active.has_tokens:
+            active.has_tokens = True
+            self._observe("first_token", self._clock() - active.arrived)
+        elif seq.tokens:
             self._observe("next_token", now - seq.drawn_at)
         seq.drawn_at = now
         seq.tokens.append(token)
@@ -169,7 +169,7 @@ class Decoding:
             self.finish(seq, "stop", None)
         elif seq.text.matched:
             self.finish(seq, "stop", seq.text.matched)
-        elif seq.length == seq.max_tokens:
+        elif len(seq.tokens) == seq.max_tokens:
             self.finish(seq, "length", None)
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:

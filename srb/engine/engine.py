@@ -117,6 +117,8 @@ class Engine:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
         for tokens in request.prompts:
             self._check_tokens("prompt", tokens)
+        for resumed in request.resumed:
+            self._check_tokens("resumed", resumed.tokens)
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
         self._scheduler.check(request)
@@ -206,7 +208,7 @@ class Engine:
         doomed = [seq for seq in active.living if index is None or seq.index == index]
         if active.admitted is None and index is not None:
             active.early_aborts |= {seq.index: reason for seq in doomed}
-            doomed = active.living if len(active.early_aborts) == active.request.count else []
+            doomed = active.living if len(active.early_aborts) == len(active.living) else []
         if doomed:
             self._totals.aborts[reason] = self._totals.aborts.get(reason, 0) + 1
         for seq in doomed:

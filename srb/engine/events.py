@@ -93,6 +93,8 @@ class StreamEvent:
     A request with `logprobs` gets one for each token, with the `token`; its text is empty where the text of a
     later one completes it. One with `return_tokens` gets the ids of the `tokens` that the text came from. Only with
     these does the last event of an alternative have an empty text, for a stop string's tokens or the end token.
+
+    drawn: the tokens that were generated since the alternative's last event; whoever records it can `resume` with them.
     """
 
     request_id: str
@@ -100,6 +102,7 @@ class StreamEvent:
     text: str
     tokens: tuple[int, ...] = ()
     token: Token | None = None
+    drawn: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the engine says: it turns what happens to sequences into the events of a step."""
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from srb.engine.backend import Backend, Logits, Logprobs
 from srb.engine.events import (
@@ -41,17 +42,17 @@ class Outbox:
 
     def start(self, active: ActiveRequest) -> None:
         """A request was admitted, and who shares what with whom is known."""
-        request, sequences = active.request, active.sequences
+        request = active.request
         shared = sum(prompt.beginning.n_tokens for prompt in active.prompts if prompt.beginning)
         self._events.append(
             StartEvent(
                 request_id=request.id,
                 count=request.count,
                 prompt_tokens=request.prompt_tokens,
-                cached_tokens=active.cached + shared,
-                max_tokens=max(seq.max_tokens for seq in sequences),
-                seeds=tuple(seq.params.seed for seq in sequences),
-                labels=tuple(seq.params.label for seq in sequences),
+                cached_tokens=min(active.cached + shared, request.prompt_tokens),
+                max_tokens=max(len(seq.begun) + seq.max_tokens for seq in active.sequences),
+                seeds=tuple(params.seed for params in request.branches) * len(request.prompts),
+                labels=tuple(params.label for params in request.branches) * len(request.prompts),
             )
         )
         self.progress([active])
@@ -66,11 +67,14 @@ class Outbox:
 
     def precede(self, prompt: Prompt) -> None:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
-        echo, special = prompt.active.request.echo, self._tokenizer.special_piece
-        tokens = prompt.tokens if echo else prompt.tokens[-_LONGEST_CHARACTER:]
+        request, special = prompt.active.request, self._tokenizer.special_piece
+        echo = request.echo and not request.resumed
+        tokens = prompt.asked if echo else prompt.asked[-_LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:
             text = seq.text.precede(b"".join(pieces))
+            for token in seq.begun:
+                seq.text.push(self._tokenizer.piece(token))
             if echo:
                 self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
@@ -104,6 +108,7 @@ class Outbox:
 
     def drawn(self, seq: Sequence, token: int, reported: list[Token]) -> None:
         """A sequence goes on with a token; the last one of a text may be an end token."""
+        seq.untold.append(token)
         text = "" if self._tokenizer.is_end(token) else seq.text.push(self._tokenizer.piece(token))
         self._say(seq, reported, text)
 
@@ -120,19 +125,22 @@ class Outbox:
         if request.logprobs is None:
             ids = tuple(token.id for token in tokens) if request.return_tokens else ()
             if text or ids:
-                self._events.append(StreamEvent(request.id, seq.index, text, ids))
+                self._events.append(StreamEvent(request.id, seq.index, text, ids, drawn=tuple(seq.untold)))
+                seq.untold = []
             return
+        drawn = iter(seq.untold)  # one for each of the tokens, or none where these are the prompt's
         for token in tokens:
             said = text if token is tokens[-1] else ""
             ids = (token.id,) if request.return_tokens else ()
-            self._events.append(StreamEvent(request.id, seq.index, said, ids, token))
+            self._events.append(StreamEvent(request.id, seq.index, said, ids, token, tuple(islice(drawn, 1))))
+        seq.untold = []
 
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """A sequence ended; what was held back of its text is said."""
         active = seq.prompt.active
         self._say(seq, [], seq.text.flush(), is_last=True)
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
-        timings = self._timings(active, [seq.prompt], seq.length)
+        timings = self._timings(active, [seq.prompt], len(seq.tokens))
         self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings))
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
@@ -141,13 +149,13 @@ class Outbox:
 
     def done(self, active: ActiveRequest) -> None:
         """The last sequence of a request ended."""
-        generated = sum(seq.length for seq in active.sequences)
+        drawn = sum(len(seq.tokens) for seq in active.sequences)
         self._events.append(
             DoneEvent(
                 request_id=active.id,
                 count=active.request.count,
-                usage=Usage(active.request.prompt_tokens, generated, active.cached),
-                timings=self._timings(active, active.prompts, generated),
+                usage=Usage(active.request.prompt_tokens, active.generated, active.cached),
+                timings=self._timings(active, active.prompts, drawn),
             )
         )
 

@@ -224,6 +224,20 @@ def check_grammar(grammar: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What an alternative has already, in a request that goes on after it was interrupted.
+
+    tokens: that were generated. What there is to say about them was said.
+    sum_logprob: of these tokens, where the request asks for log-probabilities.
+    finished: its length, if it has ended. It gets no more tokens, and no `StopEvent`.
+    """
+
+    tokens: tuple[int, ...] = ()
+    sum_logprob: float = 0.0
+    finished: int | None = None
+
+
 @_documented
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
@@ -264,6 +278,12 @@ class CompletionRequest:
         True, "begin with what other requests have evaluated, and keep what this one evaluates for others."
     )
     id: str = field(default_factory=new_request_id, metadata={"meaning": "unique among the requests of an engine."})
+    resumed: tuple[Resumed, ...] = _field(
+        (),
+        "what each alternative has already, by index, where the request goes on after it was interrupted. Its events "
+        "are those that would have followed, but for another `StartEvent`: no text is said twice, and `length` and "
+        "`usage` count all tokens.",
+    )
 
     def __post_init__(self) -> None:
         if not self.branches:
@@ -276,6 +296,11 @@ class CompletionRequest:
             raise InvalidRequestError(
                 f"logprobs must be from 0 to {MAX_LOGPROBS}, got {self.logprobs!s:.60}", param="logprobs"
             )
+        if self.resumed and (len(self.resumed) != self.count or None not in {each.finished for each in self.resumed}):
+            raise InvalidRequestError(
+                f"resumed must have an entry for each of the {self.count} alternatives, one of them not finished",
+                param="resumed",
+            )
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
 
     @property
@@ -285,8 +310,8 @@ class CompletionRequest:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether the prompt's own tokens are reported with their log-probabilities."""
-        return self.echo and self.logprobs is not None
+        """Whether the prompt's own tokens are to be reported with their log-probabilities."""
+        return self.echo and self.logprobs is not None and not self.resumed
 
     @property
     def reports_tokens(self) -> bool:

@@ -252,11 +252,14 @@ class Scheduler:
         want_rest = []
         for seq in active.sequences:
             wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
-            seq.max_tokens = min(wanted, self._cache.n_cells - len(seq.prompt.tokens) + 1)
+            left = max(wanted - len(seq.begun), min(wanted, 0))
+            seq.max_tokens = min(left, self._cache.n_cells - len(seq.prompt.tokens) + 1)
             seq.wants_rest = wanted == -1
             if seq.wants_rest:
                 want_rest.append(seq)
-        taken = active.request.prompt_tokens + sum(_cells_for(seq.max_tokens) for seq in active.sequences)
+        taken = sum(len(prompt.tokens) for prompt in active.prompts) + sum(
+            _cells_for(seq.max_tokens) for seq in active.sequences
+        )
         for seq in want_rest:
             room = self._cache.n_cells - taken
             if room < 0:  # not all begin at once
@@ -278,7 +281,7 @@ def _new_cells(prompt: Prompt) -> int:
 
 def _spare(seq: Sequence) -> int:
     """The cells that a sequence which wants all the room can do without for now."""
-    return max(0, seq.max_tokens - seq.length - _LEAST_ROOM)
+    return max(0, seq.max_tokens - len(seq.tokens) - _LEAST_ROOM)
 
 
 def _is_last(seq: Sequence) -> bool:

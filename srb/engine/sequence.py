@@ -7,7 +7,7 @@ from srb.engine.backend import Compiled, Logits, Sampler
 from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.kv_cache import Span
 from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest, Resumed, SamplingParams
 from srb.engine.retained import Hit
 from srb.engine.text import StopStrings, TextState
 
@@ -26,7 +26,12 @@ class ActiveRequest:
         self.request = request
         self.compiled = compiled
         stops = {params.stop: StopStrings(params.stop) for params in request.branches if params.stop}
-        self.prompts = [Prompt(self, number, tokens, stops) for number, tokens in enumerate(request.prompts)]
+        resumed = request.resumed or (Resumed(),) * request.count
+        self.prompts: list[Prompt] = []
+        for number, tokens in enumerate(request.prompts):
+            first = number * len(request.branches)
+            begun = {first + k: resumed[first + k] for k in range(len(request.branches))}
+            self.prompts += Prompt.of(self, tokens, begun, stops)
         self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
@@ -41,7 +46,7 @@ class ActiveRequest:
 
     @property
     def sequences(self) -> list["Sequence"]:
-        """All sequences, by index."""
+        """All sequences, but for those that had finished before the request was resumed."""
         return [seq for prompt in self.prompts for seq in prompt.sequences]
 
     @property
@@ -57,7 +62,13 @@ class ActiveRequest:
     @property
     def cached(self) -> int:
         """How many tokens of its prompts were known from other requests."""
-        return sum(prompt.cached for prompt in self.prompts)
+        # What a resumed alternative has generated is a part of its prompt here, and not one that was asked for.
+        return min(sum(prompt.cached for prompt in self.prompts), self.request.prompt_tokens)
+
+    @property
+    def generated(self) -> int:
+        """How many tokens its alternatives have, finished or not."""
+        return sum(each.finished or 0 for each in self.request.resumed) + sum(seq.length for seq in self.sequences)
 
     @property
     def newly_evaluated(self) -> int:
@@ -66,17 +77,23 @@ class ActiveRequest:
 
 
 class Prompt:
-    """A prompt, evaluated once in a sequence of its own, then forked to those that continue it."""
+    """A prompt, evaluated once in a sequence of its own, then forked to those that continue it.
+
+    asked: its tokens, as they are in the request.
+    begun: what its alternatives have already, by index. It's the same tokens for all: they are evaluated with it.
+    """
 
     def __init__(
         self,
         active: ActiveRequest,
-        number: int,
-        tokens: tuple[int, ...],
+        asked: tuple[int, ...],
+        begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
     ) -> None:
         branches = active.request.branches
+        tokens = asked + next(iter(begun.values())).tokens
         self.active = active
+        self.asked = asked
         self.tokens = tokens
         self.packed = pack(tokens)
         self.evaluated = 0  # how many of its tokens are in its cells
@@ -88,10 +105,31 @@ class Prompt:
         self.seq_id: int | None = None
         self.span: Span | None = None
         self.first_tokens: set[int] = set()  # those that sequences have begun with
-        self.sequences = [
-            Sequence(self, number * len(branches) + k, params, stops.get(params.stop))
-            for k, params in enumerate(branches)
-        ]
+        self.sequences = []
+        for index, resumed in begun.items():
+            params = branches[index % len(branches)]
+            self.sequences.append(Sequence(self, index, params, stops.get(params.stop), resumed))
+
+    @classmethod
+    def of(
+        cls,
+        active: ActiveRequest,
+        asked: tuple[int, ...],
+        begun: dict[int, Resumed],
+        stops: dict[tuple[str, ...], StopStrings],
+    ) -> "list[Prompt]":
+        """A prompt of the request: one for the alternatives that are new, and one for each that has tokens already.
+
+        These are prompts of their own, because they differ in what is evaluated before the next token. What they
+        have in common is found as that of any prompts.
+        """
+        living = {index: each for index, each in begun.items() if each.finished is None}
+        new = {index: each for index, each in living.items() if not each.tokens}
+        groups = ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]
+        prompts = [cls(active, asked, group, stops) for group in groups]
+        if new:
+            prompts[0].first_tokens |= {each.tokens[0] for each in begun.values() if each.tokens}
+        return prompts
 
     @property
     def is_evaluated(self) -> bool:
@@ -119,22 +157,26 @@ class Prompt:
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased."""
 
-    def __init__(self, prompt: Prompt, index: int, params: SamplingParams, stops: StopStrings | None) -> None:
+    def __init__(
+        self, prompt: Prompt, index: int, params: SamplingParams, stops: StopStrings | None, resumed: Resumed
+    ) -> None:
         self.prompt = prompt
         self.index = index
         self.params = params
         self.state: State = "waiting"
         self.text = TextState(stops)
-        self.max_tokens = 0  # set when the request is queued, and raised when the room is known
+        self.begun = resumed.tokens  # generated before the request was resumed; its prompt ends with them
+        self.max_tokens = 0  # beside these; set when the request is queued, and raised when the room is known
         self.wants_rest = False  # wants as many tokens as there is room for
         self.most_tokens = 0  # then: what it got at its start, before others needed room
-        self.tokens: list[int] = []  # generated; the next row evaluates the last one
+        self.tokens: list[int] = []  # generated after its prompt; the next row evaluates the last one
         self.has_begun = False  # with the cells of its prompt
         self.n_indexed = 0  # of these, known to those that look for beginnings
         self.drawn_at = 0.0  # its last token
-        self.sum_logprob = 0.0
+        self.sum_logprob = resumed.sum_logprob
         self.unsaid: list[Token] = []  # with this text; only where tokens are reported
         self.unsaid_text = ""
+        self.untold: list[int] = []  # drawn, and in no event yet
         self.seq_id: int | None = None
         self.span: Span | None = None
         self.sampler: Sampler | None = None
@@ -149,7 +191,7 @@ class Sequence:
     @property
     def length(self) -> int:
         """How many tokens were generated."""
-        return len(self.tokens)
+        return len(self.begun) + len(self.tokens)
 
     @property
     def evaluated(self) -> int:

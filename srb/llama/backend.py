@@ -173,9 +173,11 @@ class LlamaBackend:
         with self.tokenizer.in_use() as vocab:
             return CompiledSampling(vocab, self.n_cells, branches)
 
-    def sampler(self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> LlamaSampler:
-        """A sampler chain with these parameters, that has seen the prompt."""
-        return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt)
+    def sampler(
+        self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...], begun: tuple[int, ...]
+    ) -> LlamaSampler:
+        """A sampler chain with these parameters, that has seen the prompt and has drawn the tokens in `begun`."""
+        return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun)
 
 
 def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:

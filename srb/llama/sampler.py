@@ -67,6 +67,7 @@ class LlamaSampler:
         params: SamplingParams,
         compiled: CompiledSampling,
         prompt: tuple[int, ...],
+        begun: tuple[int, ...] = (),
     ) -> None:
         self._candidates = candidates
         self._n_vocab = tokenizer.n_vocab
@@ -82,7 +83,22 @@ class LlamaSampler:
             self._grammar = compiled.grammar(params)
             if self._grammar:
                 stack.callback(llama_cpp.llama_sampler_free, self._grammar)
+            for token in begun:
+                self._draw_again(token, params)
             self._exit = stack.pop_all()
+
+    def _draw_again(self, token: int, params: SamplingParams) -> None:
+        """Takes a token that was drawn before the sequence was interrupted.
+
+        The chain draws from this token alone, which uses up one random number. So the numbers that follow are those
+        that would have followed, but for xtc's own, and for a grammar that had refused a token. Mirostat and
+        adaptive_target would learn from such a draw; they begin anew.
+        """
+        if not params.mirostat and params.adaptive_target < 0:
+            llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(_alone(token)))
+        if self._grammar:
+            self._require(token)
+        self._accept(token)
 
     def _fill(
         self, tokenizer: LlamaTokenizer, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]
@@ -158,13 +174,16 @@ class LlamaSampler:
         Raises `NoTokenError` if the grammar leaves none.
         """
         token = self._sample_other(logits, excluded) if excluded else self._sample(logits)
+        self._accept(token)
+        return token
+
+    def _accept(self, token: int) -> None:
         if self._grammar:
             llama_cpp.llama_sampler_accept(self._grammar, token)
         llama_cpp.llama_sampler_accept(self._chain, token)
         self._drawn += 1
         if self._drawn == self._min_tokens:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
-        return token
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         """The log-probabilities of a token and the likeliest ones in what the last draw was made from."""
@@ -217,14 +236,19 @@ class LlamaSampler:
             raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
 
     def _fits(self, token: int) -> bool:
-        one = llama_cpp.llama_token_data(token, 1.0, 0.0)
-        alone = llama_cpp.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
+        alone = _alone(token)
         llama_cpp.llama_sampler_apply(self._grammar, ctypes.byref(alone))
-        return bool(one.logit != _BAN)
+        return bool(alone.data[0].logit != _BAN)
 
     def close(self) -> None:
         """Frees the chain and the samplers in it."""
         self._exit.close()
+
+
+def _alone(token: int) -> Any:
+    """A token as the only candidate."""
+    one = llama_cpp.llama_token_data(token, 1.0, 0.0)
+    return llama_cpp.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
 
 
 def _temperature(params: SamplingParams) -> float:

@@ -17,6 +17,7 @@ from tiny_model import EOS, N_VOCAB
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import NoTokenError
 from srb.llama import LlamaBackend
 
 pytestmark = pytest.mark.llama
@@ -43,7 +44,7 @@ class Row:
         result: Counter[int] = Counter()
         compiled = self.backend.compile((SamplingParams(**params),))
         for seed in range(n if fresh else 1):
-            sampler = self.backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT)
+            sampler = self.backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
             result.update(sampler.sample(self.row) for _ in range(1 if fresh else n))
             sampler.close()
         compiled.close()
@@ -205,7 +206,7 @@ def test_distinct_draws_without_replacement_in_proportion(row: Row) -> None:
     for seed in range(0, 2 * DRAWS, 2):
         taken: set[int] = set()
         for k in range(2):
-            sampler = row.backend.sampler(SamplingParams(seed=seed + k, **params), compiled, ())
+            sampler = row.backend.sampler(SamplingParams(seed=seed + k, **params), compiled, (), ())
             token = sampler.sample(row.row, taken)
             sampler.close()
             taken.add(token)
@@ -222,7 +223,7 @@ def test_distinct_repeats_only_when_nothing_else_is_left(row: Row, top_k: int, n
     taken: set[int] = set()
     for seed in range(8):
         params = SamplingParams(seed=seed, **ONLY | {"top_k": top_k})
-        sampler = row.backend.sampler(params, compiled, PROMPT)
+        sampler = row.backend.sampler(params, compiled, PROMPT, ())
         taken.add(sampler.sample(row.row, taken))
         sampler.close()
     compiled.close()
@@ -274,10 +275,10 @@ def test_the_samplers_of_all_alternatives_see_the_prompt_once(
     }
     branches = SamplingParams(**settings, seed=1).alternatives(6)  # type: ignore[arg-type]
     compiled = backend.compile(branches)
-    samplers = [backend.sampler(params, compiled, prompt) for params in branches]
+    samplers = [backend.sampler(params, compiled, prompt, ()) for params in branches]
     assert seen == [*prompt, *prompt[-100:]]
     other = prompt[:50]
-    samplers += [backend.sampler(params, compiled, other) for params in branches]
+    samplers += [backend.sampler(params, compiled, other, ()) for params in branches]
     assert seen[300:] == [*other, *other]
     compiled.close()
     logits = np.ones(N_VOCAB, np.float32)
@@ -285,3 +286,50 @@ def test_the_samplers_of_all_alternatives_see_the_prompt_once(
     assert all(token not in prompt for token in greedy[:6])
     for sampler in samplers:
         sampler.close()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"repeat_penalty": 1.3, "dry_multiplier": 0.8},
+        {"min_tokens": 12},
+        {"temperature": 0},
+        {"samplers": ()},
+    ],
+)
+def test_a_sampler_goes_on_with_tokens_that_were_drawn_before(row: Row, params: dict[str, Any]) -> None:
+    branches = SamplingParams(**{"seed": 7, "temperature": 2, "top_p": 1, "min_p": 0} | params).alternatives(1)
+    compiled = row.backend.compile(branches)
+    whole = row.backend.sampler(branches[0], compiled, PROMPT, ())
+    tokens = [whole.sample(row.row) for _ in range(24)]
+    assert len(set(tokens)) > 1 or params == {"temperature": 0}
+    for cut in (1, 5, 16):
+        rest = row.backend.sampler(branches[0], compiled, PROMPT, tuple(tokens[:cut]))
+        assert [rest.sample(row.row) for _ in range(24 - cut)] == tokens[cut:], cut
+        rest.close()
+    whole.close()
+    compiled.close()
+
+
+@pytest.mark.parametrize(
+    "params", [{"mirostat": 1}, {"mirostat": 2}, {"adaptive_target": 0.3}, {"xtc_probability": 0.5}]
+)
+def test_what_learns_goes_on_too(row: Row, params: dict[str, Any]) -> None:
+    branches = SamplingParams(seed=7, **params).alternatives(1)
+    compiled = row.backend.compile(branches)
+    sampler = row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"the dog"))
+    assert all(0 <= sampler.sample(row.row) < N_VOCAB for _ in range(20))
+    sampler.close()
+    compiled.close()
+
+
+def test_a_grammar_goes_on_where_the_tokens_end(row: Row) -> None:
+    branches = SamplingParams(grammar='root ::= "yes"').alternatives(1)
+    compiled = row.backend.compile(branches)
+    sampler = row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"ye"))
+    assert [sampler.sample(row.row) for _ in range(2)] == [ord("s"), EOS]
+    sampler.close()
+    with pytest.raises(NoTokenError):
+        row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"no"))
+    compiled.close()
