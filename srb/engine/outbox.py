@@ -43,6 +43,8 @@ class Outbox:
     def start(self, active: ActiveRequest) -> None:
         """A request was admitted, and who shares what with whom is known."""
         request = active.request
+        if request.resumed:
+            return  # it has said so
         shared = sum(prompt.beginning.n_tokens for prompt in active.prompts if prompt.beginning)
         self._events.append(
             StartEvent(
@@ -50,7 +52,7 @@ class Outbox:
                 count=request.count,
                 prompt_tokens=request.prompt_tokens,
                 cached_tokens=min(active.cached + shared, request.prompt_tokens),
-                max_tokens=max(len(seq.begun) + seq.max_tokens for seq in active.sequences),
+                max_tokens=max(seq.max_tokens for seq in active.sequences),
                 seeds=tuple(params.seed for params in request.branches) * len(request.prompts),
                 labels=tuple(params.label for params in request.branches) * len(request.prompts),
             )

@@ -281,8 +281,8 @@ class CompletionRequest:
     resumed: tuple[Resumed, ...] = _field(
         (),
         "what each alternative has already, by index, where the request goes on after it was interrupted. Its events "
-        "are those that would have followed, but for another `StartEvent`: no text is said twice, and `length` and "
-        "`usage` count all tokens.",
+        "are those that would have followed: it has no `StartEvent`, no text is said twice, and `length` and `usage` "
+        "count all tokens.",
     )
 
     def __post_init__(self) -> None:

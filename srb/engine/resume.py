@@ -11,9 +11,8 @@ from srb.errors import InvalidRequestError
 def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
     """The request that goes on behind these events, which are all that the interrupted one has said so far.
 
-    It has the same id. Its events are those that would have followed, but that it begins with a `StartEvent` of its
-    own: an alternative has seen its prompt and its tokens, and draws with the random numbers that come next. None if
-    all alternatives have ended.
+    It has the same id. Its events are those that would have followed: an alternative has seen its prompt and its
+    tokens, and draws with the random numbers that come next. None if all alternatives have ended.
     Raises `InvalidRequestError` if a prompt was still being scored, as that can't go on in the middle.
     """
     if not events:
