@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from srb.engine.backend import Batch, Logprobs, SpecialTokens, Tokenizer
+from srb.engine.backend import Batch, Logprobs, SpecialTokens, State, Tokenizer
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest, SamplingParams
 
@@ -36,6 +36,9 @@ class Nothing:
 
     def copy(self) -> "Nothing":
         return self
+
+    def tobytes(self) -> bytes:
+        return b""
 
     def close(self) -> None:
         pass
@@ -89,6 +92,7 @@ class Idle:
     n_batch = 1 << 30
     n_outputs = 128
     window = None
+    identity = "idle"
     chat_template = None
     embedder = None
 
@@ -102,6 +106,9 @@ class Idle:
         return True
 
     def logits(self, row: int) -> Nothing:
+        return _NOTHING
+
+    def logits_of(self, data: bytes) -> Nothing:
         return _NOTHING
 
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
@@ -122,7 +129,7 @@ class Idle:
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         return bytearray(8)
 
-    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         return True
 
     def compile(self, branches: tuple[SamplingParams, ...]) -> Nothing:

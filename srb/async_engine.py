@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Self
 
+from srb.disk_cache import DiskCache
 from srb.download import fetch_model
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Engine
@@ -88,15 +89,23 @@ class AsyncEngine:
 
         observe: gets the engine's measurements, in its thread.
         """
-        return cls(
-            lambda progress: LlamaBackend(fetch_model(settings), progress),
-            make=partial(
-                Engine,
+
+        def make(backend: Backend) -> Engine:
+            store = None
+            if settings.cache_disk:
+                store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
+            return Engine(
+                backend,
                 default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
                 prefill_chunk=settings.prefill_chunk,
                 cache_bytes=settings.cache_ram << 20,
+                store=store,
                 observe=observe,
-            ),
+            )
+
+        return cls(
+            lambda progress: LlamaBackend(fetch_model(settings), progress),
+            make=make,
             max_queue=settings.max_queue,
             queue_timeout=settings.queue_timeout,
             request_timeout=settings.request_timeout,
@@ -355,4 +364,5 @@ class AsyncEngine:
             dead = EngineDeadError(f"the engine has failed: {reason}")
             call(self._on_death, dead, engine.fail(dead), engine.stats())
         finally:
+            engine.close()
             backend.close()

@@ -116,6 +116,10 @@ class Settings:
     cache_ram: int = _option(
         1024, "MiB of memory for what finished requests have evaluated; 0: none", short="-cram", low=0
     )
+    cache_disk: Path | None = _option(
+        None, "folder for what was evaluated, so that it outlives the server; off without"
+    )
+    cache_disk_size: int = _option(8192, "MiB that --cache-disk may hold; the least recently used are removed", low=1)
     batch_size: int = _option(512, "prompt tokens evaluated in one step", short="-b", low=1)
     prefill_chunk: int = _option(
         0, "prompt tokens that join a step of running alternatives; 0: as many as these are", low=0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens
+from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens, State
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
@@ -84,6 +84,9 @@ class Context(tuple[int, ...]):
     def copy(self) -> "Context":
         return self
 
+    def tobytes(self) -> bytes:
+        return b"".join(token.to_bytes(2) for token in self)
+
 
 @dataclass
 class FakeCompiled:
@@ -132,6 +135,7 @@ class FakeBackend:
     embedder: Embedder | None = None
     window: int | None = None
     """As in `Backend.window`. What may be lost of a window is lost at once, where llama.cpp loses it at times."""
+    identity: str = "fake"
     max_seqs: int = 1000
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
@@ -198,6 +202,9 @@ class FakeBackend:
     def logits(self, row: int) -> Context:
         return self.rows_with_logits[row]
 
+    def logits_of(self, data: bytes) -> Context:
+        return Context(int.from_bytes(data[i : i + 2]) for i in range(0, len(data), 2))
+
     def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
         all_scores = scores(logits)
         likeliest = sorted(range(N_VOCAB), key=lambda each: -all_scores[each])[:top]
@@ -234,7 +241,7 @@ class FakeBackend:
         state = bytearray(b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end]))
         return state if len(state) <= max_bytes else None
 
-    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         tokens = [int.from_bytes(state[i : i + 2]) for i in range(0, len(state), 2)]
         assert len(self.sequences[seq_id]) == start
         assert start >= self.continuable_from(seq_id)

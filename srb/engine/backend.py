@@ -138,6 +138,10 @@ class Compiled(Protocol):
         """Frees it. Must be called once; the samplers live on."""
 
 
+State = bytearray | memoryview
+"""What cells held, as the backend has it. It isn't changed any more."""
+
+
 class Logits(Protocol):
     """A row of logits, one for each token of the vocabulary. It is the backend's; the engine only passes it on."""
 
@@ -147,6 +151,9 @@ class Logits(Protocol):
 
     def copy(self) -> Self:
         """One that stays valid."""
+
+    def tobytes(self) -> bytes:
+        """What `Backend.logits_of` makes the same of again."""
 
 
 Logprobs = tuple[float, list[tuple[int, float]]]
@@ -220,8 +227,15 @@ class Backend(Protocol):
     def logits(self, row: int) -> Logits:
         """What the last decode left in this row, valid until the next. Raises `BackendError`."""
 
+    def logits_of(self, data: bytes) -> Logits:
+        """The row that these are the bytes of."""
+
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
         """The token's and the `top` largest ones in a row of logits, as the model has them."""
+
+    @property
+    def identity(self) -> str:
+        """Names all that a state must fit: the model, how its cache is laid out, and the build that wrote it."""
 
     @property
     def window(self) -> int | None:
@@ -254,7 +268,7 @@ class Backend(Protocol):
         end: at least `continuable_from(seq_id)`. None if that can't be had, or is more than `max_bytes`.
         """
 
-    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds the positions from `start` to `end` of what `save` returned to a sequence that ends at `start`.
 
         While it works it needs cells for all of the state. Returns False if it can't, and nothing has changed.

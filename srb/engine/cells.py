@@ -69,6 +69,18 @@ class Cells:
                 assert prompt.seq_id is not None
                 self._retained.add(prompt.packed[: prompt.evaluated], partial(self._backend.save, prompt.seq_id))
 
+    def save(self, holder: Prompt | Sequence) -> None:
+        """Keeps the state of a prompt or a sequence that runs, as far as it has come."""
+        holder.saved = holder.evaluated
+        if isinstance(holder, Sequence):
+            assert holder.seq_id is not None
+            self._retain_answer(holder, holder.seq_id)
+        elif holder.is_evaluated:
+            self._retain_prompt(holder)
+        else:
+            assert holder.seq_id is not None
+            self._retained.add(holder.packed[: holder.evaluated], partial(self._backend.save, holder.seq_id))
+
     def repair(self, holder: Prompt | Sequence) -> bool:
         """Removes what a failed decode has left behind the evaluated tokens. False: it can't be continued any more."""
         assert holder.seq_id is not None
@@ -100,16 +112,18 @@ class Cells:
         """Puts what was retained of a prompt back into cells."""
         assert prompt.seq_id is not None
         known = 0
-        for state, start, end in hit.pieces:
-            if start < end and not self._backend.restore(state, prompt.seq_id, start, end):
+        for state, start, end in self._retained.states(hit):
+            if not self._backend.restore(state, prompt.seq_id, start, end):
                 break
             known = end
+        logits = self._retained.logits(hit) if known == len(prompt.tokens) else None
+        known = min(known, len(prompt.tokens) - (logits is None))
         if not self._backend.truncate(prompt.seq_id, known):
             self._backend.remove(prompt.seq_id)
             known = 0
         self._add_cached(prompt, known)  # the rest is evaluated again
-        if prompt.is_evaluated:
-            prompt.logits = hit.logits
+        prompt.saved = known
+        prompt.logits = logits if prompt.is_evaluated else None
 
     def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
         assert source.place is not None

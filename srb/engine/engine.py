@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
 from srb.engine.cells import Cells
+from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
 from srb.engine.events import AbortReason, Event
 from srb.engine.kv_cache import KVCache
@@ -22,6 +23,7 @@ from srb.engine.retained import Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
 from srb.engine.stats import EngineStats, Measure, Totals
+from srb.engine.store import Store, StoreStats
 from srb.errors import ContextSizeError, InvalidRequestError, SrbError
 
 _KEEPING_SECONDS = 0.02
@@ -43,7 +45,8 @@ class Engine:
 
     default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
     prefill_chunk: how many prompt tokens join a step of running sequences; 0: as many as these are.
-    cache_bytes: how much may be kept of finished requests; 0: nothing.
+    cache_bytes: how much may be kept of finished requests in memory; 0: nothing.
+    store: where what is kept lasts. `close` must be called then.
     observe: gets each measurement, in seconds.
     """
 
@@ -54,6 +57,7 @@ class Engine:
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
         prefill_chunk: int = 0,
         cache_bytes: int = 0,
+        store: Store | None = None,
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,13 +65,15 @@ class Engine:
         self._tokenizer = backend.tokenizer
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
-        self._retained = Retained(cache_bytes, backend.window)
+        self._store = store
+        self._retained = Retained(backend, cache_bytes, store)
         self._totals = Totals()
         index = PrefixIndex(backend, self._retained)
         self._scheduler = Scheduler(
             self._cache, index, backend.n_parallel, default_max_tokens, prompts_stay=backend.window is not None
         )
         self._cells = Cells(backend, self._scheduler, index, self._retained, self._totals)
+        self._checkpoints = Checkpoints(self._scheduler, self._cells, backend.window, clock) if store else None
         self._outbox = Outbox(backend, clock)
         self._decoding = Decoding(
             backend, self._scheduler, self._cells, self._outbox, self._totals, prefill_chunk, observe, clock
@@ -157,6 +163,7 @@ class Engine:
         """What the engine holds now, and what it has done."""
         return EngineStats.of(
             self._totals,
+            self._store.stats() if self._store else StoreStats(),
             sequences=self._scheduler.leased,
             max_sequences=self._backend.n_parallel,
             cells=self._cache.leased_cells,
@@ -177,6 +184,8 @@ class Engine:
         self._read_mail()
         self._admit()
         if not self._outbox:
+            if self._checkpoints:
+                self._checkpoints.save_next()
             self._decoding.run(self._is_unwanted)
         return self._outbox.take()
 
@@ -191,6 +200,11 @@ class Engine:
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *mail):
             self._outbox.fail(active, error)
         return self._outbox.take()
+
+    def close(self) -> None:
+        """Returns when all is stored that was to be. There must be no further step."""
+        if self._store:
+            self._store.close()
 
     # The life of a request
 
@@ -262,6 +276,7 @@ class Engine:
         # On an idle engine all is given back first, so that the next request finds the cells as the last one did.
         while finished and (not self._scheduler.running or self._clock() - began <= _KEEPING_SECONDS):
             seq = finished.popleft()
-            is_whole = seq.finish_reason in ("stop", "length")
-            keep_prompt = is_whole or (seq.finish_reason == "abort" and seq.stop_reason != "shutdown")
-            self._cells.give_back(seq, keep_answer=is_whole, keep_prompt=keep_prompt)
+            is_shut_down = seq.stop_reason == "shutdown"
+            keep_answer = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
+            keep_prompt = keep_answer or (seq.finish_reason == "abort" and not is_shut_down)
+            self._cells.give_back(seq, keep_answer=keep_answer, keep_prompt=keep_prompt)

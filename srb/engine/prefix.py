@@ -112,7 +112,7 @@ class PrefixIndex:
     def _set_checkpoints(self, prompt: Prompt, begun: int, known: int) -> None:
         """Sets where a prompt's state is to be saved: at regular points, and where others go on in another way."""
         window = self._backend.window
-        if window is None or not self._retained.max_bytes:
+        if window is None or not self._retained.keeps:
             return
         every, most = max(_CHECKPOINT_EVERY, window), len(prompt.tokens) - WORTH_SHARING
         while most // every > _CHECKPOINTS:

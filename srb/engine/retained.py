@@ -1,4 +1,4 @@
-"""What finished requests have evaluated, kept in memory outside of the KV cache for those that begin alike.
+"""What was evaluated, kept outside of the KV cache for those that begin alike: in memory, and in a store that lasts.
 
 It doesn't stay in cells, because there it would slow every step down: attention walks all cells in use.
 
@@ -11,16 +11,20 @@ States are kept in pieces. An answer's piece has only what comes behind its prom
 To continue after 180 tokens, A, B and C are put back one behind the other. To continue after 120, A is put back and the
 first 20 tokens of B, but only where B can be cut there: what is saved of a sliding window is the window at the piece's
 end, and what is saved of a recurrent state is the state there. So on such models a piece is of use at its end.
+
+With a store each piece is written there, too, and may leave the memory: its tokens stay, and its state is read when
+it's needed. If it turns out then that the store has lost it, it is forgotten, and evaluated again.
 """
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
-from srb.engine.backend import Logits
-from srb.engine.radix import Match, PrefixTree, Tokens
+from srb.engine.backend import Backend, Logits, State
+from srb.engine.radix import Match, PrefixTree, Tokens, pack
+from srb.engine.store import Store
 
-_BYTES_PER_TOKEN = 4
+_BYTES_PER_TOKEN = 8
 """What a token costs beside its state."""
 
 Save = Callable[[int, int, int], bytearray | None]
@@ -28,75 +32,115 @@ Save = Callable[[int, int, int], bytearray | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Piece:
-    """The state from `start` to `end`; what comes before is its parent's.
+class Piece:
+    """The state after `tokens`, which begin at `start`; what comes before is its parent's.
 
     first: how many tokens there must be at least, for this piece to be of use.
+    state, logits: None where they aren't in memory. name: of the piece in the store.
     """
 
     start: int
-    end: int
+    tokens: Tokens
     first: int
-    state: bytearray
-    parent: "_Piece | None"
+    parent: "Piece | None"
+    state: State | None
     logits: Logits | None
+    has_logits: bool
+    name: str | None = None
+    children: "set[Piece]" = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        """The position after its last."""
+        return self.start + len(self.tokens)
 
     @property
     def size(self) -> int:
-        """In bytes."""
-        return len(self.state) + _size(self.end - self.start, self.logits)
+        """In bytes, in memory."""
+        return (0 if self.state is None else len(self.state)) + _size(len(self.tokens), self.logits)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """What is known of some tokens: the first `n_tokens`.
 
-    pieces: their states, each with its first position and the one after its last.
-    logits: of what follows the last of all tokens, if these are all known.
+    pieces: those that hold them, each with its first position and the one after its last.
+    exact: the piece with the logits of what follows the last of all tokens, if these are known.
     """
 
     n_tokens: int
-    pieces: list[tuple[bytearray, int, int]]
-    logits: Logits | None
+    pieces: list[tuple[Piece, int, int]]
+    exact: Piece | None
 
 
 class Retained:
-    """States of sequences, up to `max_bytes`; those that were used least recently leave first.
+    """States of sequences, up to `max_bytes` in memory; those that were used least recently leave first.
 
-    window: how many last tokens a state remembers, as in `Backend.window`.
+    store: where they last.
     """
 
-    def __init__(self, max_bytes: int, window: int | None) -> None:
+    def __init__(self, backend: Backend, max_bytes: int, store: Store | None = None) -> None:
         self.max_bytes = max_bytes
         self.size = 0  # bytes
-        self._window = window
-        self._tree: PrefixTree[_Piece] = PrefixTree()
-        self._by_use: dict[_Piece, None] = {}  # the least recently used first, and children before parents
+        self.lasts = store is not None
+        self.keeps = max_bytes > 0 or self.lasts
+        self._backend = backend
+        self._store = store
+        self._tree: PrefixTree[Piece] = PrefixTree()
+        self._by_use: dict[Piece, None] = {}  # those in memory, the least recently used first, children before parents
+        self._read_store()
 
-    def find(self, tokens: Tokens, key: Hashable = None) -> tuple[Hit | None, int]:
+    def find(self, tokens: Tokens, key: str = "") -> tuple[Hit | None, int]:
         """The longest known beginning that can be continued, without the last token where its logits aren't known.
 
         Also how many of the tokens are known in all, which is more where the model can't go on from there.
         """
         match = self._tree.find(tokens, key)
         exact = _at_end(match, len(tokens))
-        logits = exact.logits if exact else None
-        piece, n_tokens = _longest(match, len(tokens) - (logits is None))
+        if exact and not exact.has_logits:
+            exact = None
+        piece, n_tokens = _longest(match, len(tokens) - (exact is None))
         if piece is None:
             return None, match.n_tokens
         self._touch(piece)
         if exact:
             self._touch(exact)
-        pieces: list[tuple[bytearray, int, int]] = []
+        pieces: list[tuple[Piece, int, int]] = []
         end = n_tokens
         for each in _ancestry(piece):
-            pieces.insert(0, (each.state, each.start, end))
+            pieces.insert(0, (each, each.start, end))
             end = each.start
-        return Hit(n_tokens, pieces, logits if n_tokens == len(tokens) else None), match.n_tokens
+        return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
 
-    def add(self, tokens: Tokens, save: Save, logits: Logits | None = None, key: Hashable = None) -> None:
+    def states(self, hit: Hit) -> Iterator[tuple[State, int, int]]:
+        """The states of a hit, one behind the other, as far as they are still there."""
+        self._mark(hit.pieces[-1][0])
+        for piece, start, end in hit.pieces:
+            if start == end:
+                continue
+            state = self._state(piece)
+            if state is None:
+                self._forget(piece)
+                return
+            yield state, start, end
+
+    def logits(self, hit: Hit) -> Logits | None:
+        """What follows the last of all tokens of a hit, if that is still there."""
+        piece = hit.exact
+        if piece is None:
+            return None
+        if piece.logits is not None:
+            return piece.logits
+        stored = self._store.get(piece.name) if self._store and piece.name else None
+        if stored is None:
+            self._forget(piece)
+        elif stored[1] is not None:
+            return self._backend.logits_of(stored[1])
+        return None
+
+    def add(self, tokens: Tokens, save: Save, logits: Logits | None = None, key: str = "") -> None:
         """Keeps the state of a sequence, but for what is known of it. Nothing is saved that is too large to be kept."""
-        if not self.max_bytes:
+        if not self.keeps:
             return
         match = self._tree.find(tokens, key)
         piece, n_tokens = _at_end(match, len(tokens)), len(tokens)
@@ -104,53 +148,158 @@ class Retained:
             parent, start = _longest(match, n_tokens)
             if start == n_tokens and logits is None:
                 return
-            room = self.max_bytes - _size(n_tokens - start, logits)
+            most = max(self.max_bytes, self._store.room if self._store else 0)
+            room = most - _size(n_tokens - start, logits)
             if room < 0:
                 return
             state = save(start, n_tokens, room) if start < n_tokens else bytearray()
             if state is None:
                 return
-            can_be_cut = self._window is None or n_tokens - start < self._window
-            piece = _Piece(start, n_tokens, start + 1 if can_be_cut else n_tokens, state, parent, logits)
+            piece = self._piece(start, tokens[start:], parent, state, logits, logits is not None)
+            self._write(piece, key)
             self._tree.add(piece, tokens, key)
-            self.size += piece.size
-        elif piece.logits is None and logits is not None:
-            piece.logits = logits
-            self.size += logits.nbytes
+            self._hold(piece)
+        elif logits is not None and not piece.has_logits:
+            self._add_logits(piece, logits, key)
         self._touch(piece)
+        self._mark(piece)
+
+    def _piece(
+        self,
+        start: int,
+        tokens: Tokens,
+        parent: Piece | None,
+        state: State | None,
+        logits: Logits | None,
+        has_logits: bool,
+        name: str | None = None,
+    ) -> Piece:
+        window = self._backend.window
+        can_be_cut = window is None or len(tokens) < window
+        first = start + (1 if can_be_cut else len(tokens))
+        piece = Piece(start, tokens, first, parent, state, logits, has_logits, name)
+        if parent:
+            parent.children.add(piece)
+        return piece
+
+    def _add_logits(self, piece: Piece, logits: Logits, key: str) -> None:
+        state, is_held = self._state(piece), piece in self._by_use
+        if state is None:
+            self._forget(piece)
+            return
+        piece.state, piece.logits, piece.has_logits = state, logits, True
+        self._write(piece, key)
+        if is_held:
+            self.size += logits.nbytes
+            self._shrink()
+        else:
+            piece.state = piece.logits = None
+
+    # In memory
+
+    def _hold(self, piece: Piece) -> None:
+        if piece.size > self.max_bytes:
+            self._leave(piece)
+            return
+        self._by_use[piece] = None
+        self.size += piece.size
+        self._touch(piece)
+        self._shrink()
+
+    def _shrink(self) -> None:
         while self.size > self.max_bytes:
             oldest = next(iter(self._by_use))
             del self._by_use[oldest]
-            self._tree.remove(oldest)
             self.size -= oldest.size
+            self._leave(oldest)
 
-    def _touch(self, piece: _Piece) -> None:
+    def _leave(self, piece: Piece) -> None:
+        """A piece leaves the memory; where it's stored it can still be found."""
+        if self._is_stored(piece):
+            piece.state = piece.logits = None
+        else:
+            self._forget(piece)
+
+    def _forget(self, piece: Piece) -> None:
+        """A piece was lost, and with it all that continues it."""
+        if piece.parent:
+            piece.parent.children.discard(piece)
+        lost = [piece]
+        while lost:
+            each = lost.pop()
+            lost += each.children
+            if each in self._by_use:
+                del self._by_use[each]
+                self.size -= each.size
+            self._tree.remove(each)
+
+    def _touch(self, piece: Piece) -> None:
         for each in _ancestry(piece):
-            self._by_use.pop(each, None)
-            self._by_use[each] = None
+            if each in self._by_use:
+                del self._by_use[each]
+                self._by_use[each] = None
+
+    # In the store
+
+    def _read_store(self) -> None:
+        known: dict[str, tuple[Piece, Tokens]] = {}
+        for record in self._store.found() if self._store else ():
+            parent, before = known[record.parent] if record.parent else (None, pack(()))
+            tokens = before[: record.start] + record.tokens
+            piece = self._piece(record.start, record.tokens, parent, None, None, record.has_logits, record.name)
+            self._tree.add(piece, tokens, record.key)
+            known[record.name] = piece, tokens
+
+    def _is_stored(self, piece: Piece) -> bool:
+        return self._store is not None and piece.name is not None and piece.name in self._store
+
+    def _state(self, piece: Piece) -> State | None:
+        if piece.state is None and self._store and piece.name:
+            stored = self._store.get(piece.name)
+            return stored and stored[0]
+        return piece.state
+
+    def _write(self, piece: Piece, key: str) -> None:
+        """Stores a piece, and those before it that the store doesn't have."""
+        if self._store is None:
+            return
+        for each in reversed(list(_ancestry(piece))):
+            if each is piece or not self._is_stored(each):
+                if each.state is None:
+                    return
+                logits = None if each.logits is None else each.logits.tobytes()
+                parent = each.parent.name if each.parent else None
+                each.name = self._store.put(parent, each.start, each.tokens, key, each.state, logits)
+                if each.name is None:
+                    return
+
+    def _mark(self, piece: Piece) -> None:
+        """Tells the store that a piece was used."""
+        if self._store:
+            self._store.touch([each.name for each in _ancestry(piece) if each.name])
 
 
-def _ancestry(piece: _Piece | None) -> Iterator[_Piece]:
+def _ancestry(piece: Piece | None) -> Iterator[Piece]:
     """A piece, its parent, and so on to the first."""
     while piece:
         yield piece
         piece = piece.parent
 
 
-def _at_end(match: Match[_Piece], n_tokens: int) -> _Piece | None:
+def _at_end(match: Match[Piece], n_tokens: int) -> Piece | None:
     """The piece that ends after all of the tokens."""
     end, piece = next(match.ends(), (0, None))
     return piece if end == n_tokens else None
 
 
-def _longest(match: Match[_Piece], most: int) -> tuple[_Piece | None, int]:
+def _longest(match: Match[Piece], most: int) -> tuple[Piece | None, int]:
     """Where the longest beginning of up to `most` tokens ends that can be continued, and how long it is."""
     candidates = [_cut(piece, min(match.n_tokens, most)) for piece in islice(match.below(), 1)]
     candidates += [_cut(piece, min(end, most)) for end, piece in match.ends()]
     return max(candidates, key=lambda candidate: candidate[1], default=(None, 0))
 
 
-def _cut(piece: _Piece | None, n_tokens: int) -> tuple[_Piece | None, int]:
+def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
     """The piece that holds the last of the first `n_tokens`, or of as many as can be continued."""
     while piece and n_tokens < piece.first:
         n_tokens = min(n_tokens, piece.start)

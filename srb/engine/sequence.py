@@ -102,6 +102,7 @@ class Prompt:
         self.checkpoints: list[int] = []  # after how many tokens its state is to be saved, the next one last
         self.logits: Logits | None = None  # of what follows it
         self.was_retained = False  # its state was saved, or can't be
+        self.saved = 0  # how many of its tokens, while it runs
         self.seq_id: int | None = None
         self.span: Span | None = None
         self.first_tokens: set[int] = set()  # those that sequences have begun with
@@ -171,6 +172,7 @@ class Sequence:
         self.most_tokens = 0  # then: what it got at its start, before others needed room
         self.tokens: list[int] = []  # generated after its prompt; the next row evaluates the last one
         self.has_begun = False  # with the cells of its prompt
+        self.saved = len(prompt.tokens)  # how many of its tokens and its prompt's, while it runs
         self.n_indexed = 0  # of these, known to those that look for beginnings
         self.drawn_at = 0.0  # its last token
         self.sum_logprob = resumed.sum_logprob

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from srb.engine.events import AbortReason
+from srb.engine.store import StoreStats
 
 Measure = Literal["first_token", "next_token", "decode", "overhead"]
 """What is measured: from a request's arrival to its first token, from a sequence's token to its next, the evaluation in
@@ -34,6 +35,8 @@ class EngineStats:
     sequences: alternatives that hold cells now, of at most `max_sequences`.
     cells: leased now, of `max_cells`; cells_shared: of these, the prompts' that several alternatives continue.
     retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
+    disk_bytes: in the files of `--cache-disk` now, of all servers and models that use it, of at most `max_disk_bytes`;
+        disk_bytes_read, disk_bytes_written, and disk_reads, of pieces. disk_faults: couldn't be read or written.
     prompt_tokens: of all requests that were admitted; prompt_tokens_cached of these were known from others, and
         prompt_tokens_evaluated were evaluated.
     prompt_seconds, predicted_seconds: for evaluating these, and the generated ones.
@@ -48,6 +51,12 @@ class EngineStats:
     max_cells: int
     retained_bytes: int
     max_retained_bytes: int
+    disk_bytes: int
+    max_disk_bytes: int
+    disk_reads: int
+    disk_bytes_read: int
+    disk_bytes_written: int
+    disk_faults: int
     prompt_tokens: int
     prompt_tokens_cached: int
     prompt_tokens_evaluated: int
@@ -61,6 +70,6 @@ class EngineStats:
     last_error: str | None
 
     @classmethod
-    def of(cls, totals: Totals, **held: Any) -> "EngineStats":
+    def of(cls, totals: Totals, store: StoreStats, **held: Any) -> "EngineStats":
         """The totals with what is held now."""
-        return cls(**asdict(totals), **held)
+        return cls(**asdict(totals), **asdict(store), **held)

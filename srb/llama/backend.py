@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import llama_cpp
+import numpy as np
 
-from srb.engine.backend import Batch, Logprobs
+from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.request import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
@@ -19,7 +20,7 @@ from srb.llama.context import Context, window_of
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.flash_attn import MEASURED, Paces
 from srb.llama.logprobs import Floats, logprobs
-from srb.llama.model_file import find_model
+from srb.llama.model_file import find_model, fingerprint
 from srb.llama.sampler import Candidates, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.llama.tuned import choose
@@ -56,6 +57,14 @@ class LlamaBackend:
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
+            self.identity = "/".join(
+                (
+                    fingerprint(self.path),
+                    f"keys {settings.cache_type_k}, values {settings.cache_type_v}",
+                    f"flash attention {settings.flash_attn}",
+                    f"llama-cpp-python {llama_cpp.__version__}",
+                )
+            )
             self.n_parallel = settings.parallel
             # A prompt has one of its own, beside those that continue it.
             self.n_seqs = min(2 * settings.parallel, _MAX_SEQS)
@@ -136,6 +145,10 @@ class LlamaBackend:
         """This row of the last batch, of shape (n_vocab,), valid until the next."""
         return self._context.logits(row)
 
+    def logits_of(self, data: bytes) -> Floats:
+        """The row that these are the bytes of."""
+        return np.frombuffer(data, np.float32)
+
     def logprobs(self, logits: Floats, token: int, top: int) -> Logprobs:
         """The log-probabilities of a token and the likeliest ones in a row of logits, as the model has them."""
         return logprobs(logits, token, top)
@@ -160,7 +173,7 @@ class LlamaBackend:
         """What a sequence's cells from `start` to `end` hold. See `Backend.save`."""
         return self._context.save(seq_id, start, end, max_bytes)
 
-    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds what `save` returned to a sequence. See `Backend.restore`."""
         return self._context.restore(state, seq_id, start, end)
 

@@ -10,7 +10,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from srb.engine.backend import Batch
+from srb.engine.backend import Batch, State
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.logprobs import Floats
@@ -158,7 +158,7 @@ class Context:
         finally:
             self.remove(self._scratch)
 
-    def restore(self, state: bytearray, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds what `save` returned to a sequence, also what a context with other flash attention did."""
         with log.collected() as complaints:
             restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
@@ -171,7 +171,7 @@ class Context:
         self.remove(self._scratch)
         return restored
 
-    def _read(self, state: bytearray) -> bool:
+    def _read(self, state: State) -> bool:
         read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)
         return bool(read == len(state))
 
@@ -219,8 +219,8 @@ class _Rows:
         )
 
 
-def _bytes_of(state: bytearray) -> Any:
-    return (ctypes.c_uint8 * len(state)).from_buffer(state)
+def _bytes_of(state: State) -> Any:
+    return np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _ggml_type(name: str | None) -> int:

