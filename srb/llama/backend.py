@@ -18,12 +18,12 @@ from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.context import Context, window_of
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.flash_attn import MEASURED, Paces
+from srb.llama.flash_attn import MEASURED
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.sampler import Candidates, LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
-from srb.llama.tuned import choose
+from srb.llama.tuned import Choice, choose
 from srb.settings import Settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
@@ -50,8 +50,8 @@ class LlamaBackend:
         log.redirect()
         llama_cpp.llama_backend_init()
         with ExitStack() as stack:
-            settings, self._model, paces = self._load(settings, progress)
-            model = self._model
+            choice, model = self._load(settings, progress)
+            settings, self._model = choice.settings, model
             stack.callback(llama_cpp.llama_model_free, model)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
@@ -59,8 +59,8 @@ class LlamaBackend:
             self.window = window_of(model)
             self.identity = "/".join(
                 (
-                    fingerprint(self.path),
-                    f"keys {settings.cache_type_k}, values {settings.cache_type_v}",
+                    fingerprint(choice.weights),
+                    f"keys {settings.cache_type_k or 'f16'}, values {settings.cache_type_v or 'f16'}",
                     f"flash attention {settings.flash_attn}",
                     f"llama-cpp-python {llama_cpp.__version__}",
                 )
@@ -80,7 +80,7 @@ class LlamaBackend:
             if self.embedder:
                 stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
-        self._paces = paces or MEASURED
+        self._paces = choice.paces or MEASURED
         self._chooses = (
             settings.flash_attn == "auto"
             and self.window is None
@@ -89,17 +89,17 @@ class LlamaBackend:
         )
         self._candidates = Candidates(self.tokenizer.n_vocab)
 
-    def _load(self, settings: Settings, progress: Progress) -> tuple[Settings, Any, Paces | None]:
-        """The model, the settings with what `srb tune` chose, and what was measured of these."""
+    def _load(self, settings: Settings, progress: Progress) -> tuple[Choice, Any]:
+        """The model, and what it is run with."""
         choice = choose(self.path, settings)
         try:
-            return choice.settings, _load_model(choice.weights, choice.settings, progress), choice.paces
+            return choice, _load_model(choice.weights, choice.settings, progress)
         except ModelLoadError as error:
             if choice.weights == self.path or settings.weights:
                 raise
             log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", error.message)
         choice = choose(self.path, dataclasses.replace(settings, tune=False))
-        return choice.settings, _load_model(self.path, choice.settings, progress), choice.paces
+        return choice, _load_model(choice.weights, choice.settings, progress)
 
     def _make_context(self) -> Context:
         return Context(
