@@ -1,7 +1,6 @@
 """The application: its routes, and what it tells of itself."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
@@ -20,18 +19,17 @@ from srb.server import (
     hosts,
     kobold_routes,
     llama_routes,
+    model_routes,
     openapi,
     page,
     token_routes,
 )
-from srb.server.exchange import ENGINE, LIMITS, MAX_BODY_BYTES, drain_body, stats_of
-from srb.server.formats import OPENAI
+from srb.server.exchange import ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.refusals import SHAPES, error_response, errors_as_json
 from srb.wire.body import Limits
 
 METRICS = web.AppKey("metrics", Metrics)
-CREATED = web.AppKey("created", int)
 OPENAPI: web.AppKey[Callable[[], dict[str, Any]]] = web.AppKey("openapi")
 
 SERVER_OPTIONS: dict[str, Any] = {
@@ -69,17 +67,8 @@ def create_app(
     app[LIMITS] = limits
     app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()
-    app[CREATED] = int(time.time())
     description: Callable[[], dict[str, Any]] = cache(partial(openapi.describe, limits, keyed=bool(api_keys)))
     app[OPENAPI] = description  # made when somebody asks, since it takes a while
-    for base in ("", "/v1", OPENAI):
-        app.router.add_get(f"{base}/models", models)
-        app.router.add_get(f"{base}/models/", models)
-    for base in ("/v1", OPENAI):
-        app.router.add_get(f"{base}/models/{{id:.+}}", one_model)  # there may be slashes in it
-    app.router.add_get("/v1/model/list", models)
-    app.router.add_get("/v1/model", model_card)
-    app.router.add_get("/v1/internal/model/info", model_info)
     app.router.add_delete("/v1/completions/{id}", cancel)
     app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
     app.router.add_get("/v1/requests", requests)
@@ -88,6 +77,7 @@ def create_app(
     app.router.add_get("/metrics", metrics_text)
     app.router.add_get("/openapi.json", openapi_json)
     app.router.add_get("/docs", docs)
+    model_routes.add_routes(app)
     formats.add_routes(app)
     llama_routes.add_routes(app)
     token_routes.add_routes(app)
@@ -129,36 +119,6 @@ async def requests(request: web.Request) -> web.Response:
             each["prompt"] = [await asyncio.to_thread(engine.detokenize, tokens) for tokens in stream.request.prompts]
         data.append(each)
     return web.json_response({"object": "list", "data": data})
-
-
-async def models(request: web.Request) -> web.Response:
-    """GET /v1/models: the one model there is."""
-    return web.json_response({"object": "list", "data": [_model(request.app)]})
-
-
-async def one_model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}."""
-    model, name = _model(request.app), request.match_info["id"]
-    if model["id"] not in (name, name.removesuffix("/")):
-        raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
-    return web.json_response(model)
-
-
-async def model_card(request: web.Request) -> web.Response:
-    """GET /v1/model: the model with the size of its context, as TabbyAPI has it."""
-    model = _model(request.app)
-    return web.json_response(model | {"parameters": {"max_seq_len": stats_of(request.app[ENGINE]).max_cells}})
-
-
-async def model_info(request: web.Request) -> web.Response:
-    """GET /v1/internal/model/info: its name, as text-generation-webui has it. SillyTavern asks, before it counts."""
-    model = _model(request.app)
-    return web.json_response({"model_name": model["id"], "lora_names": [], "loader": "llama.cpp"})
-
-
-def _model(app: web.Application) -> dict[str, Any]:
-    app[ENGINE].check_ready()
-    return {"id": app[LIMITS].model, "object": "model", "created": app[CREATED], "owned_by": "llamacpp"}
 
 
 async def health(request: web.Request) -> web.Response:

@@ -10,15 +10,16 @@ from srb.errors import AuthenticationError
 API_KEYS = web.AppKey("api_keys", tuple[bytes, ...])
 
 OPEN = {"/", "/health", "/v1/health", "/openapi.json", "/docs"}
-"""The paths that need no key: the page, what supervisors ask for, and what says how to send a key."""
+"""What may be read without a key: the page, what supervisors ask for, and what says how to send a key."""
 
 HEADER = "x-api-key"
 
 
 def is_open(request: web.Request) -> bool:
-    """Whether a request needs no key: it's for one of `OPEN`, or for a static file."""
+    """Whether a request needs no key: it reads one of `OPEN`, or a static file."""
     resource = request.match_info.route.resource
-    return isinstance(resource, web.StaticResource) or (resource is not None and resource.canonical in OPEN)
+    reads = request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
+    return reads and (isinstance(resource, web.StaticResource) or (resource is not None and resource.canonical in OPEN))
 
 
 @web.middleware

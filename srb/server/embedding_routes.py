@@ -1,4 +1,4 @@
-"""The routes for embeddings, OpenAI's and llama-server's, and the thread that they run in."""
+"""The routes for embeddings, and the thread that they run in."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,11 +11,23 @@ from aiohttp import web
 from srb.engine.backend import Embedder
 from srb.errors import NotSupportedError
 from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
-from srb.wire.embeddings import Parsed, normalize, parse, to_json
+from srb.server.refusals import SHAPES
+from srb.wire import ollama
+from srb.wire.embeddings import Parsed, Style, normalize, parse, to_json
 
 THREAD = web.AppKey("embeddings", ThreadPoolExecutor)
 """The one thread for all that embeddings need, so that they keep no thread from completions. It reads and embeds a text
 at a time, in turn for all requests."""
+
+STYLES: dict[str, Style] = {
+    "/v1/embeddings": "openai",
+    "/openai/v1/embeddings": "openai",
+    "/embeddings": "llama",
+    "/embedding": "llama",
+    "/api/embed": "ollama",
+    "/api/embeddings": "ollama_one",
+}
+"""The paths, and how each answers."""
 
 Result = TypeVar("Result")
 
@@ -27,8 +39,10 @@ def add_routes(app: web.Application) -> None:
     """
     app[THREAD] = ThreadPoolExecutor(1, "srb-embeddings")
     app.on_cleanup.append(_end_thread)
-    for path in ("/v1/embeddings", "/openai/v1/embeddings", "/embeddings", "/embedding"):
+    for path, style in STYLES.items():
         app.router.add_post(path, embeddings)
+        if style in ("ollama", "ollama_one"):
+            app[SHAPES]["POST", path] = ollama.error
 
 
 async def _end_thread(app: web.Application) -> None:
@@ -36,19 +50,18 @@ async def _end_thread(app: web.Application) -> None:
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """POST /v1/embeddings, /embeddings and /embedding. A client that leaves ends its request after the text at hand."""
+    """POST to a path of `STYLES`. A client that leaves ends its request after the text at hand."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
     if embedder is None:
         raise NotSupportedError("the server makes no embeddings; start it with --embeddings")
     data = await read_body(request)
-    is_openai = request.path.startswith("/v1/")
 
     def in_thread(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Awaitable[Result]:
         call = partial(function, *arguments, **keywords)
         return asyncio.get_running_loop().run_in_executor(request.app[THREAD], call)
 
-    parsed = await in_thread(parse, data, embedder, engine.tokenizer, model, is_openai=is_openai)
+    parsed = await in_thread(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
     vectors = [await in_thread(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
     return await in_thread(_answer, parsed, vectors, model)
 

@@ -13,7 +13,7 @@ from srb.server import sse
 from srb.server.exchange import ENGINE, LIMITS, Batches, ignored_header, json_response, read_body
 from srb.server.refusals import SHAPES, Shape
 from srb.server.token_routes import vocabulary_of
-from srb.wire import completions
+from srb.wire import completions, ollama, tgi
 from srb.wire.reply import Read, Serving
 
 OPENAI = "/openai/v1"
@@ -40,6 +40,11 @@ FORMATS = {
     "/v1/completions/": _COMPLETIONS,  # some clients write it so
     f"{OPENAI}/completions": Format(partial(completions.read, openai=True)),
     f"{OPENAI}/completions/": Format(partial(completions.read, openai=True)),
+    "/api/generate": Format(ollama.generate, sse.LINES, ollama.error),
+    "/api/chat": Format(ollama.chat, sse.LINES, ollama.error),
+    "/generate": Format(tgi.generate, error=tgi.error),
+    "/generate_stream": Format(partial(tgi.generate, stream=True), error=tgi.error),
+    "/": Format(partial(tgi.generate, listed=True), error=tgi.error),
     **{f"{base}/chat/completions{slash}": _CHAT for base in ("/v1", OPENAI, "") for slash in ("", "/")},
 }
 """What answers the bodies that come to a path."""
@@ -50,7 +55,7 @@ def add_routes(app: web.Application) -> None:
     for path, form in FORMATS.items():
         app.router.add_post(path, _answering(form))
         if form.error:
-            app[SHAPES][path] = form.error
+            app[SHAPES]["POST", path] = form.error
 
 
 def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -66,7 +71,10 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         )
         # In a thread, because megabytes take seconds to parse and tokenize.
         reply = await asyncio.to_thread(form.read, body, serving)
-        headers = {"X-Request-Id": reply.completion.id} | ignored_header(reply.ignored)
+        headers = ignored_header(reply.ignored)
+        if reply.completion is None:
+            return json_response(reply.answer([]), headers)
+        headers["X-Request-Id"] = reply.completion.id
         async with await engine.submit(reply.completion) as stream:
             if reply.stream:
                 return await sse.respond(request, Batches(stream, reply.answer), headers=headers, frame=form.frame)

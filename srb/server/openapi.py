@@ -14,7 +14,8 @@ from pydantic_core import core_schema
 import srb
 from srb.engine.request import MAX_LOGPROBS, RANGES
 from srb.server.auth import HEADER, OPEN
-from srb.server.operations import ERROR, JSON, OPERATIONS, REF, STRING, Operation, Schema
+from srb.server.operations import OPERATIONS
+from srb.server.schemas import ERROR, JSON, REF, STRING, Operation, Schema
 from srb.wire.body import Limits
 from srb.wire.completion_fields import BranchFields
 from srb.wire.fields import ALIASES, DEFAULTS, descriptions
@@ -67,14 +68,14 @@ def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
 
 def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:
     """The operation object; the schema of its body goes into `schemas`."""
-    is_open = operation.path in OPEN
+    is_open = operation.method == "GET" and operation.path in OPEN
     good = {
         "description": "it has worked",
         "content": {kind: {"schema": each} for kind, each in operation.reply.items()},
     }
     responses: dict[str, Any] = {"200": good} if operation.reply else {"204": {"description": "it has worked"}}
     for status in sorted({*operation.errors, *_common_errors(operation)}):
-        content = {JSON: {"schema": {"$ref": f"{REF}Error"}}}
+        content = {JSON: {"schema": operation.error or {"$ref": f"{REF}Error"}}}
         responses[str(status)] = {"description": ERRORS[status], "content": content}
     result: dict[str, Any] = {"summary": operation.summary, "responses": responses}
     if is_open:
@@ -94,7 +95,7 @@ def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits)
 def _common_errors(operation: Operation) -> Iterator[int]:
     """The statuses that the table of operations leaves out."""
     yield from (421, 500)
-    if operation.path not in OPEN:
+    if operation.method != "GET" or operation.path not in OPEN:
         yield 401
     if operation.method != "GET":
         yield 403

@@ -1,113 +1,35 @@
 """Every path of the server, with what goes in and what comes out: the table behind the OpenAPI description."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from pydantic import BaseModel, TypeAdapter
-
-from srb.engine.stats import EngineStats
+from srb.server.format_operations import FORMAT_OPERATIONS
+from srb.server.schemas import (
+    BOOLEAN,
+    CHAT_COMPLETION,
+    COMPLETION,
+    COUNTED,
+    ENCODED,
+    EVENT_STREAM,
+    EVENTS,
+    HEALTH,
+    INTEGER,
+    JSON,
+    MODEL,
+    MODELS,
+    ONE_OR_MORE,
+    REQUEST,
+    RESULTS,
+    STRING,
+    TOKENS,
+    Operation,
+    list_of,
+    object_of,
+)
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.embeddings import EmbeddingFields
 from srb.wire.kobold_body import CountFields, IdsFields, KeyFields, KoboldFields
 from srb.wire.llama_body import InfillFields, LlamaFields
 from srb.wire.tokens import DetokenizeFields, EncodeFields, TemplateFields, TokenizeFields
-
-Schema = dict[str, Any]
-
-JSON = "application/json"
-EVENTS = "text/event-stream"
-REF = "#/components/schemas/"
-
-
-def _object(**properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-STRING: Schema = {"type": "string"}
-EVENT_STREAM: Schema = {
-    "description": "lines `data: {...}` with the native events start, stream, stop, error and done, or with OpenAI's "
-    "chunks and [DONE]",
-}
-INTEGER: Schema = {"type": "integer"}
-OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
-
-ERROR = _object(error=_object(message=STRING, type=STRING, param=OPTIONAL_STRING, code=OPTIONAL_STRING))
-CHOICE = _object(
-    text=STRING,
-    index=INTEGER,
-    logprobs={"type": ["object", "null"]},
-    finish_reason={"enum": ["stop", "length", "abort", "error"]},
-)
-COMPLETION = _object(
-    id=STRING,
-    object={"const": "text_completion"},
-    created=INTEGER,
-    model=STRING,
-    choices=_list(CHOICE),
-    usage=_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
-)
-CHAT_CHOICE = _object(
-    index=INTEGER,
-    message={"type": "object"},
-    logprobs={"type": ["object", "null"]},
-    finish_reason={"enum": ["stop", "length", "abort", "error"]},
-)
-CHAT_COMPLETION = _object(
-    id=STRING,
-    object={"const": "chat.completion"},
-    created=INTEGER,
-    model=STRING,
-    choices=_list(CHAT_CHOICE),
-    usage=_object(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
-)
-ONE_OR_MORE: Schema = {"type": ["object", "array"]}
-MODEL = _object(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING)
-MODELS = _object(object={"const": "list"}, data=_list(MODEL))
-TOKENS = _object(tokens=_list({"type": ["integer", "object"]}))
-BOOLEAN: Schema = {"type": "boolean"}
-RESULTS = _object(results=_list(_object(text=STRING)))
-COUNTED = _object(value=INTEGER, ids=_list(INTEGER))
-ENCODED = _object(tokens=_list(INTEGER), length=INTEGER)
-REQUEST = _object(
-    id=STRING,
-    status={"enum": ["waiting", "running"]},
-    age_seconds={"type": "number"},
-    prompts=INTEGER,
-    prompt_tokens=INTEGER,
-    count=INTEGER,
-    running=INTEGER,
-)
-HEALTH = _object(
-    status=STRING,
-    model=STRING,
-    progress={"type": "number", "minimum": 0, "maximum": 1},
-    running=INTEGER,
-    waiting=INTEGER,
-    **TypeAdapter(EngineStats).json_schema()["properties"],
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """A method of a path.
-
-    body: the model that validates the request's body, if it has one.
-    reply: the schema of each media type that a good answer may have. Without any it is a 204.
-    errors: the statuses of bad answers, beside those that all operations of a kind have (openapi.py).
-    """
-
-    method: str
-    path: str
-    summary: str
-    body: type[BaseModel] | None = None
-    reply: Mapping[str, Schema] = field(default_factory=dict)
-    errors: tuple[int, ...] = ()
-
 
 _COMPLETION = Operation(
     method="POST",
@@ -160,7 +82,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/requests",
         summary="What waits and what runs",
-        reply={JSON: _object(object={"const": "list"}, data=_list(REQUEST))},
+        reply={JSON: object_of(object={"const": "list"}, data=list_of(REQUEST))},
     ),
     Operation(method="GET", path="/metrics", summary="Measurements for Prometheus", reply={"text/plain": STRING}),
     _MODELS,
@@ -191,33 +113,38 @@ OPERATIONS = (
         for path, summary, body, reply in (
             ("/tokenize", "The tokens of a text, or of a prompt or a chat with their count", TokenizeFields, TOKENS),
             ("/v1/tokenize", "The same", TokenizeFields, TOKENS),
-            ("/detokenize", "The text of some tokens", DetokenizeFields, _object(content=STRING, prompt=STRING)),
+            ("/detokenize", "The text of some tokens", DetokenizeFields, object_of(content=STRING, prompt=STRING)),
             (
                 "/apply-template",
                 "The prompt that the model's chat template makes of a conversation",
                 TemplateFields,
-                _object(prompt=STRING),
+                object_of(prompt=STRING),
             ),
             ("/v1/token/encode", "The tokens of a text or a chat, as TabbyAPI has them", EncodeFields, ENCODED),
-            ("/v1/token/decode", "The text of some tokens, as TabbyAPI has it", DetokenizeFields, _object(text=STRING)),
+            (
+                "/v1/token/decode",
+                "The text of some tokens, as TabbyAPI has it",
+                DetokenizeFields,
+                object_of(text=STRING),
+            ),
             ("/v1/internal/encode", "The tokens of a text, as text-generation-webui has them", EncodeFields, ENCODED),
             (
                 "/v1/internal/decode",
                 "The text of some tokens, as text-generation-webui has it",
                 DetokenizeFields,
-                _object(text=STRING),
+                object_of(text=STRING),
             ),
             (
                 "/v1/internal/token-count",
                 "How many tokens a text has, as text-generation-webui says it",
                 EncodeFields,
-                _object(length=INTEGER),
+                object_of(length=INTEGER),
             ),
             (
                 "/v1/chat/completions/input_tokens",
                 "How many tokens the prompt of a chat has",
                 CompletionFields,
-                _object(object={"const": "response.input_tokens"}, input_tokens=INTEGER),
+                object_of(object={"const": "response.input_tokens"}, input_tokens=INTEGER),
             ),
         )
     ),
@@ -227,9 +154,10 @@ OPERATIONS = (
             ("/tokenizer_info", "The special tokens and the chat template, as vLLM has them", {"type": "object"}),
             ("/v1/model/list", "The one model there is, as TabbyAPI has it", MODELS),
             ("/v1/model", "The model with the size of its context, as TabbyAPI has it", MODEL),
-            ("/v1/internal/model/info", "Its name, as text-generation-webui has it", _object(model_name=STRING)),
+            ("/v1/internal/model/info", "Its name, as text-generation-webui has it", object_of(model_name=STRING)),
         )
     ),
+    *FORMAT_OPERATIONS,
     Operation(
         method="POST",
         path="/api/v1/generate",
@@ -265,7 +193,7 @@ OPERATIONS = (
         path="/api/extra/abort",
         summary="End the requests with this genkey",
         body=KeyFields,
-        reply={JSON: _object(success=BOOLEAN, done=BOOLEAN)},
+        reply={JSON: object_of(success=BOOLEAN, done=BOOLEAN)},
         errors=(400, 413),
     ),
     *(
@@ -277,19 +205,19 @@ OPERATIONS = (
                 "/api/extra/detokenize",
                 "The text of some tokens, as KoboldCpp has it",
                 IdsFields,
-                _object(result=STRING, success=BOOLEAN),
+                object_of(result=STRING, success=BOOLEAN),
             ),
         )
     ),
     *(
         Operation(method="GET", path=path, summary=summary, reply={JSON: reply}, errors=(503,))
         for path, summary, reply in (
-            ("/api/v1/model", "The model's name, as KoboldAI has it", _object(result=STRING)),
-            ("/api/v1/info/version", "The version of KoboldAI's interface", _object(result=STRING)),
-            ("/api/v1/config/max_context_length", "The size of the context", _object(value=INTEGER)),
-            ("/api/v1/config/max_length", "How much is generated if max_length isn't sent", _object(value=INTEGER)),
-            ("/api/extra/version", "The version of KoboldCpp's interface", _object(result=STRING, version=STRING)),
-            ("/api/extra/true_max_context_length", "The size of the context", _object(value=INTEGER)),
+            ("/api/v1/model", "The model's name, as KoboldAI has it", object_of(result=STRING)),
+            ("/api/v1/info/version", "The version of KoboldAI's interface", object_of(result=STRING)),
+            ("/api/v1/config/max_context_length", "The size of the context", object_of(value=INTEGER)),
+            ("/api/v1/config/max_length", "How much is generated if max_length isn't sent", object_of(value=INTEGER)),
+            ("/api/extra/version", "The version of KoboldCpp's interface", object_of(result=STRING, version=STRING)),
+            ("/api/extra/true_max_context_length", "The size of the context", object_of(value=INTEGER)),
             ("/api/extra/perf", "How fast the last request was, as KoboldCpp says it", {"type": "object"}),
         )
     ),
@@ -315,7 +243,7 @@ OPERATIONS = (
         method="GET",
         path="/slots",
         summary="The running alternatives and their settings",
-        reply={JSON: _list({"type": "object"})},
+        reply={JSON: list_of({"type": "object"})},
         errors=(501, 503),
     ),
     *(

@@ -14,8 +14,8 @@ logger = logging.getLogger("srb")
 
 Shape = Callable[[SrbError], dict[str, Any]]
 
-SHAPES: web.AppKey[dict[str, Shape]] = web.AppKey("shapes")
-"""What makes the body of an error, for the paths where it isn't `{"error": SrbError.body()}`."""
+SHAPES: web.AppKey[dict[tuple[str, str], Shape]] = web.AppKey("shapes")
+"""What makes the body of an error, for the methods of paths where it isn't `{"error": SrbError.body()}`."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -68,7 +68,7 @@ def error_response(
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, UnsupportedMediaTypeError):
         headers["Accept-Encoding"] = "identity"
-    shape = request.app[SHAPES].get(request.path, _body)
+    shape = request.app[SHAPES].get((request.method, request.path), _body)
     return web.json_response((body or {}) | shape(error), status=status or error.status, headers=headers)
 
 

@@ -58,12 +58,13 @@ def parse(
 ) -> Parsed:
     """What a body asks for; `chat` says that it came to /v1/chat/completions. Raises `InvalidRequestError`."""
     with depth_refused():
-        return _parse(read_fields(body, CompletionFields), limits, tokenize, template, chat)
+        return parse_fields(read_fields(body, CompletionFields), limits, tokenize, template, chat=chat)
 
 
-def _parse(
-    fields: CompletionFields, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None, chat: bool
+def parse_fields(
+    fields: CompletionFields, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None, *, chat: bool
 ) -> Parsed:
+    """What the fields of such a body ask for. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
     form = _format(fields, chat or limits.openai)
     n = count_alternatives(fields, limits.n if form == "events" else 1, limits)

@@ -1,8 +1,8 @@
-"""Embeddings, in OpenAI's format and llama-server's: bodies to tokens, and vectors to JSON. Pure functions."""
+"""Embeddings, as OpenAI, llama-server and Ollama have them: bodies to tokens, and vectors to JSON. Pure functions."""
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,7 @@ class EmbeddingFields(BodyFields):
 
     input: Any = Field(None, description="a prompt, or a list of them.")
     content: Any = Field(None, description="llama-server's name for it.")
+    prompt: Any = Field(None, description="the name for it at /api/embeddings.")
     encoding_format: str = Field("float", description="float or base64.")
     embd_normalize: Int = Field(
         2, description="the norm that makes the length 1; 0: the largest number is 32760; -1: as it is."
@@ -32,16 +33,20 @@ class EmbeddingFields(BodyFields):
     model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
 
 
+Style = Literal["openai", "llama", "ollama", "ollama_one"]
+"""How to answer: as OpenAI, as llama-server, or as Ollama, at /api/embed or at /api/embeddings."""
+
+
 @dataclass(frozen=True)
 class Parsed:
     """What a body asks for.
 
-    texts: the tokens of each. is_openai: whether to answer in OpenAI's format. normalize: see `normalize`.
+    texts: the tokens of each. normalize: see `normalize`.
     ignored: the names of the fields in it that have no effect.
     """
 
     texts: list[tuple[int, ...]]
-    is_openai: bool
+    style: Style
     is_base64: bool
     normalize: int
     ignored: list[str]
@@ -49,8 +54,13 @@ class Parsed:
 
 def to_json(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> Any:
     """The answer, with the vectors of each text."""
-    if not parsed.is_openai:
+    if parsed.style == "llama":
         return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
+    if parsed.style == "ollama_one":
+        return {"embedding": vectors[0][0]}
+    if parsed.style == "ollama":
+        n_tokens = sum(map(len, parsed.texts))
+        return {"model": model, "embeddings": [vector for vector, *_ in vectors], "prompt_eval_count": n_tokens}
     shown = [_base64(vector) if parsed.is_base64 else vector for vector, *_ in vectors]
     n_tokens = sum(map(len, parsed.texts))
     return {
@@ -77,16 +87,18 @@ def _base64(vector: list[float]) -> str:
     return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
 
 
-def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, *, is_openai: bool) -> Parsed:
-    """What a body asks for; `is_openai` says that it came to OpenAI's path. Raises `InvalidRequestError`."""
+def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, style: Style) -> Parsed:
+    """What a body asks for that came to a path of this style. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, EmbeddingFields)
     ignored = list(fields.model_extra or ())
-    name = "content" if fields.input is None else "input"
+    wanted = "prompt" if style == "ollama_one" else "input"
+    name = "content" if getattr(fields, wanted) is None and style in ("openai", "llama") else wanted
     value = getattr(fields, name)
     if value is None:
-        raise InvalidRequestError("input is missing", param="input")
-    is_openai = is_openai and name == "input"
+        raise InvalidRequestError(f"{wanted} is missing", param=wanted)
+    if name == "content":
+        style = "llama"
     if fields.encoding_format not in ("float", "base64"):
         raise InvalidRequestError(
             f"encoding_format is float or base64, got {show(fields.encoding_format)}", param="encoding_format"
@@ -95,20 +107,19 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, *, 
         raise InvalidRequestError(
             f"embd_normalize must be at least -1, got {fields.embd_normalize!s:.60}", param="embd_normalize"
         )
-    if is_openai and not embedder.pools:
+    if style != "llama" and not embedder.pools:
         raise InvalidRequestError(
             "this model has a vector for each token, and not one for the text; start the server with --pooling mean, "
             "or use /embedding"
         )
     given = fields.model_fields_set
-    if not is_openai and "encoding_format" in given:
+    if style != "openai" and "encoding_format" in given:
         ignored.append("encoding_format")
     if not embedder.pools and "embd_normalize" in given:
         ignored.append("embd_normalize")
     if fields.model not in (None, model):
         ignored.append("model")
-    if name == "input" and fields.content is not None:
-        ignored.append("content")
+    ignored += [each for each in ("input", "content", "prompt") if each != name and getattr(fields, each) is not None]
     entries = value if isinstance(value, list) and not any(map(is_token, value)) else [value]
     if not 1 <= len(entries) <= MAX_INPUTS:
         raise InvalidRequestError(f"{name} takes 1 to {MAX_INPUTS} texts, got {len(entries)}", param=name)
@@ -126,7 +137,7 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, *, 
                 f"send fewer texts at once{pooling}",
                 param=name,
             )
-    return Parsed(texts, is_openai, fields.encoding_format == "base64", fields.embd_normalize, ignored)
+    return Parsed(texts, style, fields.encoding_format == "base64", fields.embd_normalize, ignored)
 
 
 def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer) -> tuple[int, ...]:

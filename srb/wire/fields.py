@@ -12,6 +12,7 @@ from srb.errors import InvalidRequestError
 
 ALIASES = {
     "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
     "n_cmpl": "n",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",

@@ -47,17 +47,28 @@ def _validate(data: Any, kind: type[Fields]) -> Fields:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        param = ""
+        param, value = "", data
         for part in first["loc"]:
             if isinstance(part, int):
                 param += f"[{part}]"
-            elif not param or param.endswith("]"):  # elsewhere it is pydantic's name for a member of a union
+            elif not param or param.endswith("]") or (isinstance(value, dict) and part in value):
                 param += f".{part}" if param else part
+            else:  # pydantic's name for a member of a union
+                continue
+            value = _inside(value, part)
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "model_type":  # pydantic's words name our class
             message = "Input should be an object"
         got = kind_of(first["input"]) if param.startswith("messages") else show(first["input"])
         raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
+
+
+def _inside(value: Any, part: str | int) -> Any:
+    """What is at this place of an object or a list, if there is anything."""
+    try:
+        return value[part]
+    except (LookupError, TypeError):
+        return None
 
 
 def kind_of(value: Any) -> str:

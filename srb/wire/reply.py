@@ -29,13 +29,14 @@ class Serving:
 class Reply:
     """A request in one of the formats.
 
+    completion: what to run; None if the answer is known without.
     ignored: the names of the fields in its body that have no effect, unless the answer itself has them.
     stream: whether to answer while it runs.
     answer: of a stream, turns some of its events into the objects and texts to send; else all of them into the answer,
         and raises `SrbError` if there is none.
     """
 
-    completion: CompletionRequest
+    completion: CompletionRequest | None
     ignored: list[str]
     stream: bool
     answer: Callable[[list[Event]], Any]

@@ -57,6 +57,7 @@ async def test_openai_format(connect: Connect) -> None:
     assert math.hypot(*first["embedding"]) == pytest.approx(1)
     assert first["embedding"] == pytest.approx([194 / math.hypot(194, 2), 2 / math.hypot(194, 2)])
     assert usage == {"prompt_tokens": 4, "total_tokens": 4}
+    assert (await (await post(connect, "/openai/v1/embeddings", input="aa")).json())["object"] == "list"
 
 
 async def test_what_an_input_may_be(connect: Connect) -> None:

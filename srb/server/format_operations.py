@@ -1,0 +1,106 @@
+"""The paths of Ollama's format and of Text Generation Inference's, as rows of the table in operations.py."""
+
+from srb.server.schemas import (
+    EVENTS,
+    INTEGER,
+    JSON,
+    LINES,
+    ONE_OR_MORE,
+    STRING,
+    Operation,
+    list_of,
+    object_of,
+)
+from srb.wire.embeddings import EmbeddingFields
+from srb.wire.ollama import OllamaChatFields, OllamaGenerateFields, OllamaShowFields
+from srb.wire.tgi import TgiFields
+
+_GENERATES = (400, 413, 429, 503)
+_OLLAMA_ERROR = object_of(error=STRING)
+_OLLAMA_MODELS = object_of(models=list_of(object_of(name=STRING, model=STRING, size=INTEGER)))
+_TGI_ERROR = object_of(error=STRING, error_type={"enum": ["validation", "overloaded", "generation"]})
+
+FORMAT_OPERATIONS = (
+    *(
+        Operation(
+            method="POST",
+            path=path,
+            summary=summary,
+            body=body,
+            reply={LINES: {"description": "a JSON object in each line"}, JSON: object_of(model=STRING)},
+            error=_OLLAMA_ERROR,
+            errors=_GENERATES,
+        )
+        for path, summary, body in (
+            ("/api/generate", "Answer a prompt, as Ollama does: lines, or an object", OllamaGenerateFields),
+            ("/api/chat", "Go on with a conversation, as Ollama does: lines, or an object", OllamaChatFields),
+        )
+    ),
+    Operation(
+        method="POST",
+        path="/api/show",
+        summary="What there is to know about the model, as Ollama has it",
+        body=OllamaShowFields,
+        reply={JSON: object_of(template=STRING)},
+        error=_OLLAMA_ERROR,
+        errors=(400, 413, 503),
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=path,
+            summary=summary,
+            body=EmbeddingFields,
+            reply={JSON: reply},
+            error=_OLLAMA_ERROR,
+            errors=(400, 413, 501, 503),
+        )
+        for path, summary, reply in (
+            ("/api/embed", "The embeddings of texts, as Ollama has them, with --embeddings", object_of(model=STRING)),
+            (
+                "/api/embeddings",
+                "The embedding of the text in prompt",
+                object_of(embedding=list_of({"type": "number"})),
+            ),
+        )
+    ),
+    *(
+        Operation(method="GET", path=path, summary=summary, reply={JSON: reply}, error=_OLLAMA_ERROR, errors=(503,))
+        for path, summary, reply in (
+            ("/api/tags", "The one model there is, as Ollama has it", _OLLAMA_MODELS),
+            ("/api/ps", "The same, as loaded", _OLLAMA_MODELS),
+            ("/api/version", "The version of Ollama's interface", object_of(version=STRING)),
+        )
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=path,
+            summary=summary,
+            body=TgiFields,
+            reply=reply,
+            error=_TGI_ERROR,
+            errors=_GENERATES,
+        )
+        for path, summary, reply in (
+            (
+                "/generate",
+                "Go on with a prompt, as Text Generation Inference does",
+                {JSON: object_of(generated_text=STRING), EVENTS: {"description": "a token in each event"}},
+            ),
+            ("/generate_stream", "The same, always as a stream", {EVENTS: {"description": "a token in each event"}}),
+            (
+                "/",
+                "The same as /generate, with an object alone in a list",
+                {JSON: ONE_OR_MORE, EVENTS: {"description": "a token in each event"}},
+            ),
+        )
+    ),
+    Operation(
+        method="GET",
+        path="/info",
+        summary="The model and its limits, as Text Generation Inference has them",
+        reply={JSON: object_of(model_id=STRING)},
+        errors=(503,),
+    ),
+)

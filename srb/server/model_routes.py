@@ -1,0 +1,112 @@
+"""The routes that tell what model there is, as the clients of several servers ask for it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+import srb
+from srb.errors import NotFoundError
+from srb.server.exchange import ENGINE, LIMITS, ignored_header, read_body, stats_of
+from srb.server.formats import OPENAI
+from srb.server.refusals import SHAPES
+from srb.server.token_routes import vocabulary_of
+from srb.wire import ollama, tgi
+from srb.wire.read import depth_refused, read_fields
+
+CREATED = web.AppKey("created", int)
+"""When the server began, in seconds since 1970."""
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds them to the application."""
+    app[CREATED] = int(time.time())
+    for base in ("", "/v1", OPENAI):
+        app.router.add_get(f"{base}/models", models)
+        app.router.add_get(f"{base}/models/", models)  # some clients write it so
+    for base in ("/v1", OPENAI):
+        app.router.add_get(f"{base}/models/{{id:.+}}", one_model)  # there may be slashes in it
+    app.router.add_get("/v1/model/list", models)
+    app.router.add_get("/v1/model", model_card)
+    app.router.add_get("/v1/internal/model/info", model_info)
+    app.router.add_get("/info", tgi_info)
+    for (method, path), handler in OLLAMA.items():
+        app.router.add_route(method, path, handler)
+        app[SHAPES][method, path] = ollama.error
+
+
+async def models(request: web.Request) -> web.Response:
+    """GET /v1/models: the one model there is."""
+    return web.json_response({"object": "list", "data": [_model(request.app)]})
+
+
+async def one_model(request: web.Request) -> web.Response:
+    """GET /v1/models/{id}."""
+    model, name = _model(request.app), request.match_info["id"]
+    if model["id"] not in (name, name.removesuffix("/")):
+        raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
+    return web.json_response(model)
+
+
+async def model_card(request: web.Request) -> web.Response:
+    """GET /v1/model: the model with the size of its context, as TabbyAPI has it."""
+    model = _model(request.app)
+    return web.json_response(model | {"parameters": {"max_seq_len": stats_of(request.app[ENGINE]).max_cells}})
+
+
+async def model_info(request: web.Request) -> web.Response:
+    """GET /v1/internal/model/info: its name, as text-generation-webui has it. SillyTavern asks, before it counts."""
+    model = _model(request.app)
+    return web.json_response({"model_name": model["id"], "lora_names": [], "loader": "llama.cpp"})
+
+
+def _model(app: web.Application) -> dict[str, Any]:
+    app[ENGINE].check_ready()
+    return {"id": app[LIMITS].model, "object": "model", "created": app[CREATED], "owned_by": "llamacpp"}
+
+
+async def tgi_info(request: web.Request) -> web.Response:
+    """GET /info: the model and its limits, as Text Generation Inference has them."""
+    stats = stats_of(request.app[ENGINE])
+    version = srb.__version__
+    return web.json_response(tgi.info(request.app[LIMITS], stats.max_cells, stats.max_sequences, version))
+
+
+async def ollama_tags(request: web.Request) -> web.Response:
+    """GET /api/tags: the one model there is, as Ollama has it."""
+    return web.json_response({"models": [_ollama_model(request.app)]})
+
+
+async def ollama_ps(request: web.Request) -> web.Response:
+    """GET /api/ps: the same, as loaded."""
+    loaded = {"expires_at": ollama.NEVER, "context_length": vocabulary_of(request.app).n_cells}
+    return web.json_response({"models": [_ollama_model(request.app) | loaded]})
+
+
+async def ollama_version(request: web.Request) -> web.Response:
+    """GET /api/version: the version of Ollama's interface."""
+    return web.json_response({"version": ollama.VERSION})
+
+
+async def ollama_show(request: web.Request) -> web.Response:
+    """POST /api/show: what there is to know about the model."""
+    vocabulary, embeds = vocabulary_of(request.app), request.app[ENGINE].embedder is not None
+    with depth_refused():
+        fields = read_fields(await read_body(request), ollama.OllamaShowFields)
+    answer = ollama.show_json(vocabulary, request.app[CREATED], embeds=embeds)
+    return web.json_response(answer, headers=ignored_header(fields.ignored(vocabulary.model)))
+
+
+def _ollama_model(app: web.Application) -> dict[str, Any]:
+    path = app[LIMITS].model_path
+    size = Path(path).stat().st_size if path else 0
+    return ollama.model_json(vocabulary_of(app).model, size, app[CREATED])
+
+
+OLLAMA = {
+    ("GET", "/api/tags"): ollama_tags,
+    ("GET", "/api/ps"): ollama_ps,
+    ("GET", "/api/version"): ollama_version,
+    ("POST", "/api/show"): ollama_show,
+}

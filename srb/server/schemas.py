@@ -1,0 +1,109 @@
+"""What an operation is described with: its path, its body, and JSON schemas of its answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from srb.engine.stats import EngineStats
+
+Schema = dict[str, Any]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
+REF = "#/components/schemas/"
+
+
+def object_of(**properties: Schema) -> Schema:
+    """An object with at least these properties."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def list_of(items: Schema) -> Schema:
+    """A list of these."""
+    return {"type": "array", "items": items}
+
+
+STRING: Schema = {"type": "string"}
+EVENT_STREAM: Schema = {
+    "description": "lines `data: {...}` with the native events start, stream, stop, error and done, or with OpenAI's "
+    "chunks and [DONE]",
+}
+INTEGER: Schema = {"type": "integer"}
+OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
+
+ERROR = object_of(error=object_of(message=STRING, type=STRING, param=OPTIONAL_STRING, code=OPTIONAL_STRING))
+CHOICE = object_of(
+    text=STRING,
+    index=INTEGER,
+    logprobs={"type": ["object", "null"]},
+    finish_reason={"enum": ["stop", "length", "abort", "error"]},
+)
+COMPLETION = object_of(
+    id=STRING,
+    object={"const": "text_completion"},
+    created=INTEGER,
+    model=STRING,
+    choices=list_of(CHOICE),
+    usage=object_of(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
+)
+CHAT_CHOICE = object_of(
+    index=INTEGER,
+    message={"type": "object"},
+    logprobs={"type": ["object", "null"]},
+    finish_reason={"enum": ["stop", "length", "abort", "error"]},
+)
+CHAT_COMPLETION = object_of(
+    id=STRING,
+    object={"const": "chat.completion"},
+    created=INTEGER,
+    model=STRING,
+    choices=list_of(CHAT_CHOICE),
+    usage=object_of(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
+)
+ONE_OR_MORE: Schema = {"type": ["object", "array"]}
+MODEL = object_of(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING)
+MODELS = object_of(object={"const": "list"}, data=list_of(MODEL))
+TOKENS = object_of(tokens=list_of({"type": ["integer", "object"]}))
+BOOLEAN: Schema = {"type": "boolean"}
+RESULTS = object_of(results=list_of(object_of(text=STRING)))
+COUNTED = object_of(value=INTEGER, ids=list_of(INTEGER))
+ENCODED = object_of(tokens=list_of(INTEGER), length=INTEGER)
+REQUEST = object_of(
+    id=STRING,
+    status={"enum": ["waiting", "running"]},
+    age_seconds={"type": "number"},
+    prompts=INTEGER,
+    prompt_tokens=INTEGER,
+    count=INTEGER,
+    running=INTEGER,
+)
+HEALTH = object_of(
+    status=STRING,
+    model=STRING,
+    progress={"type": "number", "minimum": 0, "maximum": 1},
+    running=INTEGER,
+    waiting=INTEGER,
+    **TypeAdapter(EngineStats).json_schema()["properties"],
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """A method of a path.
+
+    body: the model that validates the request's body, if it has one.
+    reply: the schema of each media type that a good answer may have. Without any it is a 204.
+    error: the schema of its errors, if it isn't `ERROR`.
+    errors: the statuses of bad answers, beside those that all operations of a kind have (openapi.py).
+    """
+
+    method: str
+    path: str
+    summary: str
+    body: type[BaseModel] | None = None
+    reply: Mapping[str, Schema] = field(default_factory=dict)
+    error: Schema | None = None
+    errors: tuple[int, ...] = ()

@@ -1,0 +1,223 @@
+"""Ollama's wire format: `/api/generate`, `/api/chat`, and what it tells of models. Pure functions."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import Field
+
+from srb.engine.events import ErrorEvent, Event, StreamEvent
+from srb.errors import InvalidRequestError, SrbError
+from srb.wire.chat import content_of
+from srb.wire.fields import BodyFields, Int, SamplingFields, show
+from srb.wire.messages import Message
+from srb.wire.one import Answer, answer_of, parse_one
+from srb.wire.read import depth_refused, read_fields
+from srb.wire.reply import Reply, Serving
+from srb.wire.tokens import Vocabulary
+
+VERSION = "0.13.0"
+"""What this speaks: Ollama's interface of that version. Clients decide by it what to send."""
+
+NEVER = "9999-12-31T23:59:59Z"
+"""When the model is unloaded."""
+
+
+class OllamaFields(BodyFields):
+    """What the bodies of both have in common."""
+
+    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    stream: bool = Field(True, description="a line for each piece of text, or one object.")
+    options: SamplingFields | None = Field(None, description="how to draw; num_predict is max_tokens.")
+    format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
+    think: bool | str | None = Field(
+        None, description="the variable `enable_thinking` of the chat template. Thoughts stay in the text."
+    )
+    logprobs: bool | None = Field(None, description="report each token with its log-probability.")
+    top_logprobs: Int | None = Field(None, description="with so many of the likeliest at its place.")
+
+
+class OllamaGenerateFields(OllamaFields):
+    """The body of `POST /api/generate`."""
+
+    prompt: str = Field("", description="a user's message, or with `raw` a text to go on with.")
+    system: str | None = Field(None, description="a system message.")
+    raw: bool = Field(False, description="take the prompt as it is, without the chat template.")
+    suffix: str | None = Field(None, description="refused, unless empty.")
+    images: list[Any] | None = Field(None, description="refused, unless empty.")
+
+
+class OllamaChatFields(OllamaFields):
+    """The body of `POST /api/chat`."""
+
+    messages: list[Message] | None = Field(None, description="the conversation.")
+    tools: list[Any] | None = Field(None, description="refused, unless empty.")
+
+
+class OllamaShowFields(BodyFields):
+    """The body of `POST /api/show`."""
+
+    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+
+    def ignored(self, model: str) -> list[str]:
+        """The names of the fields that have no effect, where there is this model."""
+        return [*(self.model_extra or ()), *(["model"] if self.model not in (None, model) else [])]
+
+
+def generate(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /api/generate`."""
+    with depth_refused():
+        fields = read_fields(body, OllamaGenerateFields)
+        _refuse_images(fields.images)
+        if fields.raw:
+            prompt: dict[str, Any] = {"prompt": fields.prompt}
+        else:
+            system = [{"role": "system", "content": fields.system}] if fields.system else []
+            prompt = {"messages": [*system, {"role": "user", "content": fields.prompt}]}
+        return _reply(
+            fields, serving, lambda text: {"response": text}, bool(fields.prompt), suffix=fields.suffix, **prompt
+        )
+
+
+def chat(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /api/chat`."""
+    with depth_refused():
+        fields = read_fields(body, OllamaChatFields)
+        for message in fields.messages or ():
+            _refuse_images((message.model_extra or {}).get("images"))
+
+        def content(text: str) -> dict[str, Any]:
+            return {"message": {"role": "assistant", "content": text}}
+
+        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+
+
+def _refuse_images(images: Any) -> None:
+    if images:
+        raise InvalidRequestError("this server takes only text; leave the images out", param="images")
+
+
+def _reply(
+    fields: OllamaFields, serving: Serving, content: Callable[[str], dict[str, Any]], asked: bool, **given: Any
+) -> Reply:
+    """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
+    out = _Out(serving, content)
+    if not asked:  # it's how clients load a model
+        return Reply(None, [], False, lambda _events: out.head("") | {"done": True, "done_reason": "load"})
+    options = fields.options
+    if options and options.max_tokens == -2:  # as much as the context has room for
+        options.max_tokens = -1
+    parsed = parse_one(
+        fields,
+        options,
+        serving,
+        **given,
+        **({"json_schema": _schema(fields.format)} if fields.format else {}),
+        **({"chat_template_kwargs": {"enable_thinking": bool(fields.think)}} if fields.think is not None else {}),
+        stream=fields.stream,
+        logprobs=bool(fields.logprobs),
+        top_logprobs=fields.top_logprobs if fields.logprobs else None,
+        model=fields.model,
+    )
+    parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
+    return Reply(parsed.completion, parsed.ignored, fields.stream, out.chunks if fields.stream else out.object)
+
+
+def _schema(form: Any) -> dict[str, Any]:
+    if form == "json":
+        return {"type": "object"}
+    if not isinstance(form, dict):
+        raise InvalidRequestError(f'format is "json" or a JSON schema, got {show(form)}', param="format")
+    return form
+
+
+class _Out:
+    """An answer on its way out."""
+
+    def __init__(self, serving: Serving, content: Callable[[str], dict[str, Any]]) -> None:
+        self._model = serving.limits.model
+        self._created = time_of(serving.now)
+        self._content = content
+        self._answer = Answer()
+
+    def head(self, text: str) -> dict[str, Any]:
+        """What every object has."""
+        return {"model": self._model, "created_at": self._created, **self._content(text)}
+
+    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """The lines of some events of a stream."""
+        for event in events:
+            if isinstance(event, ErrorEvent):
+                yield error(event.error)
+                continue
+            self._answer.take(event)
+            match event:
+                case StreamEvent() if event.text or event.token:
+                    shown = {"logprobs": content_of([event.token])} if event.token else {}
+                    yield self.head(event.text) | {"done": False} | shown
+        if self._answer.done:
+            yield self._last("", self._answer)
+
+    def object(self, events: list[Event]) -> dict[str, Any]:
+        """The answer of a request that is over. Raises `SrbError` if it broke."""
+        answer = answer_of(events)
+        shown = {"logprobs": content_of(answer.tokens)} if answer.tokens else {}
+        return self._last(answer.text, answer) | shown
+
+    def _last(self, text: str, answer: Answer) -> dict[str, Any]:
+        """The object with the end of it all. Times are in nanoseconds."""
+        assert answer.stop
+        assert answer.done
+        timings, usage = answer.done.timings, answer.done.usage
+        prompt, predicted = round(timings.prompt_ms * 1e6), round(timings.predicted_ms * 1e6)
+        return self.head(text) | {
+            "done": True,
+            "done_reason": answer.stop.finish_reason,
+            "total_duration": round(timings.queued_ms * 1e6) + prompt + predicted,
+            "load_duration": 0,
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": prompt,
+            "eval_count": usage.completion_tokens,
+            "eval_duration": predicted,
+        }
+
+
+def error(error: SrbError) -> dict[str, Any]:
+    """The body of an error."""
+    return {"error": error.message}
+
+
+def time_of(seconds: float) -> str:
+    """Seconds since 1970 as Ollama writes them."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+DETAILS: dict[str, Any] = {
+    "parent_model": "",
+    "format": "gguf",
+    "family": "",
+    "families": [],
+    "parameter_size": "",
+    "quantization_level": "",
+}
+"""What there is to know of how the model was made."""
+
+
+def model_json(name: str, size: int, modified: float) -> dict[str, Any]:
+    """A model in a list of models. size: of its file, in bytes. modified: in seconds since 1970."""
+    times = {"modified_at": time_of(modified)}
+    return {"name": name, "model": name, **times, "size": size, "digest": "", "details": DETAILS}
+
+
+def show_json(vocabulary: Vocabulary, modified: float, *, embeds: bool) -> dict[str, Any]:
+    """The answer of `POST /api/show`. embeds: whether it makes embeddings."""
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": vocabulary.template.source if vocabulary.template else "",
+        "details": DETAILS,
+        # Clients look for a name that ends so.
+        "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
+        "capabilities": ["completion", *(["embedding"] if embeds else [])],
+        "modified_at": time_of(modified),
+    }

@@ -1,0 +1,67 @@
+"""What the formats share whose answers have place for one alternative."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.errors import InvalidRequestError
+from srb.wire.body import Parsed, parse_fields
+from srb.wire.completion_fields import CompletionFields
+from srb.wire.fields import BodyFields, SamplingFields, show
+from srb.wire.reply import Serving
+
+
+@dataclass
+class Answer:
+    """What has come of the alternative."""
+
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    start: StartEvent | None = None
+    stop: StopEvent | None = None
+    done: DoneEvent | None = None
+
+    def take(self, event: Event) -> None:
+        """Takes the next event. Raises `SrbError` if it's a fault."""
+        match event:
+            case StartEvent():
+                self.start = event
+            case StreamEvent():
+                self.text += event.text
+                self.tokens += [event.token] if event.token else []
+            case StopEvent():
+                self.stop = event
+            case DoneEvent():
+                self.done = event
+            case ErrorEvent():
+                raise event.error
+
+
+def answer_of(events: Iterable[Event]) -> Answer:
+    """The alternative of a request that is over. Raises `SrbError` if it broke."""
+    answer = Answer()
+    for event in events:
+        answer.take(event)
+    return answer
+
+
+def parse_one(fields: BodyFields, sampling: SamplingFields | None, serving: Serving, **given: Any) -> Parsed:
+    """What a body asks for in terms of `CompletionFields`, which are `given`, but for those of `sampling`.
+
+    It's a chat if there are `messages`. Raises `InvalidRequestError`, also for more alternatives than one.
+    """
+    extra = fields.model_extra or {}
+    for name in ("n", "best_of", "branches"):
+        if str(extra.get(name, 1)) != "1":
+            raise InvalidRequestError(
+                f"{name} is {show(extra[name])}, but this format's answers have one alternative; leave it out, or use "
+                "/v1/completions or /v1/chat/completions",
+                param=name,
+            )
+    known = SamplingFields.model_fields.keys() & sampling.model_fields_set if sampling else ()
+    asked = CompletionFields.model_validate({name: getattr(sampling, name) for name in known} | given)
+    chat = asked.messages is not None
+    parsed = parse_fields(asked, serving.limits, serving.tokenize, serving.vocabulary.template, chat=chat)
+    parsed.ignored.extend(name for name in extra if name not in ("n", "best_of", "branches"))
+    return parsed

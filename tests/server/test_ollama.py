@@ -1,0 +1,171 @@
+"""Ollama's routes, with what its packages and SillyTavern send. On the fake backend."""
+
+import json
+from typing import Any
+
+from fake_backend import FakeBackend, says
+from server.conftest import Client, Connect
+from server.test_embeddings import FakeEmbedder
+
+from srb.llama.chat_template import ChatTemplate
+
+SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{{ enable_thinking }}a:"
+HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"
+
+SILLY_TAVERN: dict[str, Any] = {
+    "model": "fake",
+    "prompt": "upon",
+    "stream": True,
+    "keep_alive": -1,
+    "raw": True,
+    "options": {
+        "num_predict": 4,
+        "num_ctx": 2048,
+        "num_batch": 512,
+        "num_keep": 0,
+        "temperature": 0.7,
+        "top_k": 0,
+        "top_p": 0.9,
+        "min_p": 0,
+        "tfs_z": 1,
+        "typical_p": 1,
+        "repeat_penalty": 1.1,
+        "repeat_last_n": 600,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "mirostat": 0,
+        "mirostat_tau": 5,
+        "mirostat_eta": 0.1,
+        "penalize_newline": False,
+        "seed": 0,
+        "stop": ["\nYou:"],
+    },
+}
+
+
+def backend(*texts: bytes, prompt: int = 7, **options: Any) -> FakeBackend:
+    return FakeBackend(n_cells=4096, chat_template=ChatTemplate(SOURCE), script=says(*texts, prompt=prompt), **options)
+
+
+async def lines(client: Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    response = await client.post(path, json=body)
+    assert response.status == 200, await response.text()
+    assert response.content_type == "application/x-ndjson"
+    *parts, end = (await response.text()).split("\n")
+    assert end == ""
+    return [json.loads(part) for part in parts]
+
+
+async def posted(client: Client, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
+    response = await client.post(path, json=body)
+    answer: dict[str, Any] = await response.json()
+    assert response.status == status, answer
+    return answer
+
+
+async def test_silly_tavern(connect: Connect) -> None:
+    client = await connect(backend(b"ab\nYou: c", prompt=4))
+    *parts, last = await lines(client, "/api/generate", SILLY_TAVERN | {"options": {"seed": 0, "stop": ["\nYou:"]}})
+    assert [each["response"] for each in parts] == ["a", "b"]
+    assert not any(each["done"] for each in parts)
+    assert {last[name] for name in ("model", "response", "done", "done_reason")} == {"fake", "", True, "stop"}
+    assert (last["prompt_eval_count"], last["eval_count"]) == (4, 7)
+    assert last["total_duration"] >= last["prompt_eval_duration"] + last["eval_duration"]
+    response = await client.post("/api/generate", json=SILLY_TAVERN | {"stream": False})
+    assert set(response.headers["x-srb-ignored"].split(", ")) == {
+        *("keep_alive", "options.num_ctx", "options.num_batch", "options.num_keep", "options.tfs_z"),
+        "options.penalize_newline",
+    }
+    answer = await response.json()
+    assert (answer["response"], answer["done"], answer["done_reason"]) == ("ab\nY", True, "length")
+
+
+async def test_a_prompt_is_a_message_unless_it_is_raw(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    body: dict[str, Any] = {"model": "fake", "prompt": "hi", "stream": False, "options": {"seed": 0}}
+    assert (await posted(client, "/api/generate", body))["response"] == "ab"
+    client = await connect(backend(b"ab", prompt=len("s:be\nu:hi\nFalsea:")))
+    answer = await posted(client, "/api/generate", body | {"system": "be", "think": False, "images": []})
+    assert (answer["response"], answer["prompt_eval_count"]) == ("ab", 17)
+
+
+async def test_chat_streamed_and_not(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    body: dict[str, Any] = {"model": "fake", "messages": HELLO, "tools": [], "options": {"seed": 0}}
+    *parts, last = await lines(client, "/api/chat", body)
+    assert [each["message"] for each in parts] == [{"role": "assistant", "content": each} for each in "ab"]
+    assert (last["message"]["content"], last["done_reason"]) == ("", "stop")
+    answer = await posted(client, "/api/chat", body | {"stream": False, "logprobs": True, "top_logprobs": 2})
+    assert answer["message"] == {"role": "assistant", "content": "ab"}
+    assert [each["token"] for each in answer["logprobs"]] == ["a", "b", "<END>"]
+    assert [len(each["top_logprobs"]) for each in answer["logprobs"]] == [2, 2, 2]
+    *parts, last = await lines(client, "/api/chat", body | {"logprobs": True})
+    assert [each["logprobs"][0]["token"] for each in parts] == ["a", "b", "<END>"]
+
+
+async def test_a_format_is_a_schema(connect: Connect) -> None:
+    served = backend(b"{}")
+    client = await connect(served)
+    given: list[Any] = []
+    sampler = served.sampler
+    served.sampler = lambda params, *rest: given.append(params) or sampler(params, *rest)  # type: ignore[method-assign,func-returns-value]
+    body: dict[str, Any] = {"messages": HELLO, "stream": False}
+    for form in ("json", {"type": "integer"}, ""):
+        await posted(client, "/api/chat", body | {"format": form, "options": {"num_predict": -2}})
+    assert [each.json_schema for each in given] == ['{"type": "object"}', '{"type": "integer"}', None]
+    assert given[0].max_tokens == -1
+
+
+async def test_nothing_to_say_loads_the_model(connect: Connect) -> None:
+    client = await connect(backend(b""))
+    for path, body in (("/api/generate", {"keep_alive": 0}), ("/api/chat", {"messages": []})):
+        answer = await posted(client, path, {"model": "fake"} | body)
+        assert (answer["done"], answer["done_reason"]) == (True, "load")
+
+
+async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
+    client = await connect(backend(b"ab"), api_keys=(b"key",))
+    for path in ("/api/chat", "/api/tags", "/api/embed"):
+        response = await client.request("GET" if path == "/api/tags" else "POST", path, json={})
+        assert (response.status, type((await response.json())["error"])) == (401, str)
+    client = await connect(backend(b"ab"))
+    bad: list[tuple[str, dict[str, Any], str]] = [
+        ("/api/chat", {"messages": HELLO, "n": 2}, "n is 2"),
+        ("/api/chat", {"messages": [HELLO[0] | {"images": ["AAAA"]}]}, "only text"),
+        ("/api/chat", {"messages": HELLO, "format": "yaml"}, "format"),
+        ("/api/chat", {"messages": [{"role": "user"}]}, "messages[0].content"),
+        ("/api/generate", {"prompt": "p", "options": {"temperature": -1}}, "temperature"),
+        ("/api/generate", {"prompt": "p", "options": {"top_k": "x"}}, "options.top_k"),
+        ("/api/generate", {"prompt": "p", "suffix": "s"}, "suffix"),
+        ("/api/embed", {"input": "p"}, "--embeddings"),
+    ]
+    for path, body, expected in bad:
+        answer = await posted(client, path, body, 501 if path == "/api/embed" else 400)
+        assert expected in answer["error"]
+    client = await connect(FakeBackend(chat_template=ChatTemplate(SOURCE), fail_decodes={1, 2}))
+    *_, fault, last = await lines(client, "/api/chat", {"messages": HELLO})
+    assert "llama_decode" in fault["error"]
+    assert last["done_reason"] == "error"
+
+
+async def test_what_there_is_to_know(connect: Connect) -> None:
+    client = await connect(backend(b""))
+    (model,) = (await (await client.get("/api/tags")).json())["models"]
+    assert (model["name"], model["model"], model["details"]["format"]) == ("fake", "fake", "gguf")
+    (model,) = (await (await client.get("/api/ps")).json())["models"]
+    assert model["context_length"] == 4096
+    assert (await (await client.get("/api/version")).json())["version"].count(".") == 2
+    response = await client.post("/api/show", json={"model": "other", "verbose": True})
+    shown = await response.json()
+    assert (shown["template"], shown["capabilities"]) == (SOURCE, ["completion"])
+    assert response.headers["x-srb-ignored"] == "verbose, model"
+
+
+async def test_embeddings(connect: Connect) -> None:
+    client = await connect(FakeBackend(embedder=FakeEmbedder()))
+    answer = await posted(client, "/api/embed", {"model": "fake", "input": ["aa", "b"], "embd_normalize": -1})
+    assert answer == {"model": "fake", "embeddings": [[194, 2], [98, 1]], "prompt_eval_count": 3}
+    answer = await posted(client, "/api/embeddings", {"model": "fake", "prompt": "aa", "embd_normalize": -1})
+    assert answer == {"embedding": [194, 2]}
+    assert "prompt is missing" in (await posted(client, "/api/embeddings", {"input": "aa"}, 400))["error"]
+    assert (await (await client.post("/api/show", json={})).json())["capabilities"] == ["completion", "embedding"]
