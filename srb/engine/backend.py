@@ -107,11 +107,17 @@ class ChatTemplate(Protocol):
     def stop(self) -> tuple[str, ...]:
         """Strings that end the assistant's message, where no token does."""
 
-    def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        variables: dict[str, Any],
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
         """The prompt for the assistant's next message, without the BOS that tokenizing it adds.
 
         messages: each with its `role` and `content`, and whatever else the template may know.
         variables: what else the template gets, under its names.
+        tools: what the model may call, in OpenAI's notation.
         Raises `InvalidRequestError` if the template fails, or refuses.
         """
 

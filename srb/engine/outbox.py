@@ -76,7 +76,7 @@ class Outbox:
         for seq in prompt.living:
             text = seq.text.precede(b"".join(pieces))
             for token in seq.begun:
-                seq.text.push(self._tokenizer.piece(token))
+                seq.text.push(self._piece(seq, token))
             if echo:
                 self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
@@ -111,8 +111,14 @@ class Outbox:
     def drawn(self, seq: Sequence, token: int, reported: list[Token]) -> None:
         """A sequence goes on with a token; the last one of a text may be an end token."""
         seq.untold.append(token)
-        text = "" if self._tokenizer.is_end(token) else seq.text.push(self._tokenizer.piece(token))
+        text = "" if self._tokenizer.is_end(token) else seq.text.push(self._piece(seq, token))
         self._say(seq, reported, text)
+
+    def _piece(self, seq: Sequence, token: int) -> bytes:
+        """What a drawn token adds to the text."""
+        if seq.prompt.active.request.special_tokens:
+            return self._tokenizer.special_piece(token)
+        return self._tokenizer.piece(token)
 
     def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
         """Streams text and the tokens that it came from; where tokens are reported, not before they are whole."""

@@ -22,6 +22,7 @@ MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
 MAX_GRAMMAR_CHARS = 100_000
 MAX_GRAMMAR_DEPTH = 100
+MAX_LARK_CHARS = 1_000_000
 MAX_LOGPROBS = 100
 
 _COUNT = 2**31 - 1
@@ -151,6 +152,9 @@ class SamplingParams:
     json_schema: str | None = _field(
         None, "the JSON text of a JSON schema that the text must match; in place of a grammar."
     )
+    lark: str | None = _field(
+        None, "a grammar in llguidance's dialect of Lark that the text must match; in place of the two others."
+    )
     seed: int = _field(-1, "of this alternative's own random stream; -1: drawn when the request is made.")
     min_tokens: int = _field(0, "no end-of-generation token before that many tokens.")
     max_tokens: int | None = _field(
@@ -186,6 +190,13 @@ class SamplingParams:
             check_grammar(self.grammar)
             if self.json_schema is not None:
                 raise InvalidRequestError("grammar and a JSON schema exclude each other", param="grammar")
+        if self.lark is not None:
+            if len(self.lark) > MAX_LARK_CHARS:
+                raise InvalidRequestError(
+                    f"lark has {len(self.lark)} characters; the limit is {MAX_LARK_CHARS}", param="lark"
+                )
+            if self.grammar is not None or self.json_schema is not None:
+                raise InvalidRequestError("lark, grammar and a JSON schema exclude each other", param="lark")
 
     def with_seed(self) -> "SamplingParams":
         """Itself, with a drawn seed where it is -1."""
@@ -273,6 +284,7 @@ class CompletionRequest:
         False, "each alternative's text begins with its prompt; with `logprobs`, its tokens are reported, too."
     )
     return_tokens: bool = _field(False, "report the ids of the tokens with their text.")
+    special_tokens: bool = _field(False, "the control tokens among those generated show in the text, with their names.")
     return_progress: bool = _field(False, "report how far the prompts have come while they are evaluated.")
     cache_prompt: bool = _field(
         True, "begin with what other requests have evaluated, and keep what this one evaluates for others."

@@ -14,14 +14,16 @@ from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.request import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
+from srb.llama.candidates import Candidates
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
+from srb.llama.constraint import LarkCompiler
 from srb.llama.context import Context, window_of
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.flash_attn import MEASURED
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model, fingerprint
-from srb.llama.sampler import Candidates, LlamaSampler
+from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.llama.tuned import Choice, choose
 from srb.settings import Settings
@@ -88,6 +90,7 @@ class LlamaBackend:
             and not (settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload())
         )
         self._candidates = Candidates(self.tokenizer.n_vocab)
+        self._lark = LarkCompiler(self.tokenizer)
 
     def _load(self, settings: Settings, progress: Progress) -> tuple[Choice, Any]:
         """The model, and what it is run with."""
@@ -184,7 +187,7 @@ class LlamaBackend:
     def compile(self, branches: tuple[SamplingParams, ...]) -> CompiledSampling:
         """What the samplers of a request share. May be called from any thread. See `Backend.compile`."""
         with self.tokenizer.in_use() as vocab:
-            return CompiledSampling(vocab, self.n_cells, branches)
+            return CompiledSampling(vocab, self._lark, self.n_cells, branches)
 
     def sampler(
         self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...], begun: tuple[int, ...]

@@ -37,14 +37,19 @@ class ChatTemplate:
         self._eos = eos
         self._adds_bos = adds_bos
 
-    def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        variables: dict[str, Any],
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
         """The prompt for the next message of the assistant. See `srb.engine.backend.ChatTemplate`."""
         if ours := _OURS & variables.keys():
             raise InvalidRequestError(
                 f"chat_template_kwargs can't set {', '.join(sorted(ours))}", param="chat_template_kwargs"
             )
         try:
-            prompt = self._formatter(messages=messages, **variables).prompt  # type: ignore[arg-type]
+            prompt = self._formatter(messages=messages, tools=tools, **variables).prompt  # type: ignore[arg-type]
         except Exception as error:  # a template is a program of the model's author, and raises whatever comes
             raise InvalidRequestError(
                 f"the model's chat template can't take these messages: {str(error) or type(error).__name__}",

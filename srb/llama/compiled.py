@@ -9,8 +9,8 @@ from typing import Any
 import llama_cpp
 
 from srb.engine.request import SamplingParams
-from srb.errors import BackendError, InvalidRequestError
-from srb.llama import log
+from srb.errors import BackendError
+from srb.llama.constraint import Constraint, GbnfConstraint, LarkCompiler
 from srb.llama.grammar import grammar_of_schema
 
 
@@ -22,25 +22,27 @@ class CompiledSampling:
     a JSON schema that can't be one.
     """
 
-    def __init__(self, vocab: int, n_cells: int, branches: Iterable[SamplingParams]) -> None:
+    def __init__(self, vocab: int, lark: LarkCompiler, n_cells: int, branches: Iterable[SamplingParams]) -> None:
         self._n_cells = n_cells
-        self._samplers: dict[Any, Any] = {}
+        self._constraints: dict[Any, Constraint] = {}
+        self._dry: dict[Any, Any] = {}
         self._fed: dict[tuple[Any, int], tuple[tuple[int, ...], Any]] = {}
         with ExitStack() as stack:
-
-            def keep(key: Any, make: Callable[..., Any], *arguments: Any) -> None:
-                if key and key not in self._samplers:
-                    self._samplers[key] = make(*arguments)
-                    stack.callback(llama_cpp.llama_sampler_free, self._samplers[key])
-
             for params in branches:
-                keep(_grammar_key(params), _grammar, vocab, params)
-                keep(_dry_key(params), _dry, vocab, n_cells, params)
+                key = _constraint_key(params)
+                if key and key not in self._constraints:
+                    self._constraints[key] = _constraint(vocab, lark, params)
+                    stack.callback(self._constraints[key].close)
+                key = _dry_key(params)
+                if key and key not in self._dry:
+                    self._dry[key] = _dry(vocab, n_cells, params)
+                    stack.callback(llama_cpp.llama_sampler_free, self._dry[key])
             self._exit = stack.pop_all()
 
-    def grammar(self, params: SamplingParams) -> Any:
-        """A copy of the grammar's sampler, at its beginning, or None."""
-        return self._copy(_grammar_key(params))
+    def constraint(self, params: SamplingParams) -> Constraint | None:
+        """A copy of what the text must match, at its beginning, or None."""
+        made = self._constraints.get(_constraint_key(params))
+        return made and made.copy()
 
     def dry(self, params: SamplingParams, prompt: tuple[int, ...]) -> Any:
         """A copy of the DRY sampler that has seen the prompt, or None where it is off."""
@@ -48,7 +50,7 @@ class CompiledSampling:
         if key is None:
             return None
         last_n = _last_n(params.dry_penalty_last_n, self._n_cells)
-        return self._copy_of_fed(key, prompt, last_n, partial(self._copy, key))
+        return self._copy_of_fed(key, prompt, last_n, partial(llama_cpp.llama_sampler_clone, self._dry[key]))
 
     def penalties(self, params: SamplingParams, n_vocab: int, prompt: tuple[int, ...]) -> Any:
         """A sampler for the penalties that has seen the prompt, or None where they are off."""
@@ -69,9 +71,6 @@ class CompiledSampling:
             for token in prompt[-last_n:]:
                 llama_cpp.llama_sampler_accept(fed, token)
         return checked(llama_cpp.llama_sampler_clone(fed))
-
-    def _copy(self, key: Any) -> Any:
-        return checked(llama_cpp.llama_sampler_clone(self._samplers[key])) if key else None
 
     def close(self) -> None:
         """Frees it; the copies live on."""
@@ -111,20 +110,17 @@ def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
     )
 
 
-def _grammar_key(params: SamplingParams) -> Any:
-    """What makes a grammar different from others; None where there is none."""
-    return (params.grammar, params.json_schema) if params.grammar or params.json_schema is not None else None
+def _constraint_key(params: SamplingParams) -> Any:
+    """What makes a constraint different from others; None where there is none."""
+    key = params.grammar or None, params.json_schema, params.lark
+    return None if key == (None, None, None) else key
 
 
-def _grammar(vocab: int, params: SamplingParams) -> Any:
+def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams) -> Constraint:
+    if params.lark is not None:
+        return lark.compile(vocab, params.lark)
     grammar = (params.grammar or "") if params.json_schema is None else grammar_of_schema(params.json_schema)
-    if "\0" in grammar:
-        raise InvalidRequestError("grammar must not contain NUL", param="grammar")
-    with log.collected() as complaints:
-        sampler = llama_cpp.llama_sampler_init_grammar(vocab, grammar.encode(errors="replace"), b"root")
-    if not sampler:
-        raise InvalidRequestError(f"grammar doesn't parse: {complaints.reason}", param="grammar")
-    return sampler
+    return GbnfConstraint(vocab, grammar)
 
 
 def checked(sampler: Any) -> Any:

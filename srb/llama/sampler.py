@@ -11,46 +11,15 @@ import numpy as np
 from srb.engine.backend import Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import NoTokenError
+from srb.llama.candidates import Candidates, alone
 from srb.llama.compiled import CompiledSampling, checked
+from srb.llama.constraint import Constraint
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
 _MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
 _BAN = float("-inf")
-_BYTES = ctypes.POINTER(ctypes.c_uint8)
-
-
-class Candidates:
-    """All tokens with their logits, as samplers take them. One is enough for a thread: a sampler uses it up."""
-
-    def __init__(self, n_vocab: int) -> None:
-        self._ids = np.arange(n_vocab, dtype=np.int32)
-        # p is a sampler's own: each that reads it has computed it.
-        self._rows = np.zeros(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-        self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
-        self.array = llama_cpp.llama_token_data_array()
-
-    def fill(self, logits: Floats) -> None:
-        """Sets them to these logits."""
-        self._rows["logit"] = logits
-        self._rows["id"] = self._ids
-        self.array.data = self._data
-        self.array.size = len(self._rows)
-        self.array.selected = -1
-        self.array.sorted = False
-
-    @property
-    def left(self) -> "tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.float32]]]":
-        """The ids and the logits of the tokens that samplers have left."""
-        rows = np.ctypeslib.as_array(ctypes.cast(self.array.data, _BYTES), (self.array.size * self._rows.itemsize,))
-        left = rows.view(self._rows.dtype)
-        return left["id"], left["logit"]
-
-    @property
-    def selected(self) -> int:
-        """The token that a chain has chosen."""
-        return int(self.array.data[self.array.selected].id)
 
 
 class LlamaSampler:
@@ -80,9 +49,9 @@ class LlamaSampler:
             self._chain: Any = checked(llama_cpp.llama_sampler_chain_init(chain_params))
             stack.callback(llama_cpp.llama_sampler_free, self._chain)
             self._fill(tokenizer, params, compiled, prompt)
-            self._grammar = compiled.grammar(params)
-            if self._grammar:
-                stack.callback(llama_cpp.llama_sampler_free, self._grammar)
+            self._constraint = compiled.constraint(params)
+            if self._constraint:
+                stack.callback(self._constraint.close)
             for token in begun:
                 self._draw_again(token, params)
             self._exit = stack.pop_all()
@@ -95,9 +64,9 @@ class LlamaSampler:
         adaptive_target would learn from such a draw; they begin anew.
         """
         if not params.mirostat and params.adaptive_target < 0:
-            llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(_alone(token)))
-        if self._grammar:
-            self._require(token)
+            llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(alone(token)))
+        if self._constraint:
+            self._require(token, self._constraint)
         self._accept(token)
 
     def _fill(
@@ -178,8 +147,8 @@ class LlamaSampler:
         return token
 
     def _accept(self, token: int) -> None:
-        if self._grammar:
-            llama_cpp.llama_sampler_accept(self._grammar, token)
+        if self._constraint:
+            self._constraint.accept(token)
         llama_cpp.llama_sampler_accept(self._chain, token)
         self._drawn += 1
         if self._drawn == self._min_tokens:
@@ -193,9 +162,9 @@ class LlamaSampler:
 
     def _sample(self, logits: Floats) -> int:
         token = self._apply(logits)
-        if self._grammar and not self._fits(token):
-            token = self._apply(logits, self._grammar)
-            self._require(token)
+        if self._constraint and not self._constraint.allows(token):
+            token = self._apply(logits, self._constraint)
+            self._require(token, self._constraint)
         return token
 
     def _sample_other(self, logits: Floats, excluded: Collection[int]) -> int:
@@ -207,8 +176,8 @@ class LlamaSampler:
         """
         self._candidates.fill(logits)
         array = ctypes.byref(self._candidates.array)
-        if self._grammar:
-            llama_cpp.llama_sampler_apply(self._grammar, array)
+        if self._constraint:
+            self._constraint.narrow(self._candidates)
         for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
         ids, left = self._candidates.left
@@ -217,38 +186,26 @@ class LlamaSampler:
             left[is_excluded] = _BAN
         noise = np.random.default_rng(self._seed).gumbel(size=len(left))
         token = int(ids[np.argmax(left + noise)])
-        if self._grammar:
-            self._require(token)
+        if self._constraint:
+            self._require(token, self._constraint)
         return token
 
-    def _apply(self, logits: Floats, grammar: Any = None) -> int:
+    def _apply(self, logits: Floats, constraint: Constraint | None = None) -> int:
         """The token that the chain chooses from these logits, of those that the grammar allows, if there is one."""
         self._candidates.fill(logits)
-        array = ctypes.byref(self._candidates.array)
-        if grammar:
-            llama_cpp.llama_sampler_apply(grammar, array)
-        llama_cpp.llama_sampler_apply(self._chain, array)
+        if constraint:
+            constraint.narrow(self._candidates)
+        llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(self._candidates.array))
         return self._candidates.selected
 
-    def _require(self, token: int) -> None:
+    def _require(self, token: int, constraint: Constraint) -> None:
         """Raises `NoTokenError` if the token doesn't fit: none does then, and accepting it would end the process."""
-        if not self._fits(token):
+        if not constraint.allows(token):
             raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
-
-    def _fits(self, token: int) -> bool:
-        alone = _alone(token)
-        llama_cpp.llama_sampler_apply(self._grammar, ctypes.byref(alone))
-        return bool(alone.data[0].logit != _BAN)
 
     def close(self) -> None:
         """Frees the chain and the samplers in it."""
         self._exit.close()
-
-
-def _alone(token: int) -> Any:
-    """A token as the only candidate."""
-    one = llama_cpp.llama_token_data(token, 1.0, 0.0)
-    return llama_cpp.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
 
 
 def _temperature(params: SamplingParams) -> float:

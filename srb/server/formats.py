@@ -9,6 +9,7 @@ from functools import partial
 from aiohttp import web
 
 import srb
+from srb.errors import InvalidRequestError
 from srb.server import sse
 from srb.server.exchange import ENGINE, LIMITS, Batches, ignored_header, json_response, read_body
 from srb.server.refusals import SHAPES, Shape
@@ -75,7 +76,11 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         if reply.completion is None:
             return json_response(reply.answer([]), headers)
         headers["X-Request-Id"] = reply.completion.id
-        async with await engine.submit(reply.completion) as stream:
+        try:
+            submitted = await engine.submit(reply.completion)
+        except InvalidRequestError as error:
+            raise reply.blame(error) if reply.blame else error from None
+        async with submitted as stream:
             if reply.stream:
                 return await sse.respond(request, Batches(stream, reply.answer), headers=headers, frame=form.frame)
             events = await stream.collect()

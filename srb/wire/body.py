@@ -7,10 +7,12 @@ from typing import Any, Literal
 from srb.engine.backend import ChatTemplate
 from srb.engine.request import CompletionRequest, SamplingParams, new_request_id
 from srb.errors import InvalidRequestError
+from srb.wire.call_format import CallFormat, call_format
 from srb.wire.completion_fields import BranchFields, CompletionFields
 from srb.wire.fields import MAX_BIASED_TEXTS, Tokenize, is_token, show
 from srb.wire.messages import prompt_of
 from srb.wire.read import depth_refused, kind_of, read_fields
+from srb.wire.tools import Tools, tools_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Parsed:
     ignored: the names of the fields in it that have no effect.
     n: how many alternatives of each prompt to return; `best_of` runs more.
     logprobs, usage: whether to show them, in OpenAI's formats.
+    tools, calls: what may be called, and how the model writes that, if the answer is a chat's in these formats.
     """
 
     completion: CompletionRequest
@@ -51,6 +54,8 @@ class Parsed:
     n: int
     logprobs: bool
     usage: bool
+    tools: Tools | None = None
+    calls: CallFormat | None = None
 
 
 def parse(
@@ -71,12 +76,18 @@ def parse_fields(
     if fields.messages is not None:
         take_all_room(fields, limits)
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
-    prompts = make_prompts(_prompt(fields, template, chat), limits, len(branches), tokenize)
+    tools = _tools(fields)
+    prompts = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), tokenize)
+    calls = call_format(template) if tools and template else None
+    if tools and calls:
+        branches = tuple(tools.constrain(each, calls) for each in branches)
     if fields.messages is not None and template and template.stop:
         branches = tuple(dataclasses.replace(each, stop=(*each.stop, *template.stop)) for each in branches)
     ignored = ignored_fields(fields, limits)
     if fields.messages is None and fields.chat_template_kwargs is not None:
         ignored.append("chat_template_kwargs")
+    if not fields.tools:
+        ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
     logprobs = _logprobs(fields)
     if fields.post_sampling_probs and logprobs is None:
         ignored.append("post_sampling_probs")
@@ -95,10 +106,11 @@ def parse_fields(
         return_tokens=bool(fields.return_tokens) and form == "events",
         return_progress=bool(fields.return_progress) and form != "object",
         cache_prompt=fields.cache_prompt is not False,
+        special_tokens=bool(calls and calls.is_native),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
-    return Parsed(completion, ignored, form, n, logprobs is not None, usage)
+    return Parsed(completion, ignored, form, n, logprobs is not None, usage, tools, calls)
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> None:
@@ -120,14 +132,12 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 
 def _refuse_unsupported(fields: CompletionFields) -> None:
     """Refuses what would give another answer than was asked for, if it were ignored."""
-    for name in ("tools", "functions"):
-        if getattr(fields, name):
-            raise InvalidRequestError(
-                f"{name} are not supported: this server doesn't read calls out of a model's text; "
-                "leave them out, and ask for JSON with response_format",
-                param=name,
-                code="unsupported_parameter",
-            )
+    if fields.functions:
+        raise InvalidRequestError(
+            "functions are not supported: they have become tools; send these",
+            param="functions",
+            code="unsupported_parameter",
+        )
     if fields.suffix:
         raise InvalidRequestError(
             "suffix is not supported here: this path only continues texts; leave it out, or see /infill",
@@ -223,15 +233,28 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
     """The prompt of a chat, as it would be evaluated. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
-    return str(_prompt(fields, template, chat=True))
+    return str(_prompt(fields, template, True, _tools(fields)))
 
 
-def _prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool) -> Any:
+def _tools(fields: CompletionFields) -> Tools | None:
+    """What the answer may call, if it is one in a conversation."""
+    tools = tools_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    problem = None
+    if tools and fields.messages is None:
+        problem = "tools go with messages; a prompt has none"
+    if tools and fields.echo:
+        problem = "tools and echo exclude each other; /apply-template shows the prompt of a chat"
+    if problem:
+        raise InvalidRequestError(problem, param="tools")
+    return tools
+
+
+def _prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:
     """The prompt as it was sent, or as the model's template writes the messages."""
     if fields.messages is not None:
         if fields.prompt is not None:
             raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
-        return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template)
+        return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools)
     if chat:
         raise InvalidRequestError("messages is missing", param="messages")
     return fields.prompt

@@ -2,25 +2,75 @@
 
 from typing import Any, ClassVar
 
-from srb.engine.events import Timings, Token
+from srb.engine.events import FinishReason, Timings, Token
+from srb.wire.call_format import CallFormat
 from srb.wire.openai import Completion, logprob_of, text_of
 from srb.wire.timings import timings as timings_json
+from srb.wire.tool_calls import CallReader, Delta, call_id
 
 
 class ChatCompletion(Completion):
-    """A chat completion on its way out."""
+    """A chat completion on its way out. calls: how the model writes calls, if it may call something."""
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
     first: ClassVar[dict[str, Any]] = {"delta": {"role": "assistant", "content": ""}}
 
-    def whole(self, text: str) -> dict[str, Any]:
-        """An alternative as a message."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def __init__(self, request_id: str, *, calls: CallFormat | None = None, **more: Any) -> None:
+        super().__init__(request_id, **more)
+        self._request_id = request_id
+        self._calls = calls
+        self._readers: dict[int, CallReader] = {}
 
-    def part(self, text: str) -> dict[str, Any]:
-        """More of the message; nothing at its end."""
-        return {"delta": {"content": text} if text else {}}
+    def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """An alternative as a message."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if not self._calls:
+            return {"message": message}
+        reader = CallReader(self._calls)
+        content, calls = "", []
+        for delta in [*reader.push(text), *reader.flush()]:
+            if delta.kind == "text":
+                content += delta.text
+            elif delta.kind == "name":
+                calls.append(self._call(index, delta))
+            else:
+                calls[-1]["function"]["arguments"] += delta.text
+        if not calls:
+            return {"message": message | {"content": content}}
+        return {"message": message | {"content": content or None, "tool_calls": calls}} | _finish(reader, finish_reason)
+
+    def parts(self, index: int, text: str) -> list[dict[str, Any]]:
+        """More of the message."""
+        if not self._calls:
+            return [{"delta": {"content": text}}] if text else []
+        reader = self._readers.setdefault(index, CallReader(self._calls))
+        return [self._delta(index, delta) for delta in reader.push(text)]
+
+    def rest(self, index: int) -> list[dict[str, Any]]:
+        """What was kept back of the message."""
+        reader = self._readers.get(index)
+        return [self._delta(index, delta) for delta in reader.flush()] if reader else []
+
+    def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """A chunk with nothing of the message."""
+        reader = self._readers.get(index)
+        return {"delta": {}} | (_finish(reader, finish_reason) if reader else {})
+
+    def _delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        if delta.kind == "text":
+            return {"delta": {"content": delta.text}}
+        if delta.kind == "name":
+            return {"delta": {"tool_calls": [{"index": delta.call, **self._call(index, delta)}]}}
+        return {"delta": {"tool_calls": [{"index": delta.call, "function": {"arguments": delta.text}}]}}
+
+    def _call(self, index: int, delta: Delta) -> dict[str, Any]:
+        """A call without its arguments."""
+        return {
+            "id": call_id(self._request_id, index, delta.call or 0),
+            "type": "function",
+            "function": {"name": delta.text, "arguments": ""},
+        }
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
         """How long the prompt and the message took, as llama-server tells it."""
@@ -29,6 +79,11 @@ class ChatCompletion(Completion):
     def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
         """The probabilities of the message's tokens."""
         return {"content": content_of(tokens), "refusal": None}
+
+
+def _finish(reader: CallReader, finish_reason: FinishReason | None) -> dict[str, Any]:
+    """OpenAI's own reason, for an answer that ends with calls."""
+    return {"finish_reason": "tool_calls"} if reader.is_complete and finish_reason == "stop" else {}
 
 
 def content_of(tokens: list[Token]) -> list[dict[str, Any]]:

@@ -6,10 +6,15 @@ from pydantic import ConfigDict, Field, StrictBool, WithJsonSchema
 
 from srb.wire.fields import Int, SamplingFields
 from srb.wire.messages import Message
+from srb.wire.tools import ToolFields
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
 Prompt = Annotated[Any, WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]})]
 Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})]
+
+_CHOICES = [{"enum": ["auto", "none", "required"]}, {"type": "object"}]
+ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": _CHOICES})]
+Parallel = Annotated[Any, WithJsonSchema({"type": "boolean"})]
 
 
 class BranchFields(SamplingFields):
@@ -28,8 +33,15 @@ class CompletionFields(SamplingFields):
         None, description="a conversation in place of the prompt, which the model's chat template makes of it."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
-    tools: list[Any] | None = Field(None, description="refused, unless empty.")
-    functions: list[Any] | None = Field(None, description="refused, unless empty.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call, in a chat.")
+    tool_choice: ToolChoice = Field(
+        None, description='"auto", "none", "required", or the one function that is to be called.'
+    )
+    parallel_tool_calls: Parallel = Field(
+        None,
+        description="whether there may be several calls in one answer; left out: if the model's template writes such.",
+    )
+    functions: list[Any] | None = Field(None, description="refused, unless empty: they have become tools.")
     suffix: str | None = Field(None, description="refused, unless empty.")
     n: Int | None = Field(
         None, description="alternatives of each prompt. Left out: the server's `--n`, or 1 in OpenAI's format."

@@ -15,10 +15,11 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
     limits = replace(serving.limits, openai=openai or serving.limits.openai)
     parsed = parse(body, limits, serving.tokenize, serving.vocabulary.template, chat=chat)
     completion, created = parsed.completion, int(serving.now)
+    blame = parsed.tools.blame if parsed.tools else None
     if parsed.format == "events":
         to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
-        return Reply(completion, [], True, partial(map, to_json))
-    out = (ChatCompletion if chat else Completion)(
+        return Reply(completion, [], True, partial(map, to_json), blame)
+    out = (partial(ChatCompletion, calls=parsed.calls) if chat else Completion)(
         completion.id,
         model=limits.model,
         created=created,
@@ -29,4 +30,4 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
         usage=parsed.usage,
     )
     stream = parsed.format == "chunks"
-    return Reply(completion, parsed.ignored, stream, out.chunks if stream else out.object)
+    return Reply(completion, parsed.ignored, stream, out.chunks if stream else out.object, blame)

@@ -1,11 +1,16 @@
 """Conversations: `messages` in place of a prompt."""
 
+import json
+from contextlib import suppress
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from srb.engine.backend import ChatTemplate
 from srb.errors import InvalidRequestError
+from srb.wire.call_format import call_format
+from srb.wire.plain_tools import without_tools
+from srb.wire.tools import Tools
 
 
 def _as_text(content: Any) -> Any:
@@ -24,6 +29,22 @@ def _as_text(content: Any) -> Any:
     return "\n".join(texts)
 
 
+class CalledFields(BaseModel):
+    """The function of a call."""
+
+    name: str = Field(description="its name.")
+    arguments: str | dict[str, Any] = Field("{}", description="its arguments: an object, or the JSON text of one.")
+
+
+class CallFields(BaseModel):
+    """A call that an assistant's message has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field("function", description="there is no other.")
+    function: CalledFields = Field(description="what was called.")
+
+
 class Message(BaseModel):
     """One message. What else a client puts into it goes to the template as it is."""
 
@@ -31,6 +52,7 @@ class Message(BaseModel):
 
     role: str
     content: Annotated[str, BeforeValidator(_as_text)]
+    tool_calls: list[CallFields] | None = Field(None, description="what the assistant called.")
 
     @model_validator(mode="before")
     @classmethod
@@ -41,8 +63,10 @@ class Message(BaseModel):
         return {"content": ""} | fields if fields.get("tool_calls") else fields
 
 
-def prompt_of(messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None) -> str:
-    """The prompt that the model's template makes of a conversation. Raises `InvalidRequestError`.
+def prompt_of(
+    messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None = None
+) -> str:
+    """The prompt that a template makes of a conversation, and of the tools in it. Raises `InvalidRequestError`.
 
     If the last message is the assistant's, the prompt ends with it, unfinished, as in llama-server.
     """
@@ -54,7 +78,7 @@ def prompt_of(messages: list[Message], variables: dict[str, Any], template: Chat
             param="messages",
             code="no_chat_template",
         )
-    conversation = [message.model_dump() for message in messages]
+    conversation = [message.model_dump(exclude_none=True) for message in messages]
     if "developer" not in template.source:  # OpenAI's newer name for the same
         for message in conversation:
             if message["role"] == "developer":
@@ -66,6 +90,22 @@ def prompt_of(messages: list[Message], variables: dict[str, Any], template: Chat
             "user's between them",
             param="messages",
         )
-    if last["role"] != "assistant" or "tool_calls" in last:
-        return template.render(conversation, variables)
-    return template.render(conversation[:-1], variables) + str(last["content"])
+    continued = ""
+    if last["role"] == "assistant" and "tool_calls" not in last:
+        continued = conversation.pop()["content"]
+    described = tools.described if tools else None
+    if tools or any("tool_calls" in message or message["role"] == "tool" for message in conversation):
+        form = call_format(template)
+        if not form.is_native:
+            conversation, described = without_tools(conversation, described or []), None
+        elif not form.as_text:
+            _read_arguments(conversation)
+    return template.render(conversation, variables, described) + continued
+
+
+def _read_arguments(conversation: list[dict[str, Any]]) -> None:
+    """Turns the arguments of calls, which are JSON texts, into objects. What was cut short stays a text."""
+    for message in conversation:
+        for call in message.get("tool_calls", ()):
+            with suppress(ValueError):
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"] or "{}")

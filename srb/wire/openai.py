@@ -108,7 +108,10 @@ class Completion:
                     timings = self.timings(event.timings, event.usage.prompt_tokens)
         if error and all(choice.finish_reason == "error" for choice in self._choices.values()):
             raise error
-        choices = [self._choice_object(k, self.whole(choice.text), choice) for k, choice in enumerate(self._returned())]
+        choices = [
+            self._choice_object(k, self.whole(k, choice.text, choice.finish_reason), choice)
+            for k, choice in enumerate(self._returned())
+        ]
         return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings
 
     def _returned(self) -> list[_Choice]:
@@ -132,15 +135,13 @@ class Completion:
                         yield self._chunk(index, self.first, _Choice())
                 case ProgressEvent():
                     progress = prompt_progress(event, self._clock() - self._started)
-                    yield self._chunk(0, self.part(""), _Choice()) | {"prompt_progress": progress}
+                    yield self._chunk(0, self.end(0, None), _Choice()) | {"prompt_progress": progress}
                 case StreamEvent():
-                    choice = self._choice(event.index)
-                    choice.add(event)
-                    if event.text:
-                        yield self._chunk(event.index, self.part(event.text), choice)
-                        choice.tokens, choice.offsets = [], []
+                    self._choice(event.index).add(event)
+                    yield from self._said(event.index, self.parts(event.index, event.text))
                 case StopEvent():
-                    chunk = self._chunk(event.index, self.part(""), self._end(event))
+                    yield from self._said(event.index, self.rest(event.index))
+                    chunk = self._chunk(event.index, self.end(event.index, event.finish_reason), self._end(event))
                     yield chunk | self.timings(event.timings, self._prompt_tokens)
                 case ErrorEvent(index=None):
                     yield {"error": event.error.body()}
@@ -151,6 +152,13 @@ class Completion:
                         chunk = {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
                         yield self._head | chunk | self.timings(event.timings, event.usage.prompt_tokens)
                     yield "[DONE]"
+
+    def _said(self, index: int, contents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The chunks of these contents; the first has the tokens since the last one."""
+        choice = self._choice(index)
+        for content in contents:
+            yield self._chunk(index, content, choice)
+            choice.tokens, choice.offsets = [], []
 
     def _end(self, event: StopEvent) -> _Choice:
         choice = self._choice(event.index)
@@ -175,7 +183,7 @@ class Completion:
             "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
             "finish_reason": choice.finish_reason,
             **({"error": choice.error.body()} if choice.error else {}),
-        }
+        } | content
 
     # Where chat completions differ
 
@@ -185,13 +193,21 @@ class Completion:
     first: ClassVar[dict[str, Any]] = {}
     """What the first chunk of every choice has, if there is one before its text."""
 
-    def whole(self, text: str) -> dict[str, Any]:
+    def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
         """An alternative's text in the object."""
         return {"text": text}
 
-    def part(self, text: str) -> dict[str, Any]:
-        """More of its text, in a chunk."""
-        return {"text": text}
+    def parts(self, index: int, text: str) -> list[dict[str, Any]]:
+        """More of its text, in chunks."""
+        return [{"text": text}] if text else []
+
+    def rest(self, index: int) -> list[dict[str, Any]]:
+        """What `parts` kept back of its text, in chunks."""
+        return []
+
+    def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """A chunk without more of its text."""
+        return {"text": ""}
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
         """`timings` of an alternative or of all, with a prompt of n_prompt tokens; a completion has none."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
+from srb.errors import InvalidRequestError
 from srb.wire.body import Limits
 from srb.wire.fields import Tokenize
 from srb.wire.tokens import Vocabulary
@@ -34,12 +35,14 @@ class Reply:
     stream: whether to answer while it runs.
     answer: of a stream, turns some of its events into the objects and texts to send; else all of them into the answer,
         and raises `SrbError` if there is none.
+    blame: what the engine's refusal of the request is in terms of its body, where that isn't the same.
     """
 
     completion: CompletionRequest | None
     ignored: list[str]
     stream: bool
     answer: Callable[[list[Event]], Any]
+    blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
 
 
 Read = Callable[[bytes, Serving], Reply]

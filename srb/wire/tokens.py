@@ -7,11 +7,12 @@ from pydantic import Field
 
 from srb.engine.backend import ChatTemplate, Tokenizer
 from srb.wire.body import chat_prompt
-from srb.wire.completion_fields import CompletionFields
+from srb.wire.completion_fields import CompletionFields, ToolChoice
 from srb.wire.fields import BodyFields, Int
 from srb.wire.llama_body import Parts, check_tokens, tokens_of
 from srb.wire.messages import Message, prompt_of
 from srb.wire.read import read_fields
+from srb.wire.tools import ToolFields, tools_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class TemplateFields(BodyFields):
 
     messages: list[Message] | None = Field(None, description="the conversation.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
+    tool_choice: ToolChoice = Field(None, description='"none" leaves them out.')
 
 
 class TokenizeFields(TemplateFields):
@@ -162,7 +165,8 @@ def tokenizer_info(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _apply(fields: TemplateFields, vocabulary: Vocabulary) -> str:
-    return prompt_of(fields.messages or [], fields.chat_template_kwargs or {}, vocabulary.template)
+    tools = tools_of(fields.tools, fields.tool_choice, None)
+    return prompt_of(fields.messages or [], fields.chat_template_kwargs or {}, vocabulary.template, tools)
 
 
 def _ignored(fields: BodyFields, vocabulary: Vocabulary) -> list[str]:

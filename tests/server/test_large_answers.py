@@ -57,7 +57,7 @@ class Template:
     source = ""
     stop: tuple[str, ...] = ()
 
-    def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+    def render(self, messages: list[dict[str, Any]], variables: dict[str, Any], tools: Any = None) -> str:
         return "p"
 
 

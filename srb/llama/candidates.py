@@ -1,0 +1,53 @@
+"""The tokens that samplers choose from."""
+
+import ctypes
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from srb.llama.logprobs import Floats
+
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
+
+
+class Candidates:
+    """All tokens with their logits, as samplers take them. One is enough for a thread: a sampler uses it up."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._ids = np.arange(n_vocab, dtype=np.int32)
+        # p is a sampler's own: each that reads it has computed it.
+        self._rows = np.zeros(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+        self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
+        self.array = llama_cpp.llama_token_data_array()
+
+    def fill(self, logits: Floats) -> None:
+        """Sets them to these logits."""
+        self._rows["logit"] = logits
+        self._rows["id"] = self._ids
+        self.array.data = self._data
+        self.array.size = len(self._rows)
+        self.array.selected = -1
+        self.array.sorted = False
+
+    def keep(self, allowed: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
+        """Bans all tokens but those where this, of shape (n_vocab,), is true. To be called right after `fill`."""
+        self._rows["logit"][~allowed] = -np.inf
+
+    @property
+    def left(self) -> "tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.float32]]]":
+        """The ids and the logits of the tokens that samplers have left."""
+        rows = np.ctypeslib.as_array(ctypes.cast(self.array.data, _BYTES), (self.array.size * self._rows.itemsize,))
+        left = rows.view(self._rows.dtype)
+        return left["id"], left["logit"]
+
+    @property
+    def selected(self) -> int:
+        """The token that a chain has chosen."""
+        return int(self.array.data[self.array.selected].id)
+
+
+def alone(token: int) -> Any:
+    """A token as the only candidate."""
+    one = llama_cpp.llama_token_data(token, 1.0, 0.0)
+    return llama_cpp.llama_token_data_array(ctypes.pointer(one), 1, -1, False)

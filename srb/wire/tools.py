@@ -1,0 +1,178 @@
+"""OpenAI's tools: what a request offers, and the grammar of the calls that it allows. Pure functions."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, Field
+
+from srb.engine.request import SamplingParams
+from srb.errors import InvalidRequestError
+from srb.wire.call_format import CallFormat
+from srb.wire.fields import show
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
+# Where a schema holds values, and where closing one part would contradict another.
+_SAYS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
+_NOT_CLOSED = ("const", "enum", "default", "examples", "allOf")
+
+
+class FunctionFields(BaseModel):
+    """A function that the model may call."""
+
+    name: Name = Field(description="its name.")
+    description: str | None = Field(None, description="what the model should know of it.")
+    parameters: dict[str, Any] | None = Field(
+        None, description="the JSON schema of its arguments, which every call matches; left out: it has none."
+    )
+    strict: bool | None = Field(None, description="without effect: calls always match the schema.")
+
+
+class ToolFields(BaseModel):
+    """One of `tools`."""
+
+    type: Literal["function"] = Field("function", description="there is no other.")
+    function: FunctionFields = Field(description="what may be called.")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The functions that may be called, and how.
+
+    functions: in OpenAI's notation, as templates take them. required: there has to be a call. parallel: there may be
+    several; left out: as the model's template has it.
+    """
+
+    functions: tuple[dict[str, Any], ...]
+    required: bool
+    parallel: bool | None
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """Them as a template shows them to the model."""
+        return [{"type": "function", "function": function} for function in self.functions]
+
+    def constrain(self, params: SamplingParams, form: CallFormat) -> SamplingParams:
+        """The parameters of an alternative that may or must call them. Raises `InvalidRequestError`."""
+        if params.grammar is not None:
+            raise InvalidRequestError(
+                "grammar and tools exclude each other: the tools' parameters are a grammar already; leave one out, or "
+                'send "tool_choice": "none"',
+                param="grammar",
+            )
+        return replace(params, json_schema=None, lark=self._lark(form, params.json_schema))
+
+    def blame(self, error: InvalidRequestError) -> InvalidRequestError:
+        """The error for a request that `constrain` made: it names the tool whose parameters can't be a grammar."""
+        line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "lark" else None
+        if not line or int(line[1]) > len(self.functions):
+            return error
+        name = self.functions[int(line[1]) - 1]["name"]
+        return InvalidRequestError(f"the parameters of {name} can't be enforced: {line[2]}", param="tools")
+
+    def _lark(self, form: CallFormat, answer: str | None) -> str:
+        """The grammar of an answer that is text, or one that matches a JSON schema, or calls."""
+        several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
+        again = f" ({_text(form.again or '')} call)*" if several else ""
+        rules = [  # each in a line of its own: `blame` reads their numbers
+            f"f{k}: {_text(function['name'] + form.middle)} {_json(_arguments(function['parameters']))}"
+            for k, function in enumerate(self.functions)
+        ]
+        rules.append("call: " + " | ".join(f"f{k}" for k in range(len(self.functions))))
+        calls = f"call{again} {_text(form.end)}"
+        if self.required:
+            start = f"start: {_text(form.begin)} {calls}"
+        elif answer is not None:
+            start = f"start: {_json(json.loads(answer))} | {_text(form.begin)} {calls}"
+        elif form.trigger:
+            rules += ["TEXT: /(.|\\n)*/", f"head[lazy]: TEXT {_text(form.trigger)}"]
+            start = f"start: TEXT | head {_text(form.begin.removeprefix(form.trigger))} {calls}"
+        else:
+            rules.append(f"TEXT: /([^{re.escape(form.begin[0])}](.|\\n)*)?/")
+            start = f"start: TEXT | {_text(form.begin)} {calls}"
+        return "\n".join([*rules, start])
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def _json(schema: Any) -> str:
+    return "%json " + json.dumps(schema | {"x-guidance": _JSON} if isinstance(schema, dict) else schema)
+
+
+def _arguments(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a function's arguments: an object that has no other properties than it names, unless it says so."""
+    schema = {"type": "object", "properties": {}} | parameters
+    return cast(dict[str, Any], _closed(schema))
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects have no properties but the ones it names, unless it says more about them."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: value if name in _NOT_CLOSED else _closed(value) for name, value in schema.items()}
+    properties, required = schema.get("properties"), schema.get("required", [])
+    named = isinstance(properties, dict) and isinstance(required, list) and all(name in properties for name in required)
+    return closed | {"additionalProperties": False} if named and not _SAYS & schema.keys() else closed
+
+
+def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tools | None:
+    """What `tools`, `tool_choice` and `parallel_tool_calls` ask for; None if nothing is to be called.
+
+    Raises `InvalidRequestError`.
+    """
+    if not tools:
+        return None
+    functions = {
+        tool.function.name: {
+            "name": tool.function.name,
+            "description": tool.function.description or "",
+            "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+        }
+        for tool in tools
+    }
+    if len(functions) < len(tools):
+        raise InvalidRequestError("tools has a name twice", param="tools")
+    if not isinstance(parallel, bool | None):
+        raise InvalidRequestError(
+            f"parallel_tool_calls must be true or false, got {show(parallel)}", param="parallel_tool_calls"
+        )
+    mode, names = _choice(choice)
+    for name in names or ():
+        if name not in functions:
+            raise InvalidRequestError(
+                f"tool_choice names {show(name)}, which is none of the tools: {', '.join(functions):.300}",
+                param="tool_choice",
+            )
+    if mode == "none":
+        return None
+    chosen = tuple(functions.values()) if names is None else tuple(functions[name] for name in names)
+    return Tools(chosen, mode != "auto", False if mode == "function" else parallel)
+
+
+def _choice(choice: Any) -> tuple[str, list[Any] | None]:
+    """The mode of a `tool_choice`, and the names it has: none, auto or required, or function for one by its name."""
+    if choice is None or choice in ("none", "auto", "required"):
+        return choice or "auto", None
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return "function", [_name(choice)]
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        if isinstance(allowed, dict) and allowed.get("mode") in ("auto", "required") and allowed.get("tools"):
+            return allowed["mode"], [_name(tool) for tool in allowed["tools"]]
+    raise InvalidRequestError(
+        'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": NAME}}, or '
+        f"OpenAI's allowed_tools; got {show(choice)}",
+        param="tool_choice",
+    )
+
+
+def _name(tool: Any) -> Any:
+    """The name in a function's notation, with the object `function` in it or without."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None

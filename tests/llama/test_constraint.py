@@ -1,0 +1,144 @@
+"""Grammars in Lark, as tools have them: what they allow, and what can't be one."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from driver import request, run, stops, texts
+
+from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError
+from srb.llama import LlamaBackend
+from srb.wire.call_format import PLAIN, CallFormat
+from srb.wire.tool_calls import CallReader
+from srb.wire.tools import ToolFields, Tools, tools_of
+
+pytestmark = pytest.mark.llama
+
+Load = Callable[..., LlamaBackend]
+
+SCHEMAS: list[dict[str, Any]] = [
+    {},
+    {"type": "object"},
+    {"type": "object", "properties": {"x": {}, "y": {"title": "Y", "default": None}}, "required": ["x"]},
+    {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 12}, "s": {"type": "string", "maxLength": 5}},
+        "required": ["n", "s"],
+        "additionalProperties": False,
+    },
+    {
+        "$defs": {
+            "Color": {"enum": ["red", "blue"]},
+            "Node": {"properties": {"next": {"$ref": "#/$defs/Leaf"}}},
+            "Leaf": {"type": "object", "properties": {"v": {"type": "boolean"}}, "required": ["v"]},
+        },
+        "properties": {
+            "color": {"$ref": "#/$defs/Color"},
+            "node": {"$ref": "#/$defs/Node"},
+            "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        },
+        "required": ["color", "maybe"],
+        "type": "object",
+        "title": "Pydantic",
+    },
+    {
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "format": "date"},
+            "code": {"type": "string", "pattern": r"^[a-z]\d{2}$"},
+            "kind": {"type": ["string", "null"], "enum": ["a", None]},
+            "tags": {"type": "array", "items": {"const": "t"}, "minItems": 1, "maxItems": 2},
+            "one": {"allOf": [{"type": "integer"}, {"minimum": 0}, {"maximum": 5}]},
+        },
+        "required": ["day", "code", "kind", "tags", "one"],
+        "$schema": "http://json-schema.org/draft-07/schema#",
+    },
+    {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1},
+]
+
+
+def offer(*functions: dict[str, Any], choice: str = "auto", parallel: bool = False) -> Tools:
+    tools = tools_of([ToolFields.model_validate({"function": each}) for each in functions], choice, parallel)
+    assert tools
+    return tools
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_the_arguments_of_a_required_call_match_its_schema(load: Load, schema: dict[str, Any]) -> None:
+    """Whatever the model is: this one's weights are random."""
+    params = offer({"name": "f", "parameters": schema}, choice="required").constrain(
+        SamplingParams(seed=0, max_tokens=400), PLAIN
+    )
+    events = run(Engine(load()), CompletionRequest(((1,),), params.alternatives(8)))
+    ended = [index for index, stop in stops(events).items() if stop.finish_reason == "stop"]
+    for index in ended:
+        reader = CallReader(PLAIN)
+        name, *arguments = reader.push(texts(events)[index])
+        assert (name.kind, name.text, reader.is_complete) == ("name", "f", True)
+        value = json.loads("".join(delta.text for delta in arguments))
+        jsonschema_rs.validate({"type": "object"} | schema, value)
+    assert ended
+
+
+def test_after_the_mark_of_a_call_comes_nothing_else(load: Load) -> None:
+    form = CallFormat("!{", ":", "}", "},{")
+    params = offer({"name": "f"}, parallel=True).constrain(SamplingParams(), form)
+    said = texts(run(Engine(load()), request("p", 32, lark=params.lark, temperature=2, max_tokens=300))).values()
+    calls = [text.partition("!")[2] for text in said if "!" in text]
+    assert calls
+    for call in calls:
+        longest = "{f:{}" + "},{f:{}" * len(call)
+        assert re.fullmatch(r"\{f:\{\}(\},\{f:\{\})*\}", call) or longest.startswith(call)  # or it was cut
+
+
+def test_names_of_control_tokens_are_texts_of_a_grammar(load: Load) -> None:
+    params = SamplingParams(lark='start: "<|control|>" /[ab]/', seed=0)
+    for special, expected in ((True, r"<\|control\|>[ab]"), (False, r"(<\|control\|>)?[ab]")):
+        events = run(Engine(load()), CompletionRequest(((1,),), params.alternatives(8), special_tokens=special))
+        assert all(re.fullmatch(expected, text) for text in texts(events).values())
+        assert {stop.finish_reason for stop in stops(events).values()} == {"stop"}
+
+
+def test_alternatives_that_exclude_each_others_tokens_keep_to_a_grammar(load: Load) -> None:
+    params = SamplingParams(lark="start: /[abc]/", samplers=(), seed=0)
+    events = run(Engine(load()), CompletionRequest(((1,),), params.alternatives(3), distinct=True))
+    assert sorted(texts(events).values()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("lark", "message"),
+    [
+        ("", "can't be used"),
+        ("start: nope", "can't be used"),
+        ("start: /(?=x)y/", "can't be used"),
+        ("start: %json {", "can't be used"),
+        ('start: %json {"type": "nope"}', "Invalid type: nope"),
+        ('start: %json {"$ref": "https://example.org/x.json"}', "can't be used"),
+        ("start: " + "(" * 5_000 + '"a"' + ")" * 5_000, "can't be used"),
+        ("start: %json " + '{"items": ' * 500 + "{}" + "}" * 500, "recursion limit"),
+        ('start: "a"\0', "can't be used"),
+        ("x" * 1_000_001, "the limit is 1000000"),
+    ],
+)
+def test_a_bad_grammar_is_refused_with_the_reason(load: Load, lark: str, message: str) -> None:
+    engine = Engine(load())
+    with pytest.raises(InvalidRequestError, match=re.escape(message)) as caught:
+        engine.add_request(request(lark=lark))
+    assert caught.value.param == "lark"
+    assert not engine.has_work
+
+
+def test_the_tool_is_named_whose_parameters_cannot_be_enforced(load: Load) -> None:
+    good, bad = {"name": "good"}, {"name": "bad", "parameters": {"properties": {"x": {"type": "nope"}}}}
+    tools = offer(good, bad)
+    with pytest.raises(InvalidRequestError) as caught:
+        Engine(load()).add_request(request(lark=tools.constrain(SamplingParams(), PLAIN).lark))
+    blamed = tools.blame(caught.value)
+    assert blamed.param == "tools"
+    assert blamed.message.startswith("the parameters of bad can't be enforced: ")
+    assert "Invalid type: nope" in blamed.message

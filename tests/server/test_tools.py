@@ -1,0 +1,252 @@
+"""Chats with tools, on the fake backend: what the model gets, what it says, and what a client sees of it."""
+
+import json
+from typing import Any
+
+from fake_backend import END, FakeBackend
+from server.conftest import Client, Connect
+
+from srb.engine.request import SamplingParams
+from srb.llama.chat_template import ChatTemplate
+from srb.wire.call_format import PLAIN
+
+SIMPLE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+NATIVE = (
+    "{% if tools %}<tools>{{ tools | tojson }}\n{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls %}[{{ c.function.name }}]{{ c.function.arguments | tojson }}[/]{% endfor %}\n{% endfor %}"
+    "<assistant>"
+)
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"type": "function", "function": {"name": "weather", "description": "It rains?", "parameters": CITY}}
+OTHER = {"type": "function", "function": {"name": "time"}}
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL, OTHER], "seed": 0}
+
+
+def call(name: str, arguments: Any) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+PARIS = PLAIN.write([call("weather", {"city": "Paris"})])
+BOTH = PLAIN.write([call("weather", {"city": "é"}), call("time", {})])
+
+
+class Model:
+    """A model that says texts[seed], and knows what it was asked."""
+
+    def __init__(self, *texts: str, source: str = SIMPLE) -> None:
+        self.prompt = ""
+        self.params: list[SamplingParams] = []
+        self._texts = [text.encode() for text in texts]
+        self.backend = FakeBackend(n_cells=4096, chat_template=ChatTemplate(source), script=self._say)
+
+    def _say(self, params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        prompt, _, said = bytes(tokens).rpartition(b"<assistant>")
+        self.prompt = prompt.decode()
+        self.params.append(params)
+        text = self._texts[params.seed % len(self._texts)]
+        return text[len(said)] if len(said) < len(text) else END
+
+    @property
+    def lark(self) -> str | None:
+        return self.params[-1].lark
+
+
+async def chat(connect: Connect, model: Model, status: int = 200, **body: Any) -> Any:
+    client = await connect(model.backend)
+    return await send(client, status, **body)
+
+
+async def send(client: Client, status: int = 200, **body: Any) -> Any:
+    response = await client.post("/v1/chat/completions", json=ASK | body)
+    text = await response.text()
+    assert response.status == status, text
+    if not body.get("stream"):
+        return json.loads(text)
+    return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
+
+
+def assembled(chunks: list[Any], index: int) -> tuple[str, list[Any], str]:
+    """The content, the calls and the finish_reason of a choice, put together as clients do it."""
+    content, reason = "", ""
+    calls: list[Any] = []
+    for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index):
+        content += choice["delta"].get("content") or ""
+        for delta in choice["delta"].get("tool_calls", ()):
+            if delta["index"] == len(calls):
+                calls.append({"id": delta["id"], "type": delta["type"], "function": dict(delta["function"])})
+            else:
+                assert delta.keys() == {"index", "function"}
+                calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
+        assert not reason, "nothing comes after the end"
+        reason = choice["finish_reason"] or ""
+    return content, calls, reason
+
+
+async def test_alternatives_each_with_its_own_calls_streamed_and_not(connect: Connect) -> None:
+    texts = PARIS, "It rains.", f"Well:\n{BOTH}"
+    client = await connect(Model(*texts).backend)
+    whole = await send(client, n=3)
+    chunks = await send(client, n=3, stream=True)
+    expected = [
+        (None, [("weather", {"city": "Paris"})], "tool_calls"),
+        ("It rains.", [], "stop"),
+        ("Well:", [("weather", {"city": "é"}), ("time", {})], "tool_calls"),
+    ]
+    ids = set()
+    for index, (content, calls, reason) in enumerate(expected):
+        choice = whole["choices"][index]
+        streamed = assembled(chunks, index)
+        assert (choice["message"]["content"], choice["finish_reason"]) == (content, reason)
+        assert (streamed[0] or None, streamed[2]) == (content, reason)
+        assert ("tool_calls" in choice["message"]) == bool(calls)
+        for each in choice["message"].get("tool_calls", []), streamed[1]:
+            assert [(c["type"], c["function"]["name"], json.loads(c["function"]["arguments"])) for c in each] == [
+                ("function", *call) for call in calls
+            ]
+            ids |= {c["id"] for c in each}
+    assert len(ids) == 6
+
+
+async def test_a_call_cut_short_has_ended_for_the_limit(connect: Connect) -> None:
+    model = Model(PARIS)
+    choice = (await chat(connect, model, max_tokens=len(PARIS) - 20))["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
+async def test_log_probabilities_of_all_tokens_come_with_a_stream_of_calls(connect: Connect) -> None:
+    chunks = await chat(connect, Model(PARIS), stream=True, logprobs=True)
+    content = [token for chunk in chunks for token in chunk["choices"][0]["logprobs"]["content"]]
+    assert "".join(token["token"] for token in content) == f"{PARIS}<END>"
+
+
+async def test_a_template_that_knows_tools_gets_them_and_says_how_calls_are_written(connect: Connect) -> None:
+    model = Model('[weather]{"city": "Rome"}[/]', source=NATIVE)
+    history = [
+        *ASK["messages"],
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function"} | call("time", {"a": 1})],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "noon"}]},
+    ]
+    choice = (await chat(connect, model, messages=history))["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
+    first, said = model.prompt.split("<user>")
+    described = [each["function"] for each in json.loads(first.removeprefix("<tools>"))]
+    assert described == [
+        TOOL["function"],
+        {"name": "time", "description": "", "parameters": {"type": "object", "properties": {}}},
+    ]
+    assert said == 'hi<assistant>[time]{"a": 1}[/]<tool>noon'
+
+
+async def test_a_template_that_knows_none_gets_texts(connect: Connect) -> None:
+    model = Model("It is noon.")
+    history = [
+        *ASK["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"} | call("time", {})]},
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+    ]
+    assert (await chat(connect, model, messages=history))["choices"][0]["message"]["content"] == "It is noon."
+    assert model.prompt.startswith("<system>")
+    assert json.dumps(TOOL) in model.prompt
+    assert model.prompt.endswith(
+        '<assistant><tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>\n'
+        "<user><tool_response>\nnoon\n</tool_response>\n"
+    )
+    await chat(connect, model, messages=history, tools=None)
+    assert "<system>" not in model.prompt
+    assert "<tool_response>" in model.prompt
+
+
+async def test_what_may_be_called(connect: Connect) -> None:
+    one: dict[str, Any] = {"type": "function", "function": {"name": "time"}}
+    some: dict[str, Any] = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [one]}}
+    model = Model("x")
+    client = await connect(model.backend)
+    for choice, names, text in (
+        (None, ("weather", "time"), True),
+        ("auto", ("weather", "time"), True),
+        ("required", ("weather", "time"), False),
+        (one, ("time",), False),
+        (some, ("time",), False),
+        (some["allowed_tools"] | {"type": "allowed_tools", "mode": "auto"}, ("time",), True),
+    ):
+        await send(client, tool_choice=choice)
+        lark = model.lark or ""
+        assert [name for name in ("weather", "time") if f'"{name}\\"' in lark] == list(names), choice
+        assert ("TEXT" in lark) == text, choice
+        assert all((f'"name": "{name}"' in model.prompt) == (name in names) for name in ("weather", "time"))
+    left_out: list[dict[str, Any]] = [{"tool_choice": "none"}, {"tools": []}, {"tools": None}]
+    for body in left_out:
+        await send(client, **body)
+        assert model.lark is None
+        assert model.prompt == "<user>hi\n"
+
+
+async def test_several_calls_where_the_template_writes_such_or_the_client_asks(connect: Connect) -> None:
+    for source, parallel, several in (
+        (SIMPLE, None, False),
+        (SIMPLE, True, True),
+        (NATIVE, None, True),
+        (NATIVE, False, False),
+    ):
+        model = Model("x", source=source)
+        await chat(connect, model, parallel_tool_calls=parallel)
+        assert ("call)*" in (model.lark or "")) == several
+
+
+async def test_a_schema_for_the_answer_beside_tools(connect: Connect) -> None:
+    model = Model("{}")
+    schema = {"type": "object", "properties": {"answer": {"const": 42}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    assert (await chat(connect, model, response_format=form))["choices"][0]["message"]["content"] == "{}"
+    assert model.params[-1].json_schema is None
+    assert '"const": 42' in (model.lark or "")
+
+
+async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None:
+    client = await connect(Model(PARIS).backend)
+    response = await client.post("/v1/chat/completions", json=ASK | {"stream": "events", "n": 1})
+    events = [json.loads(line.removeprefix("data: ")) for line in (await response.text()).split("\n\n")[:-1]]
+    assert "".join(event.get("text", "") for event in events) == PARIS
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
+    ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name", "match pattern"),
+    ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters", "dictionary"),
+    ({"tools": [OTHER, OTHER]}, "tools", "twice"),
+    ({"tool_choice": "any"}, "tool_choice", 'must be "none", "auto", "required"'),
+    ({"tool_choice": {"type": "function", "function": {"name": "nope"}}}, "tool_choice", "none of the tools: weather"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice", "names None"),
+    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls", "true or false"),
+    ({"grammar": 'root ::= "x"'}, "grammar", "exclude each other"),
+    ({"echo": True}, "tools", "/apply-template"),
+    ({"messages": None, "prompt": "p"}, "tools", "go with messages"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+        "messages[0].tool_calls[0].function",
+        "required",
+    ),
+]
+
+
+async def test_bad_tools_are_refused(connect: Connect) -> None:
+    client = await connect((model := Model("x")).backend)
+    for body, param, message in BAD:
+        error = (await send(client, 400, **body))["error"]
+        assert error["param"] == param, body
+        assert message in error["message"], body
+    assert model.backend.decodes == 0
+
+
+async def test_apply_template_and_counts_have_the_tools(connect: Connect) -> None:
+    client = await connect(Model("x").backend)
+    prompt = (await (await client.post("/apply-template", json=ASK)).json())["prompt"]
+    assert json.dumps(TOOL) in prompt
+    counted = await (await client.post("/v1/chat/completions/input_tokens", json=ASK)).json()
+    assert counted["input_tokens"] == len(prompt)
