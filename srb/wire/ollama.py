@@ -83,13 +83,15 @@ def chat(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /api/chat`."""
     with depth_refused():
         fields = read_fields(body, OllamaChatFields)
+        if fields.tools:
+            raise InvalidRequestError("tools are for /v1/chat/completions; leave them out here", param="tools")
         for message in fields.messages or ():
             _refuse_images((message.model_extra or {}).get("images"))
 
         def content(text: str) -> dict[str, Any]:
             return {"message": {"role": "assistant", "content": text}}
 
-        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages)
 
 
 def _refuse_images(images: Any) -> None:

@@ -164,14 +164,53 @@ def test_response_format(client: OpenAI) -> None:
     assert (reply.choices[0].message.content or "").startswith("{")
 
 
+def test_tools(client: OpenAI) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+        "required": ["city", "days"],
+        "$defs": {"City": {"type": "string", "maxLength": 20}},
+    }
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Is it raining in Paris?"}],
+        "tools": [{"type": "function", "function": {"name": "weather", "parameters": parameters, "strict": True}}],
+        "tool_choice": "required",
+        "seed": 0,
+    }
+    choices = client.chat.completions.create(n=3, **asked).choices
+    messages: list[Any] = [choice.message for choice in choices]
+    with client.chat.completions.stream(n=3, **asked) as stream:
+        streamed = stream.get_final_completion().choices
+    for choice, same in zip(choices, streamed, strict=True):
+        assert (choice.finish_reason, choice.message.content) == (same.finish_reason, None) == ("tool_calls", None)
+        (call,), (other,) = choice.message.tool_calls or [], same.message.tool_calls or []
+        arguments = json.loads(call.function.arguments)
+        assert len(arguments["city"]) <= 20
+        assert 1 <= arguments["days"] <= 7
+        assert other.function.name == "weather"
+        assert json.loads(other.function.arguments)
+    result = {"role": "tool", "tool_call_id": messages[0].tool_calls[0].id, "content": "It rains."}
+    answer = client.chat.completions.create(
+        **asked | {"messages": [*asked["messages"], messages[0], result], "tool_choice": "none"}, max_tokens=20
+    )
+    assert answer.choices[0].message.content
+    assert answer.choices[0].message.tool_calls is None
+
+
 def test_typed_errors(client: OpenAI) -> None:
     with pytest.raises(BadRequestError, match="n must be from 1 to 32, got 99") as bad:
         client.completions.create(model=MODEL, prompt=PROMPT, n=99)
     assert (bad.value.param, bad.value.type, bad.value.code) == ("n", "invalid_request_error", "invalid_value")
-    with pytest.raises(BadRequestError, match="tools are not supported"):
+    with pytest.raises(BadRequestError, match=r"the parameters of f can't be enforced: .*Invalid type: nope") as bad:
         client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}]
+            model=MODEL,
+            messages=MESSAGES,
+            tools=[
+                {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "nope"}}}}}
+            ],
         )
+    assert bad.value.param == "tools"
     with pytest.raises(BadRequestError, match="best_of"):
         client.completions.create(model=MODEL, prompt=PROMPT, n=1, best_of=2, stream=True)
     with pytest.raises(NotFoundError, match="there is no model gpt-4o"):
