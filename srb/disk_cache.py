@@ -24,7 +24,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +63,7 @@ class _Piece:
     state: State
     logits: bytes | None
     used: int
+    path: Path
 
     @property
     def size(self) -> int:
@@ -82,44 +83,53 @@ class DiskCache:
         self._folder = folder / hashlib.sha256(_MAGIC + identity.encode()).hexdigest()[:16]
         self._max_bytes = max_bytes
         self._lock = threading.Lock()  # of the next four
-        self._names: set[str] = set()
+        self._paths: dict[str, Path] = {}  # by the name of the piece
         self._waiting: dict[str, _Piece] = {}
         self._waiting_bytes = 0
         self._stats = StoreStats(max_disk_bytes=max_bytes)
         self._verified: set[str] = set()
         self._complained = False  # that writing fails, since it last worked
-        began = time.perf_counter()
+        self._unread: dict[str, list[str]] = {}  # file names, by family
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            found = dict(self._scan())
+            names = os.listdir(self._folder)
         except OSError as error:
             raise SettingsError(f"--cache-disk {folder} can't be used: {error.strerror or error}") from None
-        self._records = _in_order(found)
-        self._names |= {record.name for record in self._records}
-        self._orphans = [record for record in found.values() if record.name not in self._names]
-        logger.info(
-            "--cache-disk %s: found %d states of %d tokens for this model, in %.0f ms",
-            folder,
-            len(self._records),
-            sum(len(record.tokens) for record in self._records),
-            (time.perf_counter() - began) * 1000,
-        )
+        for name in names:
+            if name.endswith(_SUFFIX):
+                self._unread.setdefault(name.partition("-")[0], []).append(name)
         self._queue: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="srb-disk-cache", daemon=True)
         self._thread.start()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._paths
 
     @property
     def room(self) -> int:
         """How many bytes it would take now."""
         return max(0, min(_MOST_WAITING, self._max_bytes) - self._waiting_bytes)
 
-    def found(self) -> Iterable[Record]:
-        """What was there at the start, parents before their children."""
-        records, self._records = self._records, []
-        return records
+    def find(self, family: str) -> Iterable[Record]:
+        """The pieces of a family that were there at the start, parents before their children. Each is told once."""
+        records: dict[str, Record] = {}
+        for file_name in self._unread.pop(family, ()):
+            path = self._folder / file_name
+            try:
+                record = _read_record(path)
+            except OSError:  # another server has removed it
+                continue
+            except ValueError as error:
+                logger.warning("the state %s can't be used and is removed: %s", path, error)
+                _unlink(path)
+                self._count(disk_faults=1)
+            else:
+                records[record.name] = record
+                self._paths.setdefault(record.name, path)
+        ordered = _in_order(records, self._paths)
+        for orphan in records.keys() - {record.name for record in ordered}:
+            self._remove(orphan)
+        return ordered
 
     def stats(self) -> StoreStats:
         """What it holds and has done."""
@@ -127,20 +137,28 @@ class DiskCache:
             return self._stats
 
     def put(
-        self, parent: str | None, start: int, tokens: Tokens, key: str, state: State, logits: bytes | None
+        self,
+        family: str,
+        parent: str | None,
+        start: int,
+        tokens: Tokens,
+        key: str,
+        state: State,
+        logits: bytes | None,
     ) -> str | None:
         """Takes a piece, to be written soon by another thread, and returns its name. See `Store.put`."""
         record = Record(_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
-        piece = _Piece(record, state, logits, time.time_ns())
+        path = self._folder / f"{family}-{record.name}{_SUFFIX}"
+        piece = _Piece(record, state, logits, time.time_ns(), path)
         with self._lock:
-            if parent is not None and parent not in self._names:
+            if parent is not None and parent not in self._paths:
                 return None
             # One that is larger than all that may wait is taken while nothing waits: it is in memory anyway.
             if self._waiting_bytes and self._waiting_bytes + piece.size > _MOST_WAITING:
                 return None
             if piece.size > self._max_bytes:
                 return None
-            self._names.add(record.name)
+            self._paths[record.name] = path
             self._waiting[record.name] = piece
             self._waiting_bytes += piece.size
         self._queue.put(piece)
@@ -149,10 +167,11 @@ class DiskCache:
     def get(self, name: str) -> tuple[State, bytes | None] | None:
         """The state and the logits of a piece; None if it's gone or damaged."""
         with self._lock:
-            piece = self._waiting.get(name)
+            piece, path = self._waiting.get(name), self._paths.get(name)
         if piece:
             return piece.state, piece.logits
-        path = self._path(name)
+        if path is None:
+            return None
         try:
             with path.open("rb") as file:
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -189,25 +208,23 @@ class DiskCache:
             with self._lock:
                 if name in self._waiting:
                     self._waiting[name].used = now
-                with suppress(OSError):  # it isn't written yet, or gone, or on a medium that can't be written
-                    os.utime(self._path(name), ns=(now, now))
+                with suppress(OSError, KeyError):  # it isn't written yet, or gone, or on a medium that can't be written
+                    os.utime(self._paths[name], ns=(now, now))
 
     def close(self) -> None:
         """Returns when all is written that was taken."""
         self._queue.put(None)
         self._thread.join()
 
-    def _path(self, name: str) -> Path:
-        return self._folder / (name + _SUFFIX)
-
     def _forget(self, name: str) -> None:
         with self._lock:
-            self._names.discard(name)
+            self._paths.pop(name, None)
             self._verified.discard(name)
 
     def _remove(self, name: str) -> None:
+        if path := self._paths.get(name):
+            _unlink(path)
         self._forget(name)
-        _unlink(self._path(name))
 
     def _count(self, **more: int) -> None:
         with self._lock:
@@ -215,34 +232,17 @@ class DiskCache:
                 self._stats, **{field: getattr(self._stats, field) + each for field, each in more.items()}
             )
 
-    # At the start
-
-    def _scan(self) -> Iterator[tuple[str, Record]]:
-        """What the folder has, read as far as the tokens. A file that isn't a piece is left out, and one log line."""
-        damaged: list[Path] = []
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SUFFIX):
-                    try:
-                        record = _read_record(entry)
-                    except OSError:  # another server has removed it
-                        continue
-                    except ValueError:
-                        damaged.append(Path(entry.path))
-                    else:
-                        yield record.name, record
-        if damaged:
-            logger.warning("--cache-disk %s: %d files are damaged and are removed", self._folder, len(damaged))
-        for path in damaged:
-            _unlink(path)
-
     # The writer's thread
 
     def _write_all(self) -> None:
-        for orphan in self._orphans:  # the parent may have been written while the folder was being read
-            if orphan.parent and not self._path(orphan.parent).exists():
-                _unlink(self._path(orphan.name))
         self._make_room()
+        logger.info(
+            "--cache-disk %s has %d states for this model, and %.0f of %d MiB in all",
+            self._root,
+            sum(map(len, list(self._unread.values()))),
+            self._stats.disk_bytes / 2**20,
+            self._max_bytes >> 20,
+        )
         while piece := self._queue.get():
             name = piece.record.name
             try:
@@ -277,12 +277,12 @@ class DiskCache:
                 for part in (head, digest, key, tokens, logits, piece.state):
                     file.write(part)
                 size = file.tell()
-            os.replace(temporary, self._path(record.name))
+            os.replace(temporary, piece.path)
         except BaseException:
             os.unlink(temporary)
             raise
         with self._lock:  # its parents were touched after it was taken, and stay younger
-            os.utime(self._path(record.name), ns=(piece.used, piece.used))
+            os.utime(piece.path, ns=(piece.used, piece.used))
             self._verified.discard(record.name)
         self._count(disk_bytes=size, disk_bytes_written=size)
 
@@ -311,7 +311,7 @@ class DiskCache:
                 size -= each
                 removed += 1
                 if Path(path).parent == self._folder:
-                    self._forget(Path(path).stem)
+                    self._forget(Path(path).stem.partition("-")[2])
             logger.info("--cache-disk %s was full: the %d oldest states were removed", self._root, removed)
         with self._lock:
             self._stats = replace(self._stats, disk_bytes=size)
@@ -339,9 +339,9 @@ def _unpack(content: bytes | memoryview) -> tuple[_Header, int]:
     return _Header(start, n_tokens, key_bytes, logits_bytes, state_bytes, name, digest), _HEADER.size
 
 
-def _read_record(entry: "os.DirEntry[str]") -> Record:
+def _read_record(path: Path) -> Record:
     """What a file says of its piece. Raises `OSError` and `ValueError`."""
-    descriptor = os.open(entry.path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         content = os.read(descriptor, _FIRST_READ)
         header, at = _unpack(content)
@@ -356,20 +356,20 @@ def _read_record(entry: "os.DirEntry[str]") -> Record:
     tokens = pack(())
     tokens.frombytes(content[at + header.key_bytes : end])
     name = _name(header.parent, header.start, tokens, key)
-    if name + _SUFFIX != entry.name:
+    if path.stem.partition("-")[2] != name:
         raise ValueError("its name isn't that of its content")
     return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0)
 
 
-def _in_order(records: dict[str, Record]) -> list[Record]:
-    """Parents before their children, and none without its parent."""
+def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record]:
+    """Parents before their children, and none without its parent, that is among the records or known before."""
     ordered: dict[str, Record] = {}
     for record in records.values():
         chain = [record]
-        while (parent := chain[-1].parent) is not None and parent in records and parent not in ordered:
+        while (parent := chain[-1].parent) in records and parent not in ordered:
             chain.append(records[parent])
-        if parent is None or parent in ordered:
-            ordered |= {each.name: each for each in reversed(chain)}
+        if parent is None or parent in ordered or parent in known:
+            ordered |= {each.name: each for each in reversed(chain) if each.name not in ordered}
     return list(ordered.values())
 
 

@@ -7,6 +7,7 @@ moves by up to 0.6 with the number of rows in a batch, which would hide faults.
 import dataclasses
 import itertools
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import llama_cpp
 from driver import check_order, run, stops
 from tiny_model import WINDOW, write_tiny_model
-from traffic import Abort, Ask, Program, banned, tokens
+from traffic import Abort, Ask, Program, Step, banned, tokens
 
+from srb.disk_cache import DiskCache
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.engine.request import CompletionRequest, SamplingParams
@@ -130,24 +132,45 @@ class _Trial:
         self._model = model
         self._backend = backend
         self._now = 0.0
-        self._engine = Engine(
-            backend,
-            default_max_tokens=40,
-            prefill_chunk=program.prefill_chunk,
-            cache_bytes=program.cache_bytes,
-            clock=lambda: self._now,
-        )
+        self._engine = self._make_engine(program, None)
         self._requests: dict[str, CompletionRequest] = {}
         self._events: dict[str, list[Event]] = {}
 
+    def _make_engine(self, program: Program, store: DiskCache | None) -> Engine:
+        return Engine(
+            self._backend,
+            default_max_tokens=40,
+            prefill_chunk=program.prefill_chunk,
+            cache_bytes=program.cache_bytes,
+            store=store,
+            clock=lambda: self._now,
+        )
+
     def run(self, program: Program) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self._folder = Path(folder)
+            if program.restarts:
+                self._restart(program)
+            self._run(program)
+            self._engine.close()
+
+    def _restart(self, program: Program) -> None:
+        """Another process goes on: nothing but the files is left of what was evaluated."""
+        self._engine.close()
+        store = DiskCache(self._folder, self._backend.identity, 1 << 30)
+        self._engine = self._make_engine(program, store)
+
+    def _run(self, program: Program) -> None:
         for op in program.ops:
             if isinstance(op, Ask):
                 self._ask(op)
             elif isinstance(op, Abort):
                 self._engine.abort(str(op.name), op.index)
-            else:
+            elif isinstance(op, Step):
                 self._step(op.times)
+            elif program.restarts:
+                self._step(_MOST_STEPS)
+                self._restart(program)
         self._step(_MOST_STEPS)
         assert not self._engine.has_work, "a request starves"
 

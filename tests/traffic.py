@@ -80,12 +80,20 @@ class Step(_Short):
     times: int = 1
 
 
-Op = Ask | Abort | Step
+@dataclass(frozen=True, repr=False)
+class Restart(_Short):
+    """Lets all that runs come to its end, and starts another engine, which has only the files of the last one."""
+
+
+Op = Ask | Abort | Step | Restart
 
 
 @dataclass(frozen=True, repr=False)
 class Program(_Short):
-    """What an engine is asked, and how it is set up. After the last operation it is stepped until it has no work."""
+    """What an engine is asked, and how it is set up. After the last operation it is stepped until it has no work.
+
+    restarts: it keeps what was evaluated in files, too. Without that a `Restart` does nothing.
+    """
 
     ops: tuple[Op, ...]
     ctx_size: int = 512
@@ -93,6 +101,7 @@ class Program(_Short):
     batch_size: int = 64
     prefill_chunk: int = 0
     cache_bytes: int = 0
+    restarts: bool = False
 
     def __str__(self) -> str:
         settings = dataclasses.replace(self, ops=())
@@ -140,7 +149,7 @@ class _Generator:
                 ops.append(Abort(name, rng.choice([None, 0, 1])))
             if times := rng.choice([0, 1, 5, 20, unit, 2 * unit, 2 * unit, 6 * unit]):
                 ops.append(Step(times))
-        return Program(
+        program = Program(
             tuple(ops),
             ctx_size=self._ctx_size,
             parallel=self._parallel,
@@ -148,6 +157,11 @@ class _Generator:
             prefill_chunk=rng.choice([0, 0, 1, 7, 2 * unit]),
             cache_bytes=rng.choice([0, 4000 * unit, 10**8, 10**8]),
         )
+        if rng.random() < 0.7:
+            return program
+        for _ in range(rng.choice([1, 1, 2])):
+            ops.insert(rng.randrange(1, len(ops) + 1), Restart())
+        return dataclasses.replace(program, ops=tuple(ops), restarts=True)
 
     def _ask(self) -> Ask:
         rng, name = self._rng, len(self._asks)

@@ -11,11 +11,8 @@ from itertools import chain, islice
 
 from srb.engine.backend import Backend
 from srb.engine.radix import PrefixTree, pack
-from srb.engine.retained import Retained
+from srb.engine.retained import WORTH_SHARING, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
-
-WORTH_SHARING = 16
-"""Fewer tokens aren't."""
 
 _TRIES = 32
 """Of those that begin alike so many are asked at most whether they can be continued. The first can, but for models that

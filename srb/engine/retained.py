@@ -16,6 +16,7 @@ With a store each piece is written there, too, and may leave the memory: its tok
 it's needed. If it turns out then that the store has lost it, it is forgotten, and evaluated again.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,6 +27,9 @@ from srb.engine.store import Store
 
 _BYTES_PER_TOKEN = 8
 """What a token costs beside its state."""
+
+WORTH_SHARING = 16
+"""Fewer tokens aren't: texts that have less in common have nothing to do with each other."""
 
 Save = Callable[[int, int, int], bytearray | None]
 """Returns the state of positions from, to, if it has at most so many bytes."""
@@ -88,13 +92,14 @@ class Retained:
         self._store = store
         self._tree: PrefixTree[Piece] = PrefixTree()
         self._by_use: dict[Piece, None] = {}  # those in memory, the least recently used first, children before parents
-        self._read_store()
+        self._families: set[str] = set()  # that were looked for there
 
     def find(self, tokens: Tokens, key: str = "") -> tuple[Hit | None, int]:
         """The longest known beginning that can be continued, without the last token where its logits aren't known.
 
         Also how many of the tokens are known in all, which is more where the model can't go on from there.
         """
+        self._read_store(tokens, key)
         match = self._tree.find(tokens, key)
         exact = _at_end(match, len(tokens))
         if exact and not exact.has_logits:
@@ -140,14 +145,17 @@ class Retained:
 
     def add(self, tokens: Tokens, save: Save, logits: Logits | None = None, key: str = "") -> None:
         """Keeps the state of a sequence, but for what is known of it. Nothing is saved that is too large to be kept."""
-        if not self.keeps:
+        if not self.keeps or len(tokens) < WORTH_SHARING:
             return
+        self._read_store(tokens, key)
         match = self._tree.find(tokens, key)
         piece, n_tokens = _at_end(match, len(tokens)), len(tokens)
         if piece is None:
             parent, start = _longest(match, n_tokens)
             if start == n_tokens and logits is None:
                 return
+            if start < WORTH_SHARING:
+                parent, start = None, 0
             most = max(self.max_bytes, self._store.room if self._store else 0)
             room = most - _size(n_tokens - start, logits)
             if room < 0:
@@ -156,11 +164,11 @@ class Retained:
             if state is None:
                 return
             piece = self._piece(start, tokens[start:], parent, state, logits, logits is not None)
-            self._write(piece, key)
+            self._write(piece, tokens, key)
             self._tree.add(piece, tokens, key)
             self._hold(piece)
         elif logits is not None and not piece.has_logits:
-            self._add_logits(piece, logits, key)
+            self._add_logits(piece, tokens, logits, key)
         self._touch(piece)
         self._mark(piece)
 
@@ -182,13 +190,13 @@ class Retained:
             parent.children.add(piece)
         return piece
 
-    def _add_logits(self, piece: Piece, logits: Logits, key: str) -> None:
+    def _add_logits(self, piece: Piece, tokens: Tokens, logits: Logits, key: str) -> None:
         state, is_held = self._state(piece), piece in self._by_use
         if state is None:
             self._forget(piece)
             return
         piece.state, piece.logits, piece.has_logits = state, logits, True
-        self._write(piece, key)
+        self._write(piece, tokens, key)
         if is_held:
             self.size += logits.nbytes
             self._shrink()
@@ -241,14 +249,19 @@ class Retained:
 
     # In the store
 
-    def _read_store(self) -> None:
+    def _read_store(self, tokens: Tokens, key: str) -> None:
+        """Looks once for what the store had at the start of texts that begin as this one."""
+        family = _family(tokens, key)
+        if self._store is None or family in self._families:
+            return
+        self._families.add(family)
         known: dict[str, tuple[Piece, Tokens]] = {}
-        for record in self._store.found() if self._store else ():
+        for record in self._store.find(family):
             parent, before = known[record.parent] if record.parent else (None, pack(()))
-            tokens = before[: record.start] + record.tokens
+            all_tokens = before[: record.start] + record.tokens
             piece = self._piece(record.start, record.tokens, parent, None, None, record.has_logits, record.name)
-            self._tree.add(piece, tokens, record.key)
-            known[record.name] = piece, tokens
+            self._tree.add(piece, all_tokens, record.key)
+            known[record.name] = piece, all_tokens
 
     def _is_stored(self, piece: Piece) -> bool:
         return self._store is not None and piece.name is not None and piece.name in self._store
@@ -259,7 +272,7 @@ class Retained:
             return stored and stored[0]
         return piece.state
 
-    def _write(self, piece: Piece, key: str) -> None:
+    def _write(self, piece: Piece, tokens: Tokens, key: str) -> None:
         """Stores a piece, and those before it that the store doesn't have."""
         if self._store is None:
             return
@@ -269,7 +282,9 @@ class Retained:
                     return
                 logits = None if each.logits is None else each.logits.tobytes()
                 parent = each.parent.name if each.parent else None
-                each.name = self._store.put(parent, each.start, each.tokens, key, each.state, logits)
+                each.name = self._store.put(
+                    _family(tokens, key), parent, each.start, each.tokens, key, each.state, logits
+                )
                 if each.name is None:
                     return
 
@@ -305,6 +320,11 @@ def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
         n_tokens = min(n_tokens, piece.start)
         piece = piece.parent
     return piece, n_tokens
+
+
+def _family(tokens: Tokens, key: str) -> str:
+    """The same for all that have enough in common to be of use for each other; a piece has that of its parent."""
+    return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]
 
 
 def _size(n_tokens: int, logits: Logits | None) -> int:

@@ -51,14 +51,22 @@ class Store(Protocol):
     def room(self) -> int:
         """How many bytes it would take now."""
 
-    def found(self) -> Iterable[Record]:
-        """What was there at the start, parents before their children."""
+    def find(self, family: str) -> Iterable[Record]:
+        """The pieces of a family that were there at the start, parents before their children. Each is told once."""
 
     def put(
-        self, parent: str | None, start: int, tokens: Tokens, key: str, state: State, logits: bytes | None
+        self,
+        family: str,
+        parent: str | None,
+        start: int,
+        tokens: Tokens,
+        key: str,
+        state: State,
+        logits: bytes | None,
     ) -> str | None:
         """Takes a piece, to be written soon by another thread, and returns its name.
 
+        family: of those that are looked for together; up to 16 hexadecimal digits.
         None if the parent isn't there, or as much waits to be written as may.
         """
 

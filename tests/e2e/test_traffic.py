@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from alone import TOLERANCE, exact_copy
 from e2e.conftest import Server
-from traffic import Abort, Ask, Program, banned, generate, tokens
+from traffic import Abort, Ask, Program, Step, banned, generate, tokens
 
 from srb.llama.model_file import find_model
 
@@ -47,7 +47,7 @@ class Traffic:
                 self._ask(op)
             elif isinstance(op, Abort):
                 await self._abort(op)
-            else:
+            elif isinstance(op, Step):
                 await self._wait(self._n_events + op.times)
         await asyncio.gather(*self._tasks)
 

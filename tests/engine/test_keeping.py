@@ -40,7 +40,7 @@ def test_keeping_takes_a_bounded_time_of_each_step() -> None:
     before = engine.stats().prompt_tokens_evaluated
     assert texts(run(engine, dataclasses.replace(many, id="again")))
     assert engine.stats().prompt_tokens_evaluated == before
-    assert [piece for piece in backend.saved if piece[1] < 60] == [(0, 40), *[(40, 49)] * 6, (0, 1)]
+    assert [piece for piece in backend.saved if piece[1] < 60] == [(0, 40), *[(40, 49)] * 6]
 
 
 def test_what_is_not_given_back_yet_can_be_begun_with() -> None:
@@ -83,7 +83,7 @@ def test_of_a_cancelled_request_only_the_prompt_is_kept_for_the_next_try() -> No
 @pytest.mark.parametrize("window", [None, 8])
 def test_what_is_too_large_is_not_kept_and_evicts_nothing(window: int | None) -> None:
     engine = Engine(FakeBackend(window=window), cache_bytes=500)
-    run(engine, request("small", max_tokens=1))
+    run(engine, request("small" * 4, max_tokens=1))
     kept = engine.stats().retained_bytes
     run(engine, request("p" * 200, n=4, max_tokens=2))
     assert engine.stats().retained_bytes == kept > 0

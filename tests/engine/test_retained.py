@@ -69,23 +69,23 @@ def test_the_least_recently_used_leave_first_and_none_without_what_it_continues(
 
     def save(start: int, end: int, max_bytes: int) -> bytearray:
         saved.append((start, end))
-        return bytearray(100 * (end - start))
+        return bytearray(50 * (end - start))
 
     retained = Retained(FakeBackend(), 3000)
-    trunk, logits = (1,) * 10, Context((1,))
+    trunk, logits = (1,) * 20, Context((1,))
     retained.add(pack(trunk), save, logits)
     retained.add(pack((*trunk, 2, 3)), save)
     retained.add(pack((*trunk, 4, 5, 6)), save)
     retained.add(pack((*trunk, 4, 5, 6)), save)
-    retained.add(pack(trunk[:5]), save)  # known
-    assert saved == [(0, 10), (10, 12), (10, 13)]
+    retained.add(pack(trunk[:18]), save)  # known
+    assert saved == [(0, 20), (20, 22), (20, 23)]
     assert (hit := retained.find(pack((*trunk, 2, 9)))[0]) is not None
-    assert [(start, end) for _, start, end in hit.pieces] == [(0, 10), (10, 11)]
-    retained.add(pack((7,) * 13), save)  # makes the tail that wasn't used since leave
+    assert [(start, end) for _, start, end in hit.pieces] == [(0, 20), (20, 21)]
+    retained.add(pack((7,) * 26), save)  # makes the tail that wasn't used since leave
     assert (hit := retained.find(pack((*trunk, 4, 5, 6, 7)))[0]) is not None
-    assert hit.n_tokens == 10
+    assert hit.n_tokens == 20
     assert (hit := retained.find(pack((*trunk, 2, 3, 7)))[0]) is not None
-    assert hit.n_tokens == 12
+    assert hit.n_tokens == 22
     before = len(saved)
     retained.add(pack((8,) * 1000), save)  # is too large for all of it, by its tokens alone
     assert len(saved) == before
