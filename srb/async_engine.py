@@ -19,10 +19,11 @@ from srb.engine.engine import Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from srb.engine.stats import EngineStats, Measure
-from srb.errors import EngineDeadError, InvalidRequestError, QueueFullError, SrbError, UnavailableError
+from srb.errors import EngineDeadError, QueueFullError, SrbError, UnavailableError
+from srb.journal import Journal
 from srb.llama import LlamaBackend
-from srb.request_log import done_line
 from srb.request_stream import RequestStream
+from srb.roster import Roster
 from srb.settings import Settings
 
 logger = logging.getLogger("srb")
@@ -52,6 +53,7 @@ class AsyncEngine:
     make: makes the engine, there too.
     max_queue: how many requests may wait.
     queue_timeout, request_timeout: seconds after which a request ends that hasn't started, or hasn't ended; 0: off.
+    keep_seconds, keep_bytes: how long requests are kept that have finished, and how much memory they may take.
     """
 
     def __init__(
@@ -62,21 +64,25 @@ class AsyncEngine:
         max_queue: int = 128,
         queue_timeout: float = 0,
         request_timeout: float = 0,
+        keep_seconds: float = 0,
+        keep_bytes: int = 0,
     ) -> None:
         self._load = load
         self._make = make
         self._max_queue = max_queue
-        self._queue_timeout = queue_timeout
-        self._request_timeout = request_timeout
+        self._roster = Roster(
+            self._end,
+            queue_timeout=queue_timeout,
+            request_timeout=request_timeout,
+            keep_seconds=keep_seconds,
+            keep_bytes=keep_bytes,
+        )
         self._status: Status = "loading"
         self._progress = 0.0
-        self._streams: dict[str, RequestStream] = {}
         self._engine: Engine | None = None
         self._stats: EngineStats | None = None
         self._failure: EngineDeadError | None = None
         self._failed = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -109,6 +115,8 @@ class AsyncEngine:
             max_queue=settings.max_queue,
             queue_timeout=settings.queue_timeout,
             request_timeout=settings.request_timeout,
+            keep_seconds=settings.keep_finished,
+            keep_bytes=settings.keep_bytes,
         )
 
     async def __aenter__(self) -> Self:
@@ -141,17 +149,13 @@ class AsyncEngine:
         """Ends the engine: waiting requests at once, running ones when `grace` seconds have passed."""
         if self._status in ("loading", "ready"):
             self._status = "stopping"
-        for request_id, stream in list(self._streams.items()):
-            if not stream.started:
-                stream.refusal = UnavailableError("the server is shutting down")
-                self.abort(request_id, reason="shutdown")
+        self._roster.shut_down(waiting=True)
         try:
             async with asyncio.timeout(grace):
-                await self._idle.wait()
+                await self._roster.empty()
         except TimeoutError:
-            for request_id in list(self._streams):
-                self.abort(request_id, reason="shutdown")
-            await self._idle.wait()
+            self._roster.shut_down(waiting=False)
+            await self._roster.empty()
         self._closing = True
         self._wake.set()
         await asyncio.to_thread(self._thread.join)
@@ -161,13 +165,15 @@ class AsyncEngine:
     def health(self) -> Health:
         """How the engine is now."""
         requests = self.requests
-        running = sum(stream.started for stream in requests)
+        running = sum(journal.started for journal in requests)
         return Health(self._status, self._progress, running, len(requests) - running, self._stats)
 
     @property
-    def requests(self) -> list[RequestStream]:
-        """The requests that wait or run, in the order of their arrival, without those whose reader is gone."""
-        return [stream for stream in self._streams.values() if not stream.closed]
+    def requests(self) -> list[Journal]:
+        """The requests that wait or run, in the order of their arrival, without those that are being ended because
+        nobody reads them.
+        """
+        return self._roster.journals
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; see `Engine.tokenize`. May be called from any thread: long texts take seconds."""
@@ -193,29 +199,48 @@ class AsyncEngine:
         assert self._engine is not None
         return b"".join(map(self._engine.tokenizer.special_piece, tokens)).decode(errors="replace")
 
-    async def submit(self, request: CompletionRequest) -> RequestStream:
-        """Queues a request and returns its events.
+    async def submit(
+        self, request: CompletionRequest, *, journal: Journal | None = None, linger: float = 0
+    ) -> RequestStream:
+        """Queues a request and returns a reader of its events.
+
+        journal: where they go. It is of this request, and has what was said of it if it was interrupted. linger: for
+        how many seconds the request goes on without readers, unless it is to do so anyway (`Journal.detach`).
 
         Raises `InvalidRequestError` if it can never run, `QueueFullError` if too many wait, and `UnavailableError` if
         the engine takes none.
         """
         engine = self._ready_engine()
         self.check_queue()
-        if request.id in self._streams:
-            raise InvalidRequestError(f"the request id {request.id} is in use", param="id")
-        stream = RequestStream(request, lambda: self.abort(request.id), arrived=self._loop.time())
-        self._streams[request.id] = stream
-        self._idle.clear()
-        stream.early_aborts = []
+        journal = journal or Journal(request)
+        journal.arrived = self._loop.time()
+        stream = self._roster.add(journal, linger)
         adding = asyncio.ensure_future(asyncio.to_thread(engine.add_request, request))
-        adding.add_done_callback(partial(self._on_added, stream))
+        adding.add_done_callback(partial(self._on_added, request.id))
         try:
             await asyncio.shield(adding)
         except asyncio.CancelledError:
             stream.close()
             raise
-        self._set_timers(stream)
         return stream
+
+    def find(self, request_id: str, owner: str | None = None) -> Journal:
+        """The journal of a request that waits or runs, or has finished and is kept.
+
+        Raises `NotFoundError` if there is none that has this owner, `GoneError` if it is no longer kept.
+        """
+        return self._roster.find(request_id, owner)
+
+    def read(self, journal: Journal, after: int = 0) -> RequestStream:
+        """One more reader of a request, which begins behind the event with the id `after`.
+
+        Raises `InvalidRequestError` if there is no such event.
+        """
+        return self._roster.read(journal, after)
+
+    def forget(self, request_id: str) -> bool:
+        """Forgets a request that has finished. Returns False if it isn't kept."""
+        return self._roster.forget(request_id)
 
     async def generate(self, request: CompletionRequest) -> AsyncIterator[Event]:
         """Runs a request: its events, one by one. Leaving the loop early cancels the request.
@@ -229,16 +254,7 @@ class AsyncEngine:
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""
-        stream = self._streams.get(request_id)
-        if stream is None or (index is not None and index not in stream.living):
-            return False
-        if stream.early_aborts is not None:
-            stream.early_aborts.append((index, reason))
-            return True
-        assert self._engine is not None
-        self._engine.abort(request_id, index, reason)
-        self._wake.set()
-        return True
+        return self._roster.abort(request_id, index, reason)
 
     def check_ready(self) -> None:
         """Raises `UnavailableError` if the engine takes no requests now."""
@@ -258,43 +274,18 @@ class AsyncEngine:
             raise UnavailableError(f"the model is loading ({self._progress:.0%}); try again soon")
         return self._engine
 
-    def _on_added(self, stream: RequestStream, adding: asyncio.Future[None]) -> None:
-        """The engine has taken a request, or refused it; what was aborted in the meantime is aborted now."""
-        early, stream.early_aborts = stream.early_aborts or [], None
+    def _on_added(self, request_id: str, adding: asyncio.Future[None]) -> None:
+        """The engine has taken a request, or refused it."""
         if adding.cancelled() or adding.exception():
-            self._forget(stream.request.id)
-            return
+            self._roster.refused(request_id)
+        else:
+            self._wake.set()
+            self._roster.taken(request_id)
+
+    def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
+        assert self._engine is not None
+        self._engine.abort(request_id, index, reason)
         self._wake.set()
-        for index, reason in early:
-            self.abort(stream.request.id, index, reason)
-
-    def _set_timers(self, stream: RequestStream) -> None:
-        if stream.done:
-            return
-        for seconds, option in (
-            (self._queue_timeout, "--queue-timeout"),
-            (self._request_timeout, "--request-timeout"),
-        ):
-            if seconds:
-                only_waiting = option == "--queue-timeout"
-                error = UnavailableError(
-                    f"the request has waited for {seconds:g} s, the limit that {option} sets; try again later"
-                )
-                stream.timers.append(
-                    self._loop.call_at(stream.arrived + seconds, self._expire, stream, error, only_waiting)
-                )
-
-    def _expire(self, stream: RequestStream, error: UnavailableError, only_waiting: bool) -> None:
-        if not (stream.started and only_waiting):
-            stream.refusal = error
-            self.abort(stream.request.id, reason="timeout")
-
-    def _forget(self, request_id: str) -> None:
-        if stream := self._streams.pop(request_id, None):
-            for timer in stream.timers:
-                timer.cancel()
-        if not self._streams:
-            self._idle.set()
 
     # Called in the event loop by the thread
 
@@ -315,15 +306,7 @@ class AsyncEngine:
 
     def _on_step(self, events: list[Event], stats: EngineStats) -> None:
         self._stats = stats
-        by_request: dict[str, list[Event]] = {}
-        for event in events:
-            by_request.setdefault(event.request_id, []).append(event)
-        for request_id, batch in by_request.items():
-            if stream := self._streams.get(request_id):
-                stream.put(batch)
-                if stream.done:
-                    self._forget(request_id)
-                    logger.info("%s", done_line(stream))
+        self._roster.put(events)
 
     def _on_death(self, error: EngineDeadError, events: list[Event], stats: EngineStats) -> None:
         self._status = "dead"

@@ -9,8 +9,9 @@
     │   └── UnsupportedMediaTypeError    415  the body is compressed
     ├── AuthenticationError    401  no API key, or a wrong one
     ├── OriginError            403  a web page of another origin would change or run something
-    ├── NotFoundError          404  no such path, or no such running request or alternative
+    ├── NotFoundError          404  no such path, request or alternative
     ├── MethodNotAllowedError  405
+    ├── GoneError              410  the request has finished, and is no longer kept
     ├── MisdirectedRequestError    421  the server doesn't answer under this host name
     ├── QueueFullError         429  as many requests wait as may; come back later
     ├── NotSupportedError      501  this model or this server's options don't have it
@@ -120,7 +121,7 @@ class OriginError(SrbError):
 
 
 class NotFoundError(SrbError):
-    """There is no such path, or no such running request or alternative."""
+    """There is no such path, request or alternative."""
 
     status = 404
     type = "invalid_request_error"
@@ -133,6 +134,14 @@ class MethodNotAllowedError(SrbError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+
+
+class GoneError(SrbError):
+    """The request has finished, and is no longer kept."""
+
+    status = 410
+    type = "invalid_request_error"
+    code = "gone"
 
 
 class MisdirectedRequestError(SrbError):

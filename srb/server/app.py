@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
 from srb.async_engine import AsyncEngine
-from srb.errors import NotFoundError, UnavailableError
+from srb.errors import UnavailableError
 from srb.server import (
     auth,
     cors,
@@ -22,9 +23,10 @@ from srb.server import (
     model_routes,
     openapi,
     page,
+    request_routes,
     token_routes,
 )
-from srb.server.exchange import ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
+from srb.server.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.refusals import SHAPES, error_response, errors_as_json
 from srb.wire.body import Limits
@@ -65,13 +67,11 @@ def create_app(
     app[cors.LOGGED] = set()
     app[ENGINE] = engine
     app[LIMITS] = limits
+    app[ANSWERS] = WeakKeyDictionary()
     app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()
     description: Callable[[], dict[str, Any]] = cache(partial(openapi.describe, limits, keyed=bool(api_keys)))
     app[OPENAPI] = description  # made when somebody asks, since it takes a while
-    app.router.add_delete("/v1/completions/{id}", cancel)
-    app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
-    app.router.add_get("/v1/requests", requests)
     app.router.add_get("/health", health)
     app.router.add_get("/v1/health", health)
     app.router.add_get("/metrics", metrics_text)
@@ -79,46 +79,13 @@ def create_app(
     app.router.add_get("/docs", docs)
     model_routes.add_routes(app)
     formats.add_routes(app)
+    request_routes.add_routes(app)
     llama_routes.add_routes(app)
     token_routes.add_routes(app)
     kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)
     page.add_to(app)
     return app
-
-
-async def cancel(request: web.Request) -> web.Response:
-    """DELETE /v1/completions/{id} and .../choices/{index}: ends a request, or one alternative of it."""
-    request_id, index = request.match_info["id"], request.match_info.get("index")
-    limits = request.app[LIMITS]
-    if index is None:
-        found = request.app[ENGINE].abort(request_id)
-    else:
-        found = index in map(str, range(limits.max_n)) and request.app[ENGINE].abort(request_id, int(index))
-    if not found:
-        what = f"request {request_id}" if index is None else f"alternative {index} of request {request_id}"
-        raise NotFoundError(f"no {what} is waiting or running", param="id" if index is None else "index")
-    return web.Response(status=204)
-
-
-async def requests(request: web.Request) -> web.Response:
-    """GET /v1/requests: what waits and what runs, in the order of arrival."""
-    engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
-    now, data = asyncio.get_running_loop().time(), []
-    for stream in engine.requests:
-        each: dict[str, Any] = {
-            "id": stream.request.id,
-            "status": "running" if stream.started else "waiting",
-            "age_seconds": round(now - stream.arrived, 3),
-            "prompts": len(stream.request.prompts),
-            "count": stream.request.count,
-            "running": len(stream.living) if stream.started else 0,
-            "prompt_tokens": stream.request.prompt_tokens,
-        }
-        if show_prompts:  # in a thread, because long ones take their time
-            each["prompt"] = [await asyncio.to_thread(engine.detokenize, tokens) for tokens in stream.request.prompts]
-        data.append(each)
-    return web.json_response({"object": "list", "data": data})
 
 
 async def health(request: web.Request) -> web.Response:

@@ -1,5 +1,6 @@
 """Who may come in: API keys, as OpenAI's clients and llama-server's send them."""
 
+import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
 
@@ -13,6 +14,8 @@ OPEN = {"/", "/health", "/v1/health", "/openapi.json", "/docs"}
 """What may be read without a key: the page, what supervisors ask for, and what says how to send a key."""
 
 HEADER = "x-api-key"
+
+_OWNER = web.RequestKey("owner", str)
 
 
 def is_open(request: web.Request) -> bool:
@@ -31,12 +34,19 @@ async def check_key(
     if keys and not is_open(request):
         sent = _sent_keys(request)
         # Every pair is compared, each in constant time: how long it takes tells nothing about the keys.
-        if not sum(hmac.compare_digest(each, key) for each in sent for key in keys):
+        matching = [key for each in sent for key in keys if hmac.compare_digest(each, key)]
+        if not matching:
             problem = "is not one of this server's" if sent else "is missing"
             raise AuthenticationError(
                 f"the API key {problem}; send one as 'Authorization: Bearer KEY' or '{HEADER}: KEY'"
             )
+        request[_OWNER] = hashlib.sha256(matching[0]).hexdigest()
     return await handler(request)
+
+
+def owner_of(request: web.Request) -> str | None:
+    """Whose a request is: the hash of its key, or None where there are no keys. Others don't see what it asks for."""
+    return request.get(_OWNER)
 
 
 def _sent_keys(request: web.Request) -> list[bytes]:

@@ -1,17 +1,26 @@
 """One exchange over HTTP: what the app has for every route, the body of a request, the events of its answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from aiohttp import hdrs, web
 
 from srb.async_engine import AsyncEngine
 from srb.engine.events import Event
+from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
+from srb.journal import Journal
 from srb.request_stream import RequestStream
+from srb.server import sse
+from srb.server.auth import owner_of
+from srb.server.sse import Batches
+from srb.wire import native
 from srb.wire.body import Limits
 from srb.wire.encode import encode
 from srb.wire.fields import show
@@ -27,18 +36,48 @@ ENGINE = web.AppKey("engine", AsyncEngine)
 LIMITS = web.AppKey("limits", Limits)
 
 
-class Batches:
-    """A request's events as JSON, a batch per step. Waiting for the next may be cancelled, as for a ping."""
+Answer = Callable[[web.Request, RequestStream], Awaitable[web.StreamResponse]]
+"""Answers somebody who reads a request."""
 
-    def __init__(self, stream: RequestStream, to_json: Callable[[list[Event]], Iterable[dict[str, Any] | str]]) -> None:
-        self._stream = stream
-        self._to_json = to_json
 
-    def __aiter__(self) -> AsyncIterator[Iterable[dict[str, Any] | str]]:
-        return self
+@dataclass(frozen=True)
+class Answers:
+    """How a request's readers are answered.
 
-    async def __anext__(self) -> Iterable[dict[str, Any] | str]:
-        return self._to_json(await anext(self._stream))
+    ignored: the names of the fields in its body that have no effect.
+    own: in the format that it was made in, from the beginning; None if that is native events.
+    """
+
+    ignored: list[str]
+    own: Answer | None = None
+
+
+ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
+
+
+async def submit(
+    request: web.Request, completion: CompletionRequest, answers: Answers, *, detach: bool
+) -> web.StreamResponse:
+    """Queues a request, and answers with what comes of it."""
+    journal = Journal(completion, owner=owner_of(request), detach=detach, created=int(time.time()))
+    # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
+    linger = 0 if answers.own else request.app[LIMITS].linger
+    async with await request.app[ENGINE].submit(completion, journal=journal, linger=linger) as stream:
+        request.app[ANSWERS][journal] = answers
+        return await (answers.own or answer_natively)(request, stream)
+
+
+async def answer_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
+    """Answers with a request's native events."""
+    journal, model = stream.journal, request.app[LIMITS].model
+    ignored = request.app[ANSWERS][journal].ignored
+
+    def to_json(events: list[tuple[int, Event]]) -> Iterator[sse.Item]:
+        for number, event in events:
+            yield number, native.to_json(event, model=model, created=journal.created, ignored=ignored)
+
+    headers = {"X-Request-Id": journal.request.id}
+    return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
 
 
 def stats_of(engine: AsyncEngine) -> EngineStats:

@@ -10,12 +10,14 @@ from aiohttp import web
 
 import srb
 from srb.errors import InvalidRequestError
+from srb.request_stream import RequestStream
 from srb.server import sse
-from srb.server.exchange import ENGINE, LIMITS, Batches, ignored_header, json_response, read_body
+from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
 from srb.server.refusals import SHAPES, Shape
+from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
 from srb.wire import completions, ollama, tgi
-from srb.wire.reply import Read, Serving
+from srb.wire.reply import Read, Reply, Serving
 
 OPENAI = "/openai/v1"
 """Where answers are in OpenAI's format, whatever a request leaves out."""
@@ -72,18 +74,24 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         )
         # In a thread, because megabytes take seconds to parse and tokenize.
         reply = await asyncio.to_thread(form.read, body, serving)
-        headers = ignored_header(reply.ignored)
         if reply.completion is None:
-            return json_response(reply.answer([]), headers)
-        headers["X-Request-Id"] = reply.completion.id
+            assert reply.begin is not None
+            return json_response(reply.begin()([]), ignored_header(reply.ignored))
+        own = partial(_answer, reply, form.frame) if reply.begin else None
         try:
-            submitted = await engine.submit(reply.completion)
+            return await submit(request, reply.completion, Answers(reply.ignored, own), detach=reply.detach)
         except InvalidRequestError as error:
             raise reply.blame(error) if reply.blame else error from None
-        async with submitted as stream:
-            if reply.stream:
-                return await sse.respond(request, Batches(stream, reply.answer), headers=headers, frame=form.frame)
-            events = await stream.collect()
-        return await asyncio.to_thread(lambda: json_response(reply.answer(events), headers))
 
     return handle
+
+
+async def _answer(reply: Reply, frame: sse.Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
+    """Answers somebody who reads a request from its beginning."""
+    assert reply.begin is not None
+    answer = reply.begin()
+    headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
+    if reply.stream:
+        return await sse.respond(request, Batches(stream.__anext__, answer), headers=headers, frame=frame)
+    events = await stream.collect()
+    return await asyncio.to_thread(lambda: json_response(answer(events), headers))

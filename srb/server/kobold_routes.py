@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
+from srb.request_stream import RequestStream
 from srb.server import sse
 from srb.server.auth import API_KEYS
-from srb.server.exchange import ENGINE, LIMITS, Batches, ignored_header, json_response, read_body
+from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
+from srb.server.sse import Batches
 from srb.server.token_routes import answering, vocabulary_of
 from srb.wire import kobold, kobold_body
 from srb.wire.kobold import Generation
+from srb.wire.kobold_body import KoboldParsed
 
 UNITED_VERSION, CPP_VERSION = "1.2.5", "1.102"
 """What this speaks: KoboldAI United's interface, and KoboldCpp's. Clients decide by them what to send."""
@@ -104,31 +108,37 @@ def _telling(value: Callable[[web.Application], dict[str, Any]]) -> Callable[[we
 
 async def generate(request: web.Request) -> web.StreamResponse:
     """POST /api/v1/generate: a result for each alternative."""
-    return await _answer(request, stream=False)
+    return await _submit(request, stream=False)
 
 
 async def generate_stream(request: web.Request) -> web.StreamResponse:
     """POST /api/extra/generate/stream: the text of one alternative, as it grows."""
-    return await _answer(request, stream=True)
+    return await _submit(request, stream=True)
 
 
-async def _answer(request: web.Request, *, stream: bool) -> web.StreamResponse:
+async def _submit(request: web.Request, *, stream: bool) -> web.StreamResponse:
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     vocabulary = vocabulary_of(request.app)
     engine.check_queue()
     data = await read_body(request)
     parsed = await asyncio.to_thread(kobold_body.parse, data, limits, engine.tokenize, vocabulary, stream=stream)
-    generation = Generation(parsed, model=limits.model)
+    answers = Answers(parsed.ignored, partial(_answer, parsed, is_stream=stream))
+    return await submit(request, parsed.completion, answers, detach=parsed.detach)
+
+
+async def _answer(
+    parsed: KoboldParsed, request: web.Request, stream: RequestStream, *, is_stream: bool
+) -> web.StreamResponse:
+    """Answers a reader of a request from its beginning."""
+    generation = Generation(parsed, model=request.app[LIMITS].model)
     headers = {"X-Request-Id": generation.request_id} | ignored_header(parsed.ignored)
-    async with await engine.submit(parsed.completion) as events:
-        with request.app[GENERATIONS].keep(generation):
-            if stream:
-                batches = Batches(events, generation.chunks)
-                return await sse.respond(request, batches, headers=headers, frame=sse.MESSAGE)
-            async for batch in events:
-                generation.take(batch)
-            if events.refusal and not events.started:
-                raise events.refusal
+    with request.app[GENERATIONS].keep(generation):
+        if is_stream:
+            batches = Batches(stream.__anext__, generation.chunks)
+            return await sse.respond(request, batches, headers=headers, frame=sse.MESSAGE)
+        async for batch in stream:
+            generation.take(batch)
+        stream.journal.raise_refusal()
     return await asyncio.to_thread(lambda: json_response(generation.results(), headers))
 
 

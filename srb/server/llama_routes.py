@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -10,8 +11,10 @@ import srb
 from srb.engine.events import Event
 from srb.engine.request import SamplingParams
 from srb.errors import NotSupportedError, UnavailableError
+from srb.request_stream import RequestStream
 from srb.server import sse
-from srb.server.exchange import ENGINE, LIMITS, Batches, ignored_header, json_response, read_body, stats_of
+from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, stats_of, submit
+from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
 from srb.wire import llama_body
 from srb.wire.llama_body import LlamaParsed
@@ -33,7 +36,7 @@ async def completion(request: web.Request) -> web.StreamResponse:
     engine.check_ready()
     engine.check_queue()
     data = await read_body(request)
-    return await _answer(request, await asyncio.to_thread(llama_body.parse_completion, data, limits, engine.tokenize))
+    return await _submit(request, await asyncio.to_thread(llama_body.parse_completion, data, limits, engine.tokenize))
 
 
 async def infill(request: web.Request) -> web.StreamResponse:
@@ -45,33 +48,36 @@ async def infill(request: web.Request) -> web.StreamResponse:
     parsed = await asyncio.to_thread(
         llama_body.parse_infill, data, limits, engine.tokenize, tokenizer, stats_of(engine).max_cells
     )
-    return await _answer(request, parsed)
+    return await _submit(request, parsed)
 
 
-async def _answer(request: web.Request, parsed: LlamaParsed) -> web.StreamResponse:
+async def _submit(request: web.Request, parsed: LlamaParsed) -> web.StreamResponse:
+    answers = Answers(parsed.ignored, partial(_answer, parsed))
+    return await submit(request, parsed.completion, answers, detach=parsed.detach)
+
+
+async def _answer(parsed: LlamaParsed, request: web.Request, stream: RequestStream) -> web.StreamResponse:
+    """Answers a reader of a request from its beginning."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     request_id = parsed.completion.id
     headers = {"X-Request-Id": request_id} | ignored_header(parsed.ignored)
+    # The engine has taken the request: it has refused token ids that the vocabulary doesn't have.
+    reply = await asyncio.to_thread(Completion, parsed, model=model, detokenize=engine.tokenizer.detokenize)
 
-    async with await engine.submit(parsed.completion) as stream:
-        # Only now, as submit has refused token ids that the vocabulary doesn't have.
-        reply = await asyncio.to_thread(Completion, parsed, model=model, detokenize=engine.tokenizer.detokenize)
+    def end_overdue() -> None:
+        for index in reply.overdue():
+            engine.abort(request_id, index, "timeout")
 
-        def end_overdue() -> None:
-            for index in reply.overdue():
-                engine.abort(request_id, index, "timeout")
+    def chunks(events: list[Event]) -> Iterator[dict[str, Any]]:
+        yield from reply.chunks(events)
+        end_overdue()
 
-        def chunks(events: list[Event]) -> Iterator[dict[str, Any]]:
-            yield from reply.chunks(events)
-            end_overdue()
-
-        if parsed.stream:
-            return await sse.respond(request, Batches(stream, chunks), headers=headers)
-        async for events in stream:
-            reply.take(events)
-            end_overdue()
-        if stream.refusal and not stream.started:
-            raise stream.refusal
+    if parsed.stream:
+        return await sse.respond(request, Batches(stream.__anext__, chunks), headers=headers)
+    async for events in stream:
+        reply.take(events)
+        end_overdue()
+    stream.journal.raise_refusal()
     return await asyncio.to_thread(lambda: json_response(reply.result(), headers))
 
 
@@ -111,14 +117,14 @@ async def slots(request: web.Request) -> web.Response:
     busy: list[dict[str, Any]] = [
         {
             "is_processing": True,
-            "request_id": stream.request.id,
+            "request_id": each.request.id,
             "index": index,
-            "n_prompt_tokens": len(stream.request.prompts[index // len(stream.request.branches)]),
-            "params": public_settings(stream.request.branches[index % len(stream.request.branches)], stream.request),
+            "n_prompt_tokens": len(each.request.prompts[index // len(each.request.branches)]),
+            "params": public_settings(each.request.branches[index % len(each.request.branches)], each.request),
         }
-        for stream in engine.requests
-        if stream.started
-        for index in sorted(stream.living)
+        for each in engine.requests
+        if each.started
+        for index in sorted(each.living)
     ]
     if len(busy) >= stats.max_sequences and request.query.get("fail_on_no_slot"):
         raise UnavailableError(f"all {stats.max_sequences} slots are in use; try again soon")

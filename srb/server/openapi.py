@@ -25,6 +25,7 @@ ERRORS = {
     401: "no API key, or a wrong one",
     403: "a web page of an origin that isn't allowed (--cors-origins)",
     404: "nothing like that is there",
+    410: "the request has finished, and is no longer kept (--keep-finished, --keep-bytes)",
     413: "the body is larger than the server reads",
     415: "the body is compressed",
     421: "the server doesn't answer under the name in Host (--allowed-hosts)",
@@ -80,11 +81,15 @@ def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits)
     result: dict[str, Any] = {"summary": operation.summary, "responses": responses}
     if is_open:
         result["security"] = []
-    if names := re.findall(r"\{(\w+)\}", operation.path):
-        result["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": STRING, "description": PARAMETERS[name]}
-            for name in names
-        ]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": STRING, "description": PARAMETERS[name]}
+        for name in re.findall(r"\{(\w+)\}", operation.path)
+    ] + [
+        {"name": name, "in": "query", "schema": STRING, "description": meaning}
+        for name, meaning in operation.query.items()
+    ]
+    if parameters:
+        result["parameters"] = parameters
     if operation.body:
         schemas |= _schemas(operation.body, limits)
         content = {JSON: {"schema": {"$ref": REF + operation.body.__name__}}}

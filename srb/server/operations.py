@@ -19,6 +19,7 @@ from srb.server.schemas import (
     ONE_OR_MORE,
     REQUEST,
     RESULTS,
+    STATE,
     STRING,
     TOKENS,
     Operation,
@@ -71,7 +72,30 @@ OPERATIONS = (
     _CHAT,
     replace(_CHAT, path="/openai/v1/chat/completions", summary="The same"),
     replace(_CHAT, path="/chat/completions", summary="The same"),
-    Operation(method="DELETE", path="/v1/completions/{id}", summary="End a request", errors=(404,)),
+    Operation(
+        method="GET",
+        path="/v1/completions/{id}",
+        summary="How far a request is, with its texts so far; also for chats",
+        reply={JSON: STATE},
+        errors=(404, 410),
+    ),
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            summary="Read a request again: in its own format, or its native events behind one of them",
+            query={"starting_after": "the id of the last native event that was read; the header Last-Event-ID wins"},
+            reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
+            errors=(400, 404, 410, 503),
+        )
+        for path in ("/v1/completions/{id}/events", "/v1/chat/completions/{id}/events")
+    ),
+    Operation(
+        method="DELETE",
+        path="/v1/completions/{id}",
+        summary="End a request, or forget one that has finished",
+        errors=(404,),
+    ),
     Operation(
         method="DELETE",
         path="/v1/completions/{id}/choices/{index}",

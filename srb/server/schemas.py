@@ -28,8 +28,8 @@ def list_of(items: Schema) -> Schema:
 
 STRING: Schema = {"type": "string"}
 EVENT_STREAM: Schema = {
-    "description": "lines `data: {...}` with the native events start, stream, stop, error and done, or with OpenAI's "
-    "chunks and [DONE]",
+    "description": "lines `data: {...}` with the native events start, stream, stop, error and done, each behind a line "
+    "`id: N`, or with OpenAI's chunks and [DONE]",
 }
 INTEGER: Schema = {"type": "integer"}
 OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
@@ -80,6 +80,25 @@ REQUEST = object_of(
     count=INTEGER,
     running=INTEGER,
 )
+STATE = object_of(
+    id=STRING,
+    object={"const": "srb.request"},
+    status={"enum": ["waiting", "running", "finished"]},
+    created=INTEGER,
+    choices=list_of(
+        object_of(
+            index=INTEGER,
+            label=OPTIONAL_STRING,
+            seed=INTEGER,
+            text=STRING,
+            length=INTEGER,
+            finish_reason={"enum": ["stop", "length", "abort", "error", None]},
+            stop_reason=OPTIONAL_STRING,
+        )
+    ),
+    usage={"type": ["object", "null"]},
+    last_event_id=INTEGER,
+)
 HEALTH = object_of(
     status=STRING,
     model=STRING,
@@ -95,6 +114,7 @@ class Operation:
     """A method of a path.
 
     body: the model that validates the request's body, if it has one.
+    query: what each parameter behind the path means.
     reply: the schema of each media type that a good answer may have. Without any it is a 204.
     error: the schema of its errors, if it isn't `ERROR`.
     errors: the statuses of bad answers, beside those that all operations of a kind have (openapi.py).
@@ -104,6 +124,7 @@ class Operation:
     path: str
     summary: str
     body: type[BaseModel] | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
     reply: Mapping[str, Schema] = field(default_factory=dict)
     error: Schema | None = None
     errors: tuple[int, ...] = ()

@@ -48,6 +48,7 @@ async def serve(settings: Settings) -> None:
         slots=settings.slots,
         max_tokens=settings.max_tokens,
         openai=settings.default_format == "openai",
+        linger=settings.linger,
     )
     api_keys = read_keys(settings)
     app = create_app(

@@ -3,10 +3,10 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from aiohttp import web
 
@@ -27,6 +27,28 @@ HEADERS = {
 
 Chunk = dict[str, Any] | str
 """An object, or a text that is sent as it is."""
+
+Item = Chunk | tuple[int, Chunk]
+"""A chunk, or one behind its id."""
+
+Batch = TypeVar("Batch")
+
+
+class Batches(Generic[Batch]):
+    """What `read` returns, as JSON. Waiting for the next may be cancelled, as for a ping.
+
+    read: waits for the next; raises `StopAsyncIteration` behind the last.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[Batch]], to_json: Callable[[Batch], Iterable[Item]]) -> None:
+        self._read = read
+        self._to_json = to_json
+
+    def __aiter__(self) -> AsyncIterator[Iterable[Item]]:
+        return self
+
+    async def __anext__(self) -> Iterable[Item]:
+        return self._to_json(await self._read())
 
 
 @dataclass(frozen=True)
@@ -50,7 +72,7 @@ LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
 
 async def respond(
     request: web.Request,
-    batches: AsyncIterator[Iterable[Chunk]],
+    batches: AsyncIterator[Iterable[Item]],
     *,
     headers: dict[str, str],
     frame: Frame = DATA,
@@ -73,7 +95,7 @@ async def respond(
 async def _write(
     request: web.Request,
     response: web.StreamResponse,
-    batches: AsyncIterator[Iterable[Chunk]],
+    batches: AsyncIterator[Iterable[Item]],
     frame: Frame,
 ) -> None:
     while True:
@@ -93,7 +115,7 @@ async def _write(
                 await asyncio.sleep(0)
 
 
-def _pieces(objects: Iterable[Chunk], frame: Frame) -> Iterator[bytes]:
+def _pieces(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
     """The objects in their frames, PIECE_BYTES at a time."""
     data = b""
     for each in objects:
@@ -119,6 +141,8 @@ async def _patience(request: web.Request) -> AsyncIterator[None]:
         raise ConnectionResetError("the reader stands still") from None
 
 
-def _framed(chunk: Chunk, frame: Frame) -> str:
-    text = chunk if isinstance(chunk, str) else json.dumps(chunk, ensure_ascii=False)
-    return f"{frame.before(chunk)}{text}{frame.after}"
+def _framed(item: Item, frame: Frame) -> str:
+    if isinstance(item, tuple):
+        return f"id: {item[0]}\n{_framed(item[1], frame)}"
+    text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+    return f"{frame.before(item)}{text}{frame.after}"

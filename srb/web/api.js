@@ -52,10 +52,10 @@ export async function complete(body, { onOpen = () => {}, onEvent }) {
   for (;;) {
     const { value, done } = await reader.read().catch(() => ({ done: true }));
     if (done) break;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts.filter((each) => each.startsWith("data: "))) {
-      last = JSON.parse(part.slice("data: ".length));
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines.filter((each) => each.startsWith("data: "))) {
+      last = JSON.parse(line.slice("data: ".length));
       onEvent(last);
     }
   }

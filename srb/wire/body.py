@@ -22,6 +22,7 @@ class Limits:
     model, model_path: its name and its file. slots: whether `GET /slots` answers.
     max_tokens: what `--max-tokens` was set to, if it was. If not, an answer in a chat has all the room there is.
     openai: whether a request that leaves out what it wants gets OpenAI's format, and not native events.
+    linger: seconds that a native stream without readers goes on.
     """
 
     model: str
@@ -32,6 +33,7 @@ class Limits:
     slots: bool = True
     max_tokens: int | None = None
     openai: bool = False
+    linger: float = 0
 
 
 Format = Literal["events", "chunks", "object"]
@@ -46,6 +48,7 @@ class Parsed:
     n: how many alternatives of each prompt to return; `best_of` runs more.
     logprobs, usage: whether to show them, in OpenAI's formats.
     tools, calls: what may be called, and how the model writes that, if the answer is a chat's in these formats.
+    detach: whether it lives on without readers.
     """
 
     completion: CompletionRequest
@@ -54,6 +57,7 @@ class Parsed:
     n: int
     logprobs: bool
     usage: bool
+    detach: bool
     tools: Tools | None = None
     calls: CallFormat | None = None
 
@@ -110,7 +114,7 @@ def parse_fields(
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
-    return Parsed(completion, ignored, form, n, logprobs is not None, usage, tools, calls)
+    return Parsed(completion, ignored, form, n, logprobs is not None, usage, bool(fields.detach), tools, calls)
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> None:

@@ -73,6 +73,11 @@ class CompletionFields(SamplingFields):
     stream_options: dict[str, Any] | None = Field(
         None, description='{"include_usage": true} adds a last chunk with the usage.'
     )
+    detach: bool | None = Field(
+        None,
+        description="the request goes on without readers; GET /v1/completions/{id}/events reads it again. Else it is "
+        "cancelled when its connection is closed.",
+    )
     model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
     stream: Stream | None = Field(
         None,

@@ -1,9 +1,11 @@
 """`POST /v1/completions` and `POST /v1/chat/completions`: native events, or OpenAI's formats. Pure functions."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from srb.wire import native
+from srb.engine.events import Event
 from srb.wire.body import parse
 from srb.wire.chat import ChatCompletion
 from srb.wire.openai import Completion
@@ -17,17 +19,20 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
     completion, created = parsed.completion, int(serving.now)
     blame = parsed.tools.blame if parsed.tools else None
     if parsed.format == "events":
-        to_json = partial(native.to_json, model=limits.model, created=created, ignored=parsed.ignored)
-        return Reply(completion, [], True, partial(map, to_json), blame)
-    out = (partial(ChatCompletion, calls=parsed.calls) if chat else Completion)(
-        completion.id,
-        model=limits.model,
-        created=created,
-        fingerprint=serving.fingerprint,
-        per_prompt=len(completion.branches),
-        n=parsed.n,
-        logprobs=parsed.logprobs,
-        usage=parsed.usage,
-    )
+        return Reply(completion, parsed.ignored, True, None, blame, parsed.detach)
     stream = parsed.format == "chunks"
-    return Reply(completion, parsed.ignored, stream, out.chunks if stream else out.object, blame)
+
+    def begin() -> Callable[[list[Event]], Any]:
+        out = (partial(ChatCompletion, calls=parsed.calls) if chat else Completion)(
+            completion.id,
+            model=limits.model,
+            created=created,
+            fingerprint=serving.fingerprint,
+            per_prompt=len(completion.branches),
+            n=parsed.n,
+            logprobs=parsed.logprobs,
+            usage=parsed.usage,
+        )
+        return out.chunks if stream else out.object
+
+    return Reply(completion, parsed.ignored, stream, begin, blame, parsed.detach)

@@ -73,12 +73,14 @@ class KoboldParsed:
     """What a body asks for.
 
     ignored: the names of the fields in it that have no effect. logprobs: whether to show them.
+    detach: whether it lives on without readers.
     """
 
     completion: CompletionRequest
     ignored: list[str]
     genkey: str
     logprobs: bool
+    detach: bool
 
 
 def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabulary, *, stream: bool) -> KoboldParsed:
@@ -108,7 +110,7 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
             logprobs=logprobs or None,
             cache_prompt=fields.cache_prompt is not False,
         )
-    return KoboldParsed(completion, ignored, fields.genkey, bool(logprobs))
+    return KoboldParsed(completion, ignored, fields.genkey, bool(logprobs), bool(fields.detach))
 
 
 def default_length(n_cells: int) -> int:

@@ -60,7 +60,7 @@ class InfillFields(LlamaFields):
 class LlamaParsed:
     """What a body asks for.
 
-    ignored: the names of the fields in it that have no effect.
+    ignored: the names of the fields in it that have no effect. detach: whether it lives on without readers.
     t_max_predict_ms: once an alternative has been generated for that long, it ends at its next new line; 0: never.
     response_fields: the only fields of a result to return, or none for all; a slash goes into an object.
     """
@@ -68,6 +68,7 @@ class LlamaParsed:
     completion: CompletionRequest
     ignored: list[str]
     stream: bool
+    detach: bool
     return_tokens: bool
     t_max_predict_ms: int
     response_fields: tuple[str, ...]
@@ -149,6 +150,7 @@ def _parsed(
         ),
         [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
         stream,
+        detach=bool(fields.detach),
         return_tokens=bool(fields.return_tokens),
         t_max_predict_ms=max(0, limit),
         response_fields=tuple(fields.response_fields or ()),

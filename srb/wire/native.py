@@ -1,9 +1,21 @@
 """The native wire format: `start / stream / stop / done` events. Pure functions."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Token,
+    Usage,
+)
+from srb.engine.request import CompletionRequest
 from srb.wire.openai import LEAST_LOGPROB
 
 
@@ -58,14 +70,57 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
                 "event": "done",
                 "count": event.count,
                 "id": event.request_id,
-                "usage": {
-                    "prompt_tokens": usage.prompt_tokens,
-                    "completion_tokens": usage.completion_tokens,
-                    "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-                    "cached_tokens": usage.cached_tokens,
-                },
+                "usage": _usage(usage),
                 "timings": {name: round(value, 3) for name, value in dataclasses.asdict(timings).items()},
             }
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+    }
+
+
+def state(
+    request: CompletionRequest,
+    *,
+    created: int,
+    started: bool,
+    texts: list[str],
+    lengths: list[int],
+    stops: Iterable[StopEvent],
+    done: DoneEvent | None,
+    last_event_id: int,
+) -> dict[str, Any]:
+    """How far a request is. What is known only at its end is null until then."""
+    ends = {stop.index: stop for stop in stops}
+    branches = request.branches
+    choices = []
+    for index, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+        params, end = branches[index % len(branches)], ends.get(index)
+        choices.append(
+            {
+                "index": index,
+                "label": params.label,
+                "seed": params.seed,
+                "text": text,
+                "length": length,
+                "finish_reason": end.finish_reason if end else None,
+                "stop_reason": end.stop_reason if end else None,
+            }
+        )
+    return {
+        "id": request.id,
+        "object": "srb.request",
+        "status": "finished" if done else "running" if started else "waiting",
+        "created": created,
+        "choices": choices,
+        "usage": _usage(done.usage) if done else None,
+        "last_event_id": last_event_id,
+    }
 
 
 def token_json(token: Token) -> dict[str, Any]:

@@ -103,9 +103,9 @@ def _reply(
     fields: OllamaFields, serving: Serving, content: Callable[[str], dict[str, Any]], asked: bool, **given: Any
 ) -> Reply:
     """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
-    out = _Out(serving, content)
     if not asked:  # it's how clients load a model
-        return Reply(None, [], False, lambda _events: out.head("") | {"done": True, "done_reason": "load"})
+        loaded = _Out(serving, content).head("") | {"done": True, "done_reason": "load"}
+        return Reply(None, [], False, lambda: lambda _events: loaded)
     options = fields.options
     if options and options.max_tokens == -2:  # as much as the context has room for
         options.max_tokens = -1
@@ -122,7 +122,12 @@ def _reply(
         model=fields.model,
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
-    return Reply(parsed.completion, parsed.ignored, fields.stream, out.chunks if fields.stream else out.object)
+
+    def begin() -> Callable[[list[Event]], Any]:
+        out = _Out(serving, content)
+        return out.chunks if fields.stream else out.object
+
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin)
 
 
 def _schema(form: Any) -> dict[str, Any]:

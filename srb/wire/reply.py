@@ -31,18 +31,21 @@ class Reply:
     """A request in one of the formats.
 
     completion: what to run; None if the answer is known without.
-    ignored: the names of the fields in its body that have no effect, unless the answer itself has them.
+    ignored: the names of the fields in its body that have no effect.
     stream: whether to answer while it runs.
-    answer: of a stream, turns some of its events into the objects and texts to send; else all of them into the answer,
-        and raises `SrbError` if there is none.
+    begin: begins an answer, anew for each reader, and returns what makes it: of a stream, it turns some events into the
+        objects and texts to send; else all of them into the answer, and raises `SrbError` if there is none.
+        None: the answer is native events.
     blame: what the engine's refusal of the request is in terms of its body, where that isn't the same.
+    detach: whether it lives on without readers.
     """
 
     completion: CompletionRequest | None
     ignored: list[str]
     stream: bool
-    answer: Callable[[list[Event]], Any]
+    begin: Callable[[], Callable[[list[Event]], Any]] | None
     blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
+    detach: bool = False
 
 
 Read = Callable[[bytes, Serving], Reply]

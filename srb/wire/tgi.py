@@ -1,6 +1,6 @@
 """The wire format of Hugging Face's Text Generation Inference: `/generate`, `/generate_stream`. Pure functions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -75,18 +75,20 @@ def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: boo
             "top_n_tokens": parameters.top_n_tokens and not details,
         }
         parsed.ignored.extend(f"parameters.{name}" for name, sent in without_effect.items() if sent)
-    out = _Out(
-        serving,
-        before=fields.inputs if parameters.return_full_text else "",
-        n_prompt=len(parsed.completion.prompts[0]),
-        n_echoed=len(parsed.completion.prompts[0]) if echo else 0,
-        count=best_of,
-        details=details,
-        top=bool(parameters.top_n_tokens),
-    )
-    if stream:
-        return Reply(parsed.completion, parsed.ignored, True, out.chunks)
-    return Reply(parsed.completion, parsed.ignored, False, out.listed if listed else out.object)
+
+    def begin() -> Callable[[list[Event]], Any]:
+        out = _Out(
+            serving,
+            before=fields.inputs if parameters.return_full_text else "",
+            n_prompt=len(parsed.completion.prompts[0]),
+            n_echoed=len(parsed.completion.prompts[0]) if echo else 0,
+            count=best_of,
+            details=details,
+            top=bool(parameters.top_n_tokens),
+        )
+        return out.chunks if stream else out.listed if listed else out.object
+
+    return Reply(parsed.completion, parsed.ignored, stream, begin)
 
 
 def _best_of(parameters: TgiParameters, stream: bool, limits: Limits) -> int:

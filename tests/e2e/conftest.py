@@ -41,7 +41,7 @@ class Server:
         """The events of a completion."""
         status, text = self.request("/v1/completions", {"prompt": "Once upon a time,"} | body)
         assert status == 200, text
-        return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line.startswith("data: ")]
+        return [json.loads(line.removeprefix("data: ")) for line in text.split("\n") if line.startswith("data: ")]
 
     def texts(self, **body: Any) -> list[str]:
         """The text of each index of a completion."""

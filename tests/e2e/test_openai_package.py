@@ -102,7 +102,7 @@ def test_a_bias_of_minus_100_bans_a_token(client: OpenAI) -> None:
     options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
     greedy = client.completions.create(**options, logprobs=0, extra_body={"stream": False}).choices[0]
     token = client.post("/completions", body=options | {"stream": "events", "n": 1, "return_tokens": True}, cast_to=str)
-    banned = json.loads(token.split("data: ")[2])["tokens"][0]
+    banned = json.loads(token.split("data: ")[2].split("\n")[0])["tokens"][0]
     other = client.completions.create(**options, logit_bias={str(banned): -100}).choices[0]
     assert other.text != greedy.text
 
@@ -263,6 +263,6 @@ async def test_the_asynchronous_client(async_client: AsyncOpenAI, server: Server
 def test_native_events_of_a_conversation(server: Server) -> None:
     status, text = server.request("/v1/chat/completions", {"messages": MESSAGES, "stream": "events", "max_tokens": 4})
     assert status == 200
-    events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n") if line.startswith("data: ")]
     assert [event["event"] for event in (events[0], events[-1])] == ["start", "done"]
     assert events[0]["count"] == 8

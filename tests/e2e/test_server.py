@@ -172,7 +172,7 @@ def test_cancelling(server: Server) -> None:
     text = b""
     while b'"event": "stream"' not in text:
         text += connection.recv(4096)
-    start = json.loads(text.split(b"data: ")[1].split(b"\r\n")[0])
+    start = json.loads(text.split(b"data: ")[1].split(b"\n")[0])
     path = f"/v1/completions/{start['id']}"
     assert server.request(f"{path}/choices/1", method="DELETE") == (204, "")
     while b'"event": "stop"' not in text:

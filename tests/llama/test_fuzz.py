@@ -136,8 +136,8 @@ async def test_no_body_ends_the_process_or_the_engine(load: Any, aiohttp_client:
         elif response.status == 200:
             events = [
                 json.loads(line.removeprefix("data: "), parse_constant=pytest.fail)
-                for line in text.split("\n\n")
-                if line
+                for line in text.split("\n")
+                if line.startswith("data: ")
             ]
             kinds = [event["event"] for event in events]
             assert (kinds[0], kinds[-1]) == ("start", "done"), sent

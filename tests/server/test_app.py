@@ -25,12 +25,14 @@ from srb.wire.body import Limits
 
 
 async def events_of(response: ClientResponse) -> list[dict[str, Any]]:
-    """All events of a stream, checked to be one `data:` line and a blank one each."""
+    """All events of a stream, checked to be an `id:` line that counts up, a `data:` line and a blank one each."""
     assert response.status == 200, await response.text()
     lines = (await response.text()).split("\n\n")
     assert lines.pop() == ""
-    assert all(line.startswith("data: ") and "\n" not in line for line in lines)
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
+    heads, data = zip(*(line.split("\n") for line in lines), strict=True)
+    assert list(heads) == [f"id: {number}" for number in range(1, len(lines) + 1)]
+    assert all(line.startswith("data: ") for line in data)
+    return [json.loads(line.removeprefix("data: ")) for line in data]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -475,7 +477,7 @@ async def test_a_request_that_waited_too_long(connect: Connect) -> None:
     waiting = [await client.post("/v1/completions", json=body | {"stream": stream}) for stream in ("events", True)]
     task = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": False}))
     engine = client.app[ENGINE]
-    await until(lambda: [bool(stream.refusal) for stream in engine.requests] == [False, True, True, True])
+    await until(lambda: [bool(each.refusal) for each in engine.requests] == [False, True, True, True])
     gate.open()
     assert {event["finish_reason"] for event in await events_of(running) if event["event"] == "stop"} == {"length"}
     events = await events_of(waiting[0])

@@ -121,8 +121,8 @@ async def test_native_events_of_a_conversation(connect: Connect) -> None:
     for path in ("/v1/chat/completions", "/v1/completions"):
         body = {"messages": HELLO, "stream": "events", "branches": [{}, {"seed": 1}], "seed": 0}
         response = await client.post(path, json=body)
-        lines = (await response.text()).split("\n\n")[:-1]
-        events = [json.loads(line.removeprefix("data: ")) for line in lines]
+        blocks = (await response.text()).split("\n\n")[:-1]
+        events = [json.loads(block.partition("data: ")[2]) for block in blocks]
         assert [event["event"] for event in events if event["event"] != "stream"] == ["start", "stop", "stop", "done"]
         assert "".join(event["text"] for event in events if event.get("index") == 0 and "text" in event) == "ab"
 

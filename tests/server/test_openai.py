@@ -62,8 +62,10 @@ async def test_openais_address_and_openais_default_format_need_neither_model_nor
             reply = await (await client.post(path + slash, json=body)).json()
             assert (reply["object"], len(reply["choices"])) == ("text_completion", 1)
         events = await (await client.post(path, json=body | {"stream": "events"})).text()
-        assert events.startswith('data: {"event": "start", "count": 4,')
-    assert (await (await address.post("/v1/completions", json=body)).text()).startswith('data: {"event": "start"')
+        assert events.startswith('id: 1\ndata: {"event": "start", "count": 4,')
+    assert (await (await address.post("/v1/completions", json=body)).text()).startswith(
+        'id: 1\ndata: {"event": "start"'
+    )
     for name in ("/models/fake", "/models/fake/"):
         assert await (await address.get(f"/openai/v1{name}")).json() == await (await address.get(f"/v1{name}")).json()
     for path in ("/models", "/models/"):

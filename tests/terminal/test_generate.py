@@ -9,8 +9,7 @@ import pytest
 from fake_backend import FakeBackend, says
 from terminal.conftest import Run
 
-from srb.async_engine import AsyncEngine
-from srb.request_stream import RequestStream
+from srb.roster import Roster
 
 
 def test_plain_lines_in_the_order_of_the_alternatives(
@@ -102,20 +101,23 @@ def test_wrong_options_are_found_before_the_model_is_loaded(
 def test_a_variable_for_servers_ends_nothing_here(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("srb.async_engine.AsyncEngine._set_timers", lambda engine, _stream: limits.append(engine))
-    limits: list[AsyncEngine] = []
+    monkeypatch.setattr("srb.roster.Roster._set_timers", lambda roster, _living: limits.append(roster))
+    limits: list[Roster] = []
     monkeypatch.setenv("SRB_REQUEST_TIMEOUT", "1")
     assert srb("generate", "p", "-n", "1") == 0
-    assert [engine._request_timeout for engine in limits] == [0]
+    assert [roster._request_timeout for roster in limits] == [0]
 
 
 def test_what_the_engine_ends_is_said(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def abort(engine: AsyncEngine, stream: RequestStream) -> None:
-        engine.abort(stream.request.id, 1, "timeout")
+    taken = Roster.taken
 
-    monkeypatch.setattr("srb.async_engine.AsyncEngine._set_timers", abort)
+    def abort(roster: Roster, request_id: str) -> None:
+        taken(roster, request_id)
+        roster.abort(request_id, 1, "timeout")
+
+    monkeypatch.setattr(Roster, "taken", abort)
     assert srb("generate", "p", "-n", "2", "--ignore-eos", "--max-tokens", "1000") == 1
     assert capsys.readouterr().err == "srb: alternative 1 was ended: timeout\n"
 

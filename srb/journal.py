@@ -1,0 +1,226 @@
+"""A request's events, kept compactly, for any number of readers, each at a place of its own.
+
+An event's id is its place: 1, 2, 3 and so on. It is the same for all readers, and who has read event N has read all
+before it. So a reader that was cut off behind N goes on there, and has in the end what it would have without the cut.
+"""
+
+import math
+import struct
+import sys
+from array import array
+from dataclasses import replace
+from typing import Any
+
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.request import CompletionRequest
+from srb.errors import InvalidRequestError, SrbError, UnavailableError
+
+MERGE_ABOVE = 1_024
+"""How many events may be unread before they are merged: a reader that is a moment late gets a token an event."""
+
+MAX_READ = 4_096
+"""How many events are read at once: it takes a few milliseconds."""
+
+_OTHER = 0xFFFF_FFFF  # in place of an index: the event isn't a StreamEvent
+
+_OTHER_BYTES = 400
+_PROMPT_TOKEN_BYTES = 40
+_BRANCH_BYTES = 800
+_PROBABILITY = struct.Struct("<id")  # a token's id and its logprob; not a number where it has none
+
+
+class Journal:
+    """What the engine has said of a request.
+
+    The text of each alternative is kept in one piece, and for each event where its own part of it ends. So are tokens
+    and probabilities, if the request asks for them. An event takes 8 bytes beside its text; with `return_tokens` 8
+    more; with `logprobs` 4 more, and 12 for each token that it names.
+
+    owner: whose it is, where there are API keys. detach: whether the request lives on without readers.
+    arrived: when it was submitted, in seconds of the event loop's clock. created: the same, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        *,
+        owner: str | None = None,
+        detach: bool = False,
+        arrived: float = 0.0,
+        created: int = 0,
+    ) -> None:
+        self.request = request
+        self.owner = owner
+        self.detach = detach
+        self.arrived = arrived
+        self.created = created
+        self.started = False
+        self.living = set(range(request.count))
+        self.lengths = [0] * request.count  # how many tokens of each alternative have been told of
+        self.stops: list[StopEvent] = []
+        self.error: SrbError | None = None
+        self.end: DoneEvent | None = None
+        self.refusal: UnavailableError | None = None
+        """Why the request was aborted before it had started, if it was the server's decision."""
+        self._indexes = array("I")
+        self._others: dict[int, Event] = {}  # by place
+        self._texts = _Column([bytearray() for _ in self.living])
+        self._tokens = _Column([array("i") for _ in self.living])
+        self._probabilities = _Column([bytearray() for _ in self.living])
+        self._columns = [self._texts]
+        if request.return_tokens:
+            self._columns.append(self._tokens)
+        if request.logprobs is not None:
+            self._columns.append(self._probabilities)
+        self._token_pieces: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        """How many events there are, which is the id of the last one."""
+        return len(self._indexes)
+
+    @property
+    def done(self) -> bool:
+        """Whether its last event has come."""
+        return self.end is not None
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each alternative so far."""
+        return [text.decode() for text in self._texts.pieces]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes, with its request."""
+        request = _PROMPT_TOKEN_BYTES * self.request.prompt_tokens + _BRANCH_BYTES * len(self.request.branches)
+        events = sys.getsizeof(self._indexes) + _OTHER_BYTES * len(self._others)
+        names = sys.getsizeof(self._token_pieces) + sum(map(sys.getsizeof, self._token_pieces.values()))
+        return request + events + names + sum(column.size for column in self._columns)
+
+    def raise_refusal(self) -> None:
+        """Raises `UnavailableError` if the server ended the request before it started."""
+        if self.refusal and not self.started:
+            raise self.refusal
+
+    def put(self, events: list[Event]) -> None:
+        """Takes what the engine has said in a step."""
+        for event in events:
+            if isinstance(event, StreamEvent):
+                self._say(event)
+                continue
+            if isinstance(event, StartEvent):
+                self.started = True
+            elif isinstance(event, StopEvent):
+                self.living.discard(event.index)
+                self.lengths[event.index] = event.length
+                self.stops.append(event)
+            elif isinstance(event, ErrorEvent):
+                self.error = event.error
+            elif isinstance(event, DoneEvent):
+                self.end = event
+            self._others[len(self)] = event
+            self._indexes.append(_OTHER)
+            for column in self._columns:
+                column.ends.append(0)
+
+    def _say(self, event: StreamEvent) -> None:
+        index = event.index
+        self.lengths[index] += len(event.drawn)
+        self._indexes.append(index)
+        self._texts.add(index, event.text.encode())
+        if self.request.return_tokens:
+            self._tokens.add(index, event.tokens)
+        if self.request.logprobs is not None:
+            part = b""
+            for token in (event.token, *event.token.top_logprobs) if event.token else ():
+                self._token_pieces[token.id] = token.piece
+                part += _PROBABILITY.pack(token.id, math.nan if token.logprob is None else token.logprob)
+            self._probabilities.add(index, part)
+
+
+class _Column:
+    """One kind of what alternatives say: all of each one's in one piece, and for each event where its own part ends."""
+
+    def __init__(self, pieces: list[Any]) -> None:
+        self.pieces = pieces
+        self.ends = array("I")
+
+    def add(self, index: int, part: Any) -> None:
+        """Adds the part of a StreamEvent."""
+        piece = self.pieces[index]
+        piece.extend(part)
+        self.ends.append(len(piece))
+
+    @property
+    def size(self) -> int:
+        """Its bytes of memory."""
+        return sys.getsizeof(self.ends) + sum(map(sys.getsizeof, self.pieces))
+
+
+class Cursor:
+    """A reader's place in a journal.
+
+    at: the id of the last event that was read. Raises `InvalidRequestError` if there is no such event.
+    """
+
+    def __init__(self, journal: Journal, at: int = 0) -> None:
+        if not 0 <= at <= len(journal):
+            raise InvalidRequestError(
+                f"starting_after must be from 0 to {len(journal)}, the id of the last event that there is; "
+                f"got {at!s:.60}",
+                param="starting_after",
+            )
+        self.at = at
+        self._journal = journal
+        # Where the next part of each alternative begins, by column and index.
+        self._starts = {column: [0] * journal.request.count for column in journal._columns}
+        for column, starts in self._starts.items():
+            for index, end in zip(journal._indexes[:at], column.ends, strict=False):
+                if index != _OTHER:
+                    starts[index] = end
+
+    def read(self) -> list[tuple[int, Event]]:
+        """The next events with their ids, at most MAX_READ; none if there are no more yet.
+
+        For one who is more than MERGE_ABOVE events late, adjacent events of the same alternative are merged. They have
+        the id of the last of them.
+        """
+        journal, indexes = self._journal, self._journal._indexes
+        merges = len(journal) - self.at > MERGE_ABOVE and journal.request.logprobs is None
+        events: list[tuple[int, Event]] = []
+        place, end = self.at, min(len(journal), self.at + MAX_READ)
+        while place < end:
+            index = indexes[place]
+            if index == _OTHER:
+                event = journal._others[place]
+            else:
+                while merges and place + 1 < end and indexes[place + 1] == index:
+                    place += 1
+                event = self._stream_event(index, place)
+            place += 1
+            events.append((place, event))
+        self.at = place
+        return events
+
+    def _stream_event(self, index: int, place: int) -> StreamEvent:
+        journal, request = self._journal, self._journal.request
+        text = self._take(journal._texts, index, place).decode()
+        tokens = tuple(self._take(journal._tokens, index, place)) if request.return_tokens else ()
+        token = None
+        if request.logprobs is not None:
+            token = _token(self._take(journal._probabilities, index, place), journal._token_pieces)
+        return StreamEvent(request.id, index, text, tokens, token)
+
+    def _take(self, column: _Column, index: int, place: int) -> Any:
+        """What an event, or the last one of some that are merged, adds to an alternative."""
+        starts, end = self._starts[column], column.ends[place]
+        part = column.pieces[index][starts[index] : end]
+        starts[index] = end
+        return part
+
+
+def _token(part: bytearray, pieces: dict[int, bytes]) -> Token | None:
+    tokens = [
+        Token(each, pieces[each], None if math.isnan(logprob) else logprob)
+        for each, logprob in _PROBABILITY.iter_unpack(part)
+    ]
+    return replace(tokens[0], top_logprobs=tuple(tokens[1:])) if tokens else None

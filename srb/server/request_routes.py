@@ -1,0 +1,106 @@
+"""What is done with a request once it was made: it is listed, read again, looked at, ended, forgotten."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from srb.errors import GoneError, InvalidRequestError, NotFoundError
+from srb.server.auth import owner_of
+from srb.server.exchange import ANSWERS, ENGINE, LIMITS, answer_natively, json_response
+from srb.wire import native
+from srb.wire.fields import show
+
+LAST_EVENT_ID = "Last-Event-ID"
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds these routes to the application."""
+    for path in ("/v1/completions/{id}/events", "/v1/chat/completions/{id}/events"):
+        app.router.add_get(path, events)
+    app.router.add_get("/v1/completions/{id}", state)
+    app.router.add_delete("/v1/completions/{id}", cancel)
+    app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
+    app.router.add_get("/v1/requests", requests)
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    """GET /v1/completions/{id}/events: what comes of a request, in its own format, or behind a native event."""
+    engine = request.app[ENGINE]
+    journal = engine.find(request.match_info["id"], owner_of(request))
+    # A browser's EventSource repeats the address, with its parameter, and says in the header where it is by then.
+    after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
+    own = request.app[ANSWERS][journal].own
+    if own and after is None:
+        async with engine.read(journal) as stream:
+            return await own(request, stream)
+    async with engine.read(journal, _read_id(after or "0")) as stream:
+        if stream.at_end:
+            return web.Response(status=204)  # an EventSource doesn't come again then
+        return await answer_natively(request, stream)
+
+
+def _read_id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidRequestError(
+            f"starting_after and {LAST_EVENT_ID} take the id of an event, a whole number from 0; got {show(text)}",
+            param="starting_after",
+        )
+    return int(text)
+
+
+async def state(request: web.Request) -> web.Response:
+    """GET /v1/completions/{id}: how far a request is, with its texts so far."""
+    journal = request.app[ENGINE].find(request.match_info["id"], owner_of(request))
+    value = native.state(
+        journal.request,
+        created=journal.created,
+        started=journal.started,
+        texts=journal.texts,
+        lengths=journal.lengths,
+        stops=journal.stops,
+        done=journal.end,
+        last_event_id=len(journal),
+    )
+    return await asyncio.to_thread(json_response, value)
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """DELETE /v1/completions/{id} and .../choices/{index}: ends a request, or one alternative of it.
+
+    A request that has finished is forgotten.
+    """
+    engine, request_id, index = request.app[ENGINE], request.match_info["id"], request.match_info.get("index")
+    try:
+        engine.find(request_id, owner_of(request))
+    except GoneError as error:  # there is nothing left to do
+        raise NotFoundError(error.message, param="id") from None
+    if index is None:
+        found = engine.abort(request_id) or engine.forget(request_id)
+    else:
+        found = index in map(str, range(request.app[LIMITS].max_n)) and engine.abort(request_id, int(index))
+    if not found:
+        raise NotFoundError(f"no alternative {index} of request {request_id} is waiting or running", param="index")
+    return web.Response(status=204)
+
+
+async def requests(request: web.Request) -> web.Response:
+    """GET /v1/requests: what waits and what runs, in the order of arrival."""
+    engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
+    now, data = asyncio.get_running_loop().time(), []
+    for journal in engine.requests:
+        if journal.owner != owner_of(request):
+            continue
+        each: dict[str, Any] = {
+            "id": journal.request.id,
+            "status": "running" if journal.started else "waiting",
+            "age_seconds": round(now - journal.arrived, 3),
+            "prompts": len(journal.request.prompts),
+            "count": journal.request.count,
+            "running": len(journal.living) if journal.started else 0,
+            "prompt_tokens": journal.request.prompt_tokens,
+        }
+        if show_prompts:  # in a thread, because long ones take their time
+            each["prompt"] = [await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.prompts]
+        data.append(each)
+    return web.json_response({"object": "list", "data": data})

@@ -1,0 +1,209 @@
+"""A request's events are kept as they were, and whoever is cut off goes on where it was."""
+
+import asyncio
+import dataclasses
+import random
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from driver import request
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Token,
+    Usage,
+)
+from srb.engine.request import CompletionRequest
+from srb.errors import BackendError, InvalidRequestError, UnavailableError
+from srb.journal import MAX_READ, MERGE_ABOVE, Cursor, Journal
+from srb.request_stream import RequestStream
+
+COUNT = 3
+START = StartEvent("r", COUNT, 1, 0, 9, (0, 1, 2), (None, None, None))
+DONE = DoneEvent("r", COUNT, Usage(1, 2, 0), Timings(0, 1, 0, 2, 0))
+PIECES = [b"a", b" b", "é".encode()[:1], "é".encode(), "🦊".encode(), b""]
+
+
+def asking(**fields: Any) -> CompletionRequest:
+    return dataclasses.replace(request(n=COUNT), id="r", **fields)
+
+
+def said(index: int, text: str, *tokens: int) -> StreamEvent:
+    return StreamEvent("r", index, text, tokens)
+
+
+def stopped(index: int) -> StopEvent:
+    return StopEvent("r", index, 3, "stop", None)
+
+
+def token(number: int, logprob: float | None, *top: Token) -> Token:
+    return Token(number, PIECES[number], logprob, top)
+
+
+indexes = st.integers(0, COUNT - 1)
+logprobs = st.none() | st.floats(-1e9, 0) | st.just(-float("inf"))
+numbers = st.integers(0, len(PIECES) - 1)
+plain_tokens = st.builds(token, numbers, logprobs)
+tokens = st.builds(lambda number, logprob, top: token(number, logprob, *top), numbers, logprobs, st.lists(plain_tokens))
+others = st.one_of(
+    st.builds(ProgressEvent, st.just("r"), numbers, numbers, numbers),
+    st.builds(stopped, indexes),
+    st.builds(ErrorEvent, st.just("r"), indexes, st.just(BackendError("broken"))),
+)
+
+
+def events_of(asked: CompletionRequest) -> st.SearchStrategy[list[Event]]:
+    ids = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple) if asked.return_tokens else st.just(())
+    each = tokens if asked.logprobs is not None else st.none()
+    stream = st.builds(StreamEvent, st.just("r"), indexes, st.text(st.characters(exclude_categories=["Cs"])), ids, each)
+    return st.lists(stream | others, max_size=40).map(lambda events: [START, *events, DONE])
+
+
+REQUESTS = [
+    asking(),
+    asking(return_tokens=True),
+    asking(logprobs=2),
+    asking(logprobs=0, return_tokens=True),
+]
+
+
+def read(journal: Journal, at: int = 0) -> list[tuple[int, Event]]:
+    return list(_read(Cursor(journal, at)))
+
+
+def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
+    while events := cursor.read():
+        yield from events
+
+
+@pytest.mark.parametrize("asked", REQUESTS, ids=["text", "tokens", "probabilities", "both"])
+@given(data=st.data(), seed=st.integers())
+def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, data: st.DataObject, seed: int) -> None:
+    """Events come while several read, each at a pace of its own, and each is cut off now and then."""
+    events = data.draw(events_of(asked))
+    rng, journal = random.Random(seed), Journal(asked)
+    readers = [(Cursor(journal), list[tuple[int, Event]]()) for _ in range(3)]
+    left = list(events)
+    while left or any(cursor.at < len(journal) for cursor, _ in readers):
+        n = rng.randint(1, 9)
+        journal.put(left[:n])
+        del left[:n]
+        number = rng.randrange(len(readers))
+        cursor, got = readers[number]
+        got += cursor.read()
+        if rng.random() < 0.3:
+            del got[rng.randint(0, len(got)) :]
+            readers[number] = (Cursor(journal, got[-1][0] if got else 0), got)
+    for _, got in readers:
+        assert got == list(enumerate(events, 1))
+
+
+@given(data=st.data())
+@settings(max_examples=20)
+def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st.DataObject) -> None:
+    runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 900)), min_size=3))
+    events: list[Event] = [said(index, f"{index}{k} ", k) for index, length in runs for k in range(length)]
+    events += [said(0, "x")] * (MERGE_ABOVE + 1)
+    journal = Journal(asking(return_tokens=True))
+    journal.put([START, *events, DONE])
+    merged = read(journal)
+    assert merged[-1] == (len(journal), DONE)
+    assert len(merged) <= len(runs) + 3 + MERGE_ABOVE + len(journal) // MAX_READ
+    cut = data.draw(st.integers(0, len(merged)))
+    resumed = merged[:cut] + read(journal, merged[cut - 1][0] if cut else 0)
+    for got in (merged, resumed):
+        assert [number for number, _ in got] == sorted({number for number, _ in got})
+        for index in range(COUNT):
+            parts = [each for _, each in got if isinstance(each, StreamEvent) and each.index == index]
+            whole = [each for each in events if isinstance(each, StreamEvent) and each.index == index]
+            assert "".join(each.text for each in parts) == "".join(each.text for each in whole)
+            assert [t for each in parts for t in each.tokens] == [t for each in whole for t in each.tokens]
+
+
+def test_few_unread_events_stay_as_they_are_and_those_with_probabilities_always() -> None:
+    journal = Journal(asking())
+    few: list[Event] = [said(0, "x")] * MERGE_ABOVE
+    journal.put(few)
+    assert [event for _, event in read(journal)] == few
+    journal = Journal(asking(logprobs=0))
+    many: list[Event] = [StreamEvent("r", 0, "a", (), token(0, -0.5))] * (2 * MERGE_ABOVE)
+    journal.put(many)
+    assert [event for _, event in read(journal)] == many
+
+
+def test_only_events_that_there_are_can_be_gone_on_behind() -> None:
+    journal = Journal(asking())
+    journal.put([START, said(0, "a")])
+    for at in (-1, 3):
+        with pytest.raises(InvalidRequestError, match=f"from 0 to 2, .* got {at}"):
+            Cursor(journal, at)
+    assert read(journal, 2) == []
+
+
+def test_what_follows_from_the_events() -> None:
+    journal = Journal(asking())
+    assert (journal.started, journal.done, journal.living) == (False, False, {0, 1, 2})
+    journal.put([START, said(1, "é"), ErrorEvent("r", 1, error := BackendError("broken")), stopped(1)])
+    assert (journal.started, journal.error, journal.living, journal.stops) == (True, error, {0, 2}, [stopped(1)])
+    journal.put([said(0, "x"), said(0, "y"), stopped(0), stopped(2), DONE])
+    assert (journal.done, journal.end, journal.texts, len(journal)) == (True, DONE, ["xy", "é", ""], 9)
+
+
+def test_an_event_takes_a_few_bytes() -> None:
+    journal = Journal(asking())
+    tracemalloc.start()
+    for number in range(20_000):
+        journal.put([said(number % COUNT, " word")])
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 20_000 * (len(" word") + 8) * 1.25
+
+
+@pytest.mark.parametrize("top", [None, 0, 20])
+def test_the_estimate_of_the_memory_is_about_right(top: int | None) -> None:
+    asked = dataclasses.replace(request(n=COUNT), id="r", logprobs=top)
+    likeliest = tuple(Token(k, f"token {k}".encode(), -float(k)) for k in range(top or 0))
+    tracemalloc.start()
+    journal = Journal(asked)
+    for number in range(5_000):
+        each = None if top is None else Token(number, f"word {number}".encode(), -0.5, likeliest)
+        journal.put([StreamEvent("r", 0, f"word {number}", (), each)])
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.7 < journal.size / taken < 1.4
+
+
+async def test_a_reader_that_waits_is_woken_and_a_cancelled_wait_loses_nothing() -> None:
+    journal = Journal(asking())
+    stream = RequestStream(journal, lambda _stream: None)
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    journal.put([START])
+    stream.wake()
+    assert await anext(stream) == [START]
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    journal.put([DONE])
+    stream.wake()
+    assert await waiting == [DONE]
+    assert await stream.collect() == []
+
+
+async def test_collecting_tells_why_a_request_never_started() -> None:
+    journal = Journal(asking())
+    journal.put([*map(stopped, range(COUNT)), DONE])
+    journal.refusal = UnavailableError("too late")
+    with pytest.raises(UnavailableError, match="too late"):
+        await RequestStream(journal, lambda _stream: None).collect()
