@@ -212,7 +212,8 @@ class AsyncEngine:
         """
         engine = self._ready_engine()
         self.check_queue()
-        journal = journal or Journal(request)
+        if journal is None:
+            journal = Journal(request)
         journal.arrived = self._loop.time()
         stream = self._roster.add(journal, linger)
         adding = asyncio.ensure_future(asyncio.to_thread(engine.add_request, request))

@@ -62,8 +62,8 @@ async def submit(
     journal = Journal(completion, owner=owner_of(request), detach=detach, created=int(time.time()))
     # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
     linger = 0 if answers.own else request.app[LIMITS].linger
+    request.app[ANSWERS][journal] = answers
     async with await request.app[ENGINE].submit(completion, journal=journal, linger=linger) as stream:
-        request.app[ANSWERS][journal] = answers
         return await (answers.own or answer_natively)(request, stream)
 
 

@@ -11,8 +11,10 @@ import srb
 from srb.engine.events import Event
 from srb.engine.request import SamplingParams
 from srb.errors import NotSupportedError, UnavailableError
+from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.server import sse
+from srb.server.auth import owner_of
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, stats_of, submit
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
@@ -108,26 +110,32 @@ async def props(request: web.Request) -> web.Response:
 
 
 async def slots(request: web.Request) -> web.Response:
-    """GET /slots: as many as there can be alternatives; the running ones first, with their settings."""
+    """GET /slots: as many as there can be alternatives; the running ones first, one's own with their settings."""
     engine = request.app[ENGINE]
     if not request.app[LIMITS].slots:
         raise NotSupportedError("the server was started with --no-slots")
     engine.check_ready()
     stats = stats_of(engine)
-    busy: list[dict[str, Any]] = [
-        {
-            "is_processing": True,
-            "request_id": each.request.id,
-            "index": index,
-            "n_prompt_tokens": len(each.request.prompts[index // len(each.request.branches)]),
-            "params": public_settings(each.request.branches[index % len(each.request.branches)], each.request),
-        }
-        for each in engine.requests
-        if each.started
-        for index in sorted(each.living)
+    busy = [
+        _slot(journal, index) if journal.owner == owner_of(request) else {"is_processing": True}
+        for journal in engine.requests
+        if journal.started
+        for index in sorted(journal.living)
     ]
     if len(busy) >= stats.max_sequences and request.query.get("fail_on_no_slot"):
         raise UnavailableError(f"all {stats.max_sequences} slots are in use; try again soon")
     idle: list[dict[str, Any]] = [{"is_processing": False}] * (stats.max_sequences - len(busy))
     common: dict[str, Any] = {"n_ctx": stats.max_cells, "speculative": False}
     return web.json_response([{"id": number} | common | slot for number, slot in enumerate([*busy, *idle])])
+
+
+def _slot(journal: Journal, index: int) -> dict[str, Any]:
+    """An alternative that runs."""
+    request = journal.request
+    return {
+        "is_processing": True,
+        "request_id": request.id,
+        "index": index,
+        "n_prompt_tokens": len(request.prompts[index // len(request.branches)]),
+        "params": public_settings(request.branches[index % len(request.branches)], request),
+    }

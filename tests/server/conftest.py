@@ -28,13 +28,14 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         api_keys: tuple[bytes, ...] = (),
         cors_origins: str = "localhost",
         allowed_hosts: Hosts | None = None,
+        linger: float = 0,
         **options: Any,
     ) -> Client:
         engine = AsyncEngine(lambda _progress: backend, **options)
         engine.start()
         engines.append(engine)
         await engine.ready()
-        limits = Limits("fake", n=4, max_n=8, show_prompts=show_prompts, openai=openai)
+        limits = Limits("fake", n=4, max_n=8, show_prompts=show_prompts, openai=openai, linger=linger)
         app = create_app(
             engine, limits, api_keys=api_keys, cors_origins=cors_origins, allowed_hosts=allowed_hosts or Hosts()
         )
