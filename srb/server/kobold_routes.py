@@ -11,7 +11,7 @@ from aiohttp import web
 
 from srb.request_stream import RequestStream
 from srb.server import sse
-from srb.server.auth import API_KEYS
+from srb.server.auth import API_KEYS, owner_of
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
 from srb.server.sse import Batches
 from srb.server.token_routes import answering, vocabulary_of
@@ -38,24 +38,24 @@ class Generations:
 
     started: float
     rested: float
-    running: list[Generation] = field(default_factory=list)
+    running: list[tuple[str | None, Generation]] = field(default_factory=list)  # each behind its owner
     last: Generation | None = None
     total: int = 0
 
     @contextmanager
-    def keep(self, generation: Generation) -> Iterator[None]:
+    def keep(self, generation: Generation, owner: str | None) -> Iterator[None]:
         """Where it runs."""
-        self.running.append(generation)
+        self.running.append((owner, generation))
         try:
             yield
         finally:
-            self.running.remove(generation)
+            self.running.remove((owner, generation))
             self.last, self.total = generation, self.total + 1
             self.rested = asyncio.get_running_loop().time()
 
-    def named(self, genkey: str) -> list[Generation]:
-        """Those with a key. Of those without, the only one: of several nobody can say whose they are."""
-        found = [each for each in self.running if each.genkey == genkey]
+    def named(self, genkey: str, owner: str | None) -> list[Generation]:
+        """An owner's with this genkey. Of those without one, the only one: of several nobody can say whose they are."""
+        found = [each for whose, each in self.running if (whose, each.genkey) == (owner, genkey)]
         return found if genkey or len(found) == 1 else []
 
 
@@ -132,7 +132,7 @@ async def _answer(
     """Answers a reader of a request from its beginning."""
     generation = Generation(parsed, model=request.app[LIMITS].model)
     headers = {"X-Request-Id": generation.request_id} | ignored_header(parsed.ignored)
-    with request.app[GENERATIONS].keep(generation):
+    with request.app[GENERATIONS].keep(generation, stream.journal.owner):
         if is_stream:
             batches = Batches(stream.__anext__, generation.chunks)
             return await sse.respond(request, batches, headers=headers, frame=sse.MESSAGE)
@@ -145,14 +145,15 @@ async def _answer(
 async def check(request: web.Request) -> web.Response:
     """GET and POST /api/extra/generate/check: the text so far of the request with this genkey; empty if none runs."""
     genkey, ignored = kobold_body.read_key(await read_body(request))
-    found = request.app[GENERATIONS].named(genkey)
+    found = request.app[GENERATIONS].named(genkey, owner_of(request))
     return json_response(found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored_header(ignored))
 
 
 async def abort(request: web.Request) -> web.Response:
     """POST /api/extra/abort: ends the requests with this genkey."""
     genkey, ignored = kobold_body.read_key(await read_body(request))
-    ended = [request.app[ENGINE].abort(each.request_id) for each in request.app[GENERATIONS].named(genkey)]
+    found = request.app[GENERATIONS].named(genkey, owner_of(request))
+    ended = [request.app[ENGINE].abort(each.request_id) for each in found]
     return json_response({"success": any(ended), "done": any(ended)}, ignored_header(ignored))
 
 

@@ -210,7 +210,8 @@ async def test_a_schema_for_the_answer_beside_tools(connect: Connect) -> None:
 async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None:
     client = await connect(Model(PARIS).backend)
     response = await client.post("/v1/chat/completions", json=ASK | {"stream": "events", "n": 1})
-    events = [json.loads(line.removeprefix("data: ")) for line in (await response.text()).split("\n\n")[:-1]]
+    blocks = (await response.text()).split("\n\n")[:-1]
+    events = [json.loads(block.partition("data: ")[2]) for block in blocks]
     assert "".join(event.get("text", "") for event in events) == PARIS
 
 

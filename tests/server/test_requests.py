@@ -1,0 +1,347 @@
+"""Requests that are read again, looked at, forgotten."""
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend, babble, says
+from server.conftest import Client, Connect
+
+from srb.llama.chat_template import ChatTemplate
+from srb.server.exchange import ENGINE
+
+BODY: dict[str, Any] = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 6, "ignore_eos": True, "stop": ["zz"]}
+KEPT: dict[str, Any] = {"keep_seconds": 60, "keep_bytes": 1 << 20}
+EVENTS = "/v1/completions/{}/events"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
+            await asyncio.sleep(0.001)
+
+
+class Gate:
+    """Stops the engine's thread in a decode until it is opened, or lets it take one step."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._steps = threading.Semaphore(0)
+        backend.on_decode = self._wait
+
+    def _wait(self) -> None:
+        assert self._steps.acquire(timeout=10)
+
+    def open(self, steps: int = 1_000_000) -> None:
+        self._steps.release(steps)
+
+
+async def post(client: Client, path: str = "/v1/completions", **fields: Any) -> tuple[str, bytes]:
+    """The id of a request that is over, and its answer."""
+    response = await client.post(path, json=BODY | fields)
+    assert response.status == 200, await response.text()
+    return response.headers["X-Request-Id"], await response.read()
+
+
+async def leave(client: Client, path: str = "/v1/completions", **fields: Any) -> str:
+    """The id of a request whose only reader has gone as soon as it was taken."""
+    response = await client.post(path, json=BODY | fields)
+    response.close()
+    return response.headers["X-Request-Id"]
+
+
+def blocks(stream: bytes) -> list[bytes]:
+    return [block for block in stream.split(b"\n\n") if block]
+
+
+async def test_what_is_read_again_behind_any_event_is_byte_for_byte_the_rest(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=babble), **KEPT)
+    request_id, whole = await post(client)
+    events = blocks(whole)
+    path = EVENTS.format(request_id)
+    assert await (await client.get(path)).read() == whole
+    for after in range(len(events) + 1):
+        for options in ({"headers": {"Last-Event-ID": str(after)}}, {"params": {"starting_after": str(after)}}):
+            response = await client.get(path, **options)  # type: ignore[arg-type]
+            assert response.status == (200 if after < len(events) else 204)
+            assert response.headers.get("X-Request-Id", request_id) == request_id
+            assert blocks(await response.read()) == events[after:]
+    response = await client.get(path, params={"starting_after": "1"}, headers={"Last-Event-ID": "3"})
+    assert blocks(await response.read()) == events[3:]  # so does a browser's EventSource when it comes again
+
+
+async def test_several_read_at_once_and_each_may_be_cut_off(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
+    client = await connect(backend, **KEPT)
+    first = await client.post("/v1/completions", json=BODY | {"max_tokens": 40, "detach": True})
+    path, rng = EVENTS.format(first.headers["X-Request-Id"]), random.Random(0)
+
+    async def read() -> list[bytes]:
+        got: list[bytes] = []
+        while not got or b'"event": "done"' not in got[-1]:
+            headers = {"Last-Event-ID": got[-1].split(b"\n")[0].removeprefix(b"id: ").decode()} if got else {}
+            response = await client.get(path, headers=headers)
+            for _ in range(rng.randint(1, 30)):
+                block = await response.content.readuntil(b"\n\n")
+                got += blocks(block)
+                gate.open(1)
+                if b'"event": "done"' in block:
+                    break
+            response.close()
+        return got
+
+    readers = await asyncio.gather(*(read() for _ in range(4)))
+    assert readers == [blocks(await first.read())] * 4
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"stream": True, "stream_options": {"include_usage": True}, "logprobs": 2}),
+        ("/v1/completions", {"stream": False}),
+        ("/completion", {"stream": True}),
+        ("/completion", {"stream": False}),
+        ("/api/v1/generate", {}),
+        ("/api/extra/generate/stream", {"n": 1}),
+    ],
+)
+async def test_a_request_is_read_again_in_its_own_format_or_in_native_events(
+    connect: Connect, path: str, fields: dict[str, Any], detach: bool
+) -> None:
+    client = await connect(FakeBackend(script=babble), **KEPT)
+    request_id, whole = await post(client, path, **fields, detach=detach)
+    again = await client.get(EVENTS.format(request_id))
+    assert await again.read() == whole
+    native = await client.get(EVENTS.format(request_id), params={"starting_after": "0"})
+    assert b'"event": "start"' in blocks(await native.read())[0]
+
+
+async def test_a_detached_request_lives_on_without_readers(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    client = await connect(backend, **KEPT)
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/completions", {}),
+        ("/v1/completions", {"stream": True}),
+        ("/completion", {"stream": True}),
+    ]
+    ids = [await leave(client, path, **fields, detach=True) for path, fields in cases]
+    engine = client.app[ENGINE]
+    assert [each.request.id for each in engine.requests] == ids
+    gate.open()
+    await until(lambda: not engine.requests)
+    for request_id in ids:
+        assert {stop.finish_reason for stop in engine.find(request_id).stops} == {"length"}
+
+
+async def test_an_object_that_nobody_waits_for_any_more_is_there_later(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    client = await connect(backend, **KEPT)
+    waiting = asyncio.ensure_future(post(client, stream=False, detach=True))
+    engine = client.app[ENGINE]
+    await until(lambda: bool(engine.requests))
+    (journal,) = engine.requests
+    waiting.cancel()
+    gate.open()
+    await until(lambda: journal.done)
+    answer = await (await client.get(EVENTS.format(journal.request.id))).json()
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 3
+
+
+async def test_a_native_stream_waits_for_its_reader_to_come_back(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
+    client = await connect(backend, linger=30, **KEPT)
+    engine = client.app[ENGINE]
+    gate.open(2)
+    request_id = await leave(client, max_tokens=40)
+    journal = engine.find(request_id)
+    await until(lambda: len(journal) > 1 and not engine._roster._living[request_id].readers)
+    back = await client.get(EVENTS.format(request_id), params={"starting_after": "1"})
+    assert engine._roster._living[request_id].lingering.cancelled()  # type: ignore[union-attr]
+    gate.open()
+    assert b'"event": "done"' in await back.read()
+    assert {stop.finish_reason for stop in journal.stops} == {"length"}
+
+
+@pytest.mark.parametrize(
+    ("linger", "path", "fields"),
+    [
+        (0.01, "/v1/completions", {}),
+        (1_000, "/v1/completions", {"stream": True}),
+        (1_000, "/completion", {"stream": True}),
+        (1_000, "/api/extra/generate/stream", {"n": 1}),
+    ],
+)
+async def test_who_leaves_has_cancelled_at_once_or_when_the_time_is_over(
+    connect: Connect, linger: float, path: str, fields: dict[str, Any]
+) -> None:
+    gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
+    client = await connect(backend, linger=linger, **KEPT)
+    engine = client.app[ENGINE]
+    gate.open(3)
+    request_id = await leave(client, path, max_tokens=40, **fields)
+    await until(lambda: not engine.requests)
+    gate.open()
+    await until(lambda: engine.find(request_id).done)
+    assert {stop.stop_reason for stop in engine.find(request_id).stops} == {"cancelled"}
+
+
+async def test_the_state_of_a_request(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=says("é".encode(), b"abc"), n_cells=16))
+    client = await connect(backend, **KEPT)
+    fields: dict[str, Any] = {
+        "n": 2,
+        "branches": [{"seed": 0, "label": "first"}, {"seed": 1}],
+        "ignore_eos": False,
+        "detach": True,
+    }
+    ids = [await leave(client, max_tokens=3, **fields), await leave(client, max_tokens=8, **fields)]
+    gate.open(2)
+    engine = client.app[ENGINE]
+    await until(lambda: engine.find(ids[0]).texts == ["é", "ab"])
+    running, waiting = [await (await client.get(f"/v1/completions/{each}")).json() for each in ids]
+    first = {"index": 0, "label": "first", "seed": 0, "text": "é", "length": 2}
+    second = {"index": 1, "label": None, "seed": 1, "text": "ab", "length": 2}
+    unknown = {"finish_reason": None, "stop_reason": None}
+    created = running.pop("created")
+    assert created > 1_700_000_000
+    assert running == {
+        "id": ids[0],
+        "object": "srb.request",
+        "status": "running",
+        "choices": [first | unknown, second | unknown],
+        "usage": None,
+        "last_event_id": 4,
+    }
+    assert (waiting["status"], waiting["last_event_id"], waiting["choices"][1]["text"]) == ("waiting", 0, "")
+    gate.open()
+    await until(lambda: not engine.requests)
+    ended = await (await client.get(f"/v1/completions/{ids[0]}")).json()
+    assert (ended["status"], ended["usage"]["completion_tokens"]) == ("finished", 6)
+    assert [(each["text"], each["length"], each["finish_reason"]) for each in ended["choices"]] == [
+        ("é", 3, "stop"),
+        ("abc", 3, "length"),
+    ]
+    rest = await client.get(EVENTS.format(ids[0]), params={"starting_after": str(running["last_event_id"])})
+    assert b'"text": "c"' in await rest.read()
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1.5", "٣", "9" * 30, "999", " 1", "null"])
+async def test_an_event_that_there_is_not_is_refused_with_the_limit(connect: Connect, after: str) -> None:
+    client = await connect(FakeBackend(script=babble), **KEPT)
+    request_id, whole = await post(client)
+    response = await client.get(EVENTS.format(request_id), params={"starting_after": after})
+    error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "starting_after")
+    assert str(len(blocks(whole)) if after == "999" else "a whole number") in error["message"]
+
+
+async def test_finished_requests_are_forgotten_and_running_ones_ended(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
+    client = await connect(backend, **KEPT)
+    gate.open(2)
+    running = await leave(client, detach=True, max_tokens=100)
+    assert (await client.delete(f"/v1/completions/{running}")).status == 204
+    gate.open()
+    engine = client.app[ENGINE]
+    await until(lambda: not engine.requests)
+    assert {stop.stop_reason for stop in engine.find(running).stops} == {"cancelled"}
+    path = f"/v1/completions/{running}"
+    for method, where, status in (
+        ("DELETE", f"{path}/choices/0", 404),
+        ("DELETE", path, 204),
+        ("DELETE", path, 404),
+        ("GET", path, 404),
+        ("GET", f"{path}/events", 404),
+        ("GET", "/v1/completions/cmpl-nobody", 404),
+    ):
+        response = await client.request(method, where)
+        assert response.status == status, (method, where)
+        if status == 404:
+            assert (await response.json())["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("limit", [{"keep_seconds": 0.01}, {"keep_bytes": 5_000}])
+async def test_what_is_no_longer_kept_is_gone_and_says_what_to_do(connect: Connect, limit: dict[str, Any]) -> None:
+    client = await connect(FakeBackend(script=babble), **KEPT | limit)
+    request_id, _ = await post(client)
+    await post(client)
+    async with asyncio.timeout(10):
+        while (response := await client.get(f"/v1/completions/{request_id}")).status == 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (410, "gone")
+    assert "--keep-finished" in error["message"]
+    assert (await client.get(EVENTS.format(request_id))).status == 410
+    assert (await client.delete(f"/v1/completions/{request_id}")).status == 404
+
+
+async def test_a_request_is_there_only_for_the_key_that_made_it(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
+    client = await connect(backend, api_keys=(b"mine", b"yours"), **KEPT)
+    mine, yours = {"x-api-key": "mine"}, {"Authorization": "Bearer yours"}
+    gate.open(2)
+    response = await client.post("/v1/completions", json=BODY | {"detach": True}, headers=mine)
+    path = f"/v1/completions/{response.headers['X-Request-Id']}"
+
+    async def check() -> None:
+        for method, end in (("GET", ""), ("GET", "/events"), ("DELETE", ""), ("DELETE", "/choices/0")):
+            where = path + end
+            assert (await client.request(method, where, headers=yours)).status == 404, where
+        assert (await client.get(path, headers=mine)).status == 200
+
+    await check()
+    assert (await (await client.get("/v1/requests", headers=yours)).json())["data"] == []
+    assert len((await (await client.get("/v1/requests", headers=mine)).json())["data"]) == 1
+    slots = await (await client.get("/slots", headers=yours)).json()
+    assert [slot["is_processing"] for slot in slots[:4]] == [True, True, True, False]
+    assert not any("params" in slot or "request_id" in slot for slot in slots)
+    assert any("params" in slot for slot in await (await client.get("/slots", headers=mine)).json())
+    gate.open()
+    await response.read()
+    await check()
+
+
+async def test_a_page_may_say_where_it_was(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    origin = {"Origin": "http://localhost:3000"}
+    asking = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "last-event-id"}
+    response = await client.options(EVENTS.format("x"), headers=origin | asking)
+    assert "*" in response.headers["Access-Control-Allow-Headers"].split(", ")
+    request_id, _ = await post(client)
+    response = await client.get(EVENTS.format(request_id), headers=origin)
+    assert response.headers["Access-Control-Allow-Origin"] == origin["Origin"]
+
+
+async def test_finished_requests_are_neither_running_nor_waiting(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=babble), **KEPT)
+    await post(client, detach=True)
+    assert (await (await client.get("/v1/requests")).json())["data"] == []
+    health = await (await client.get("/health")).json()
+    assert (health["running"], health["waiting"]) == (0, 0)
+    assert "llamacpp:requests_processing 0.0" in await (await client.get("/metrics")).text()
+
+
+async def test_stopping_ends_detached_requests_too(connect: Connect) -> None:
+    backend = FakeBackend(script=babble, n_cells=100_000, on_decode=lambda: time.sleep(0.001))
+    client = await connect(backend, **KEPT)
+    request_id = await leave(client, detach=True, max_tokens=10_000)
+    engine = client.app[ENGINE]
+    await engine.stop()
+    assert {stop.stop_reason for stop in engine.find(request_id).stops} == {"shutdown"}
+
+
+async def test_json_of_a_chat_is_read_again_under_both_addresses(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=babble, chat_template=ChatTemplate("hi")), **KEPT)
+    body = {"prompt": None, "messages": [{"role": "user", "content": "hi"}], "detach": True, "stream": True}
+    request_id, whole = await post(client, "/v1/chat/completions", **body)
+    for base in ("/v1/completions", "/v1/chat/completions"):
+        assert await (await client.get(f"{base}/{request_id}/events")).read() == whole
+    state = await (await client.get(f"/v1/completions/{request_id}")).json()
+    said = [json.loads(block[6:]) for block in blocks(whole)[:-1]]
+    text = "".join(each["choices"][0]["delta"].get("content", "") for each in said if each["choices"][0]["index"] == 0)
+    assert state["choices"][0]["text"] == text
