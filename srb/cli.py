@@ -1,4 +1,4 @@
-"""The command line: `srb serve`, `srb generate`, `srb compare`, `srb --version`."""
+"""The command line: `srb serve`, `srb generate`, `srb compare`, `srb tune`, `srb --version`."""
 
 import argparse
 import asyncio
@@ -16,6 +16,7 @@ from srb.server.serve import serve
 from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
 from srb.terminal.compare import add_compare_arguments, compare
 from srb.terminal.generate import add_generate_arguments, generate
+from srb.tune import add_tune_arguments, tune
 
 Command = Callable[[Settings, argparse.Namespace], int]
 
@@ -69,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_compare_arguments(compare_parser)
     compare_parser.set_defaults(run=compare)
+    tune_parser = commands.add_parser(
+        "tune",
+        help="find what is fastest for a model on this machine",
+        description=f"Measures what is fastest for a model on this machine. The other commands use it. {ways}",
+    )
+    add_tune_arguments(tune_parser)
+    tune_parser.set_defaults(run=tune)
     return parser
 
 
@@ -79,6 +87,8 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
         level="WARNING" if quiet else settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    if quiet:  # what changes texts is said all the same
+        logging.getLogger("srb.tuned").setLevel("INFO")
 
 
 def _fail(message: str, code: int) -> int:

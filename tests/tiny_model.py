@@ -37,6 +37,7 @@ def write_tiny_model(
     n_head: int = 4,
     n_ff: int = 128,
     weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    scale: float = 0.3,
     seed: int = 0,
     chat_template: str | None = None,
     add_bos: bool = False,
@@ -46,6 +47,7 @@ def write_tiny_model(
     arch: llama; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is recurrent; or
         jamba, a hybrid, whose every other layer is recurrent.
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
+    scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
     add_bos: prompts begin with `CONTROL`.
     """
     rng = np.random.default_rng(seed)
@@ -84,7 +86,7 @@ def write_tiny_model(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 
-    def weight(name: str, *shape: int, scale: float = 0.3) -> None:
+    def weight(name: str, *shape: int, scale: float = scale) -> None:
         values = rng.standard_normal(shape, np.float32) * np.float32(scale)
         writer.add_tensor(name, gguf.quants.quantize(values, weight_type), raw_dtype=weight_type)
 

@@ -8,12 +8,13 @@ NEVER = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a decode, as they were measured once or estimated. It's these that count and not live times, so that
-    the same requests make the same batches.
+    """Seconds of a decode, as they were measured once or estimated.
+
+    These count, and not the times of the moment, so that the same requests make the same batches.
 
     step: of any decode, however few rows it has.
-    row: beside that, of the row of a running sequence.
-    prompt_token: of a token of a prompt, in a piece of 64 tokens or more.
+    row: beside that, of the row of a running sequence, and of each token of a piece that joins such rows.
+    prompt_token: of each token of a piece that has a decode of its own.
     row_cell, prompt_cell: what either takes longer for each token of its own sequence that comes before it.
     apart: a piece of so many tokens is cheaper in a decode of its own than in one with rows of running sequences.
     """
@@ -29,12 +30,22 @@ class Costs:
         """Seconds of a decode with a row for each sequence of these lengths."""
         return self.step + self.row * len(lengths) + self.row_cell * sum(lengths)
 
-    def of_piece(self, n_tokens: int, before: int) -> float:
-        """Seconds of so many tokens of a prompt, after the ones before."""
-        return n_tokens * (self.prompt_token + self.prompt_cell * (before + n_tokens / 2))
+    def of_piece(self, n_tokens: int, before: int, *, joins: bool = False) -> float:
+        """Seconds of so many tokens of a prompt after the ones before; where it joins rows, or else apart."""
+        each, cell = self._of_token(joins=joins)
+        return n_tokens * (each + cell * (before + n_tokens / 2))
 
-    def largest_piece(self, seconds: float, before: int) -> int:
+    def largest_piece(self, seconds: float, before: int, *, joins: bool = False) -> int:
         """How many tokens of a prompt can be evaluated in this time, after the ones before."""
-        each = self.prompt_token + self.prompt_cell * before
-        # of_piece(n) = seconds is a quadratic equation; this form of its root also holds without prompt_cell.
-        return int(2 * seconds / (each + (each * each + 2 * self.prompt_cell * max(seconds, 0.0)) ** 0.5))
+        each, cell = self._of_token(joins=joins)
+        each += cell * before
+        # of_piece(n) = seconds is a quadratic equation; this form of its root holds without `cell`, too.
+        return int(2 * seconds / (each + (each * each + 2 * cell * max(seconds, 0.0)) ** 0.5))
+
+    def smallest_piece(self, before: int) -> int:
+        """How many tokens a piece has at least: `apart` where fewer would take more than twice as long each."""
+        row, prompt_token = self.of_piece(1, before, joins=True), self.of_piece(1, before)
+        return self.apart if row > 2 * prompt_token and self.apart != NEVER else 1
+
+    def _of_token(self, *, joins: bool) -> tuple[float, float]:
+        return (self.row, self.row_cell) if joins and self.apart != NEVER else (self.prompt_token, self.prompt_cell)

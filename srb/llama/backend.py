@@ -20,7 +20,7 @@ from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
 from srb.llama.context import Context, window_of
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.flash_attn import MEASURED
+from srb.llama.flash_attn import MEASURED, Paces, can_choose
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.sampler import LlamaSampler
@@ -73,7 +73,9 @@ class LlamaBackend:
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
-            self._flash_attn = settings.flash_attn
+            self._paces = choice.paces or MEASURED
+            self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings)
+            self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
             self.n_cells = _wanted_cells(model, settings)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
@@ -82,13 +84,6 @@ class LlamaBackend:
             if self.embedder:
                 stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
-        self._paces = choice.paces or MEASURED
-        self._chooses = (
-            settings.flash_attn == "auto"
-            and self.window is None
-            and "q" not in str(settings.cache_type_v)
-            and not (settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload())
-        )
         self._candidates = Candidates(self.tokenizer.n_vocab)
         self._lark = LarkCompiler(self.tokenizer)
 
@@ -96,13 +91,13 @@ class LlamaBackend:
         """The model, and what it is run with."""
         choice = choose(self.path, settings)
         try:
-            return choice, _load_model(choice.weights, choice.settings, progress)
+            return choice, load_model(choice.weights, choice.settings, progress)
         except ModelLoadError as error:
             if choice.weights == self.path or settings.weights:
                 raise
             log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", error.message)
         choice = choose(self.path, dataclasses.replace(settings, tune=False))
-        return choice, _load_model(choice.weights, choice.settings, progress)
+        return choice, load_model(choice.weights, choice.settings, progress)
 
     def _make_context(self) -> Context:
         return Context(
@@ -128,7 +123,7 @@ class LlamaBackend:
         """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""
         if not self._chooses:
             return
-        flash_attn = "off" if self._paces.is_faster_without(work) else "auto"
+        flash_attn = self._paces.best(work)
         if flash_attn != self._flash_attn:
             previous, self._flash_attn = self._flash_attn, flash_attn
             self._context.close()  # first, since two at once would take twice the memory
@@ -196,7 +191,8 @@ class LlamaBackend:
         return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun)
 
 
-def _load_model(path: Path, settings: Settings, progress: Progress) -> Any:
+def load_model(path: Path, settings: Settings, progress: Progress) -> Any:
+    """A `llama_model` that srb can run. Raises `ModelLoadError`."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = settings.n_gpu_layers
     params.progress_callback = on_progress = llama_cpp.llama_progress_callback(

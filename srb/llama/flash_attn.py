@@ -3,12 +3,21 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import llama_cpp
+
 from srb.engine.costs import Costs
+from srb.settings import Settings
 
 Work = Collection[tuple[int, int, int]]
 """Prompts: the tokens of each, how many sequences continue it, and how many tokens these may generate."""
 
 FEW = 4  # rows of one prompt; both ways compute fewer in a fast way of their own
+
+
+def can_choose(window: int | None, settings: Settings) -> bool:
+    """Whether a context may be made anew for other work: on a CPU, where what was saved can be laid out anew."""
+    on_gpu = settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload()
+    return window is None and "q" not in str(settings.cache_type_v) and not on_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +45,21 @@ class Pace(Costs):
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """Both kinds of context, and how many seconds it takes to change from one to the other and back."""
+    """Both kinds of context.
+
+    change: how many seconds it takes to change from one to the other and back.
+    usual: the kind that suits most work, `auto` or `off`, and that there is as long as nothing is worth a change.
+    """
 
     on: Pace
     off: Pace
     change: float
+    usual: str = "auto"
 
-    def is_faster_without(self, work: Work) -> bool:
-        """Whether the whole of the work takes less time without flash attention."""
-        without = self.off.seconds(work, walks_all=True) + self.change
-        return without < self.on.seconds(work, walks_all=False)
+    def best(self, work: Work) -> str:
+        """`auto` or `off`: the kind with which the whole of the work takes less time."""
+        seconds = {"auto": self.on.seconds(work, walks_all=False), "off": self.off.seconds(work, walks_all=True)}
+        return min(seconds, key=lambda kind: seconds[kind] + (self.change if kind != self.usual else 0))
 
 
 def _differences(row_cell: float, prompt_token: float) -> Pace:

@@ -4,6 +4,7 @@ import dataclasses
 import glob
 import hashlib
 import json
+import logging
 import platform
 import re
 import tomllib
@@ -16,9 +17,10 @@ import llama_cpp
 from srb.cache_folder import cache_folder
 from srb.llama.context import physical_cores
 from srb.llama.flash_attn import Pace, Paces
-from srb.llama.log import logger
 from srb.llama.weights import FILE, convert, converted_path, identity
 from srb.settings import Settings
+
+logger = logging.getLogger("srb.tuned")
 
 VERSION = 1
 _ADVICE = "going on with the file as it is; `srb tune` measures again"
@@ -30,7 +32,7 @@ class Tuned:
 
     weights: `FILE`, or a format of `srb.llama.weights`. cache_type: of keys and values.
     weights_bytes: the size of the file with the weights.
-    paces: what the context takes then. times_as_fast: as the file with llama.cpp's defaults.
+    paces: what contexts take then, if it was measured. times_as_fast: as the file with llama.cpp's defaults.
     """
 
     weights: str
@@ -40,7 +42,7 @@ class Tuned:
     threads: int
     threads_batch: int
     times_as_fast: float
-    paces: Paces
+    paces: Paces | None
 
     def describe(self) -> str:
         """One line for people."""
@@ -54,7 +56,7 @@ class Tuned:
 def tuned_path(path: Path, settings: Settings) -> Path:
     """Where the result for a model file is, or would be: by its contents, the processor, the build and the threads."""
     gpu = settings.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
-    machine = [_processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
+    machine = [processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
     key = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:8]
     return cache_folder() / "tuned" / f"{path.stem}-{identity(path)}-{key}.toml"
 
@@ -85,10 +87,10 @@ def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
     target = tuned_path(path, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     values = dataclasses.asdict(tuned)
-    paces = values.pop("paces")
-    lines = [f"# What srb tune chose for {path.name} on {_processor()}", f"version = {VERSION}", *_lines(values)]
-    lines += [f"change = {paces.pop('change')!r}"]
-    for kind, pace in paces.items():
+    paces = values.pop("paces") or {}
+    tables = {kind: paces.pop(kind) for kind in ("on", "off") if kind in paces}
+    lines = [f"# What srb tune chose for {path.name} on {processor()}", f"version = {VERSION}", *_lines(values | paces)]
+    for kind, pace in tables.items():
         lines += [f"\n[{kind}]", *_lines(pace)]
     part = target.with_suffix(".toml.part")
     part.write_text("\n".join(lines) + "\n")
@@ -145,7 +147,9 @@ def _read(source: Path) -> Tuned:
     data = tomllib.loads(source.read_text())
     if (version := data.pop("version")) != VERSION:
         raise ValueError(f"it is of version {version}, and this srb reads version {VERSION}")
-    paces = Paces(Pace(**data.pop("on")), Pace(**data.pop("off")), data.pop("change"))
+    paces = None
+    if "on" in data:
+        paces = Paces(Pace(**data.pop("on")), Pace(**data.pop("off")), data.pop("change"), data.pop("usual"))
     return Tuned(**data, paces=paces)
 
 
@@ -153,7 +157,7 @@ def _lines(values: dict[str, Any]) -> list[str]:
     return [f"{name} = {json.dumps(value)}" for name, value in values.items()]
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the processor."""
     try:
         found = re.search(r"^(?:model name|Model)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

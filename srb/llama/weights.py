@@ -5,7 +5,6 @@ It is asked in a process of its own, because an assertion in C ends the process,
 """
 
 import ctypes
-import hashlib
 import math
 import os
 import re
@@ -21,6 +20,7 @@ import llama_cpp
 from srb.cache_folder import cache_folder, locked
 from srb.errors import ModelLoadError
 from srb.llama import log
+from srb.llama.model_file import fingerprint
 from srb.llama.tensors import Tensor, read_tensors
 
 FILE = "file"
@@ -44,7 +44,6 @@ FORMATS = tuple(_FORMATS)
 """The formats that lose nothing that matters."""
 
 _MARGIN_BYTES = 64 << 20  # for what is no weight, and so that the disk isn't quite full
-_ENDS_BYTES = 1 << 20
 
 Progress = Callable[[float], object]
 """Gets the fraction that is done, 0 to 1."""
@@ -56,13 +55,8 @@ def mixed(kind: str, target: str) -> str:
 
 
 def identity(path: Path) -> str:
-    """A name for what is in a model file, by its size, its beginning and its end."""
-    digest = hashlib.sha256(str(size := path.stat().st_size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(_ENDS_BYTES))
-        file.seek(max(0, size - _ENDS_BYTES))
-        digest.update(file.read())
-    return digest.hexdigest()[:12]
+    """A name for what is in a model file."""
+    return fingerprint(path)[:12]
 
 
 def converted_path(path: Path, weights: str) -> Path:

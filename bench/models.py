@@ -1,0 +1,68 @@
+"""Models of random weights that are like those that people have, made once and kept in the user's cache."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import llama_cpp
+
+from srb.cache_folder import cache_folder
+from srb.llama import log
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+K_QUANTS = "k-quants"
+"""16 layers of 1,024 in Q4_K_M, the format of most files: rows of a multiple of 256, as these want them."""
+
+LARGE_VOCABULARY = "large-vocabulary"
+"""18 layers of 640 in Q8_0 with 262,144 tokens: as large as Gemma 3 270M."""
+
+
+def random_model(name: str) -> Path:
+    """One of these, tuned for this machine."""
+    folder = cache_folder() / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        part = path.with_suffix(".part")
+        (_write_k_quants if name == K_QUANTS else _write_large_vocabulary)(part)
+        part.rename(path)
+    command = [sys.executable, "-m", "srb", "tune", "--model", str(path), "--once", "--budget", "40"]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return path
+
+
+def _write_k_quants(path: Path) -> None:
+    from tiny_model import write_tiny_model
+
+    f16 = gguf.GGMLQuantizationType.F16
+    whole = path.with_suffix(".f16")
+    write_tiny_model(
+        whole,
+        n_vocab=32_000,
+        n_layer=16,
+        n_embd=1024,
+        n_head=16,
+        n_ff=2816,
+        n_ctx_train=8192,
+        weight_type=f16,
+        scale=0.03,
+    )
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M
+    log.redirect()
+    if llama_cpp.llama_model_quantize(os.fsencode(whole), os.fsencode(path), ctypes.byref(params)):
+        raise RuntimeError("llama.cpp can't quantize the model")
+    whole.unlink()
+
+
+def _write_large_vocabulary(path: Path) -> None:
+    from tiny_model import write_tiny_model
+
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    write_tiny_model(
+        path, n_vocab=262_144, n_layer=18, n_embd=640, n_head=4, n_ff=2048, n_ctx_train=8192, weight_type=q8, scale=0.03
+    )

@@ -1,0 +1,376 @@
+"""The search of `srb tune`: which weights, which attention and how many threads are fastest for a model here.
+
+What weights and attention take adds up, so they are two searches, one after the other, and not one of all pairs. What
+is compared is measured in turn, and the least of the repetitions counts: so what else runs on the machine strikes all
+alike. What is clearly slower isn't measured again.
+"""
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from srb.engine.costs import NEVER
+from srb.errors import BackendError, ModelLoadError
+from srb.llama.context import physical_cores
+from srb.llama.flash_attn import MEASURED, Paces, can_choose
+from srb.llama.logprobs import Floats
+from srb.llama.probe import Attention, Shape, Timings, Weights, divergence
+from srb.llama.tensors import read_tensors
+from srb.llama.tuned import Tuned
+from srb.llama.weights import FILE, FORMATS, convert, converted_path, mixed, reason_not_to_convert
+from srb.settings import Settings
+
+LENGTH = 64
+"""How many tokens each alternative of a job generates."""
+
+MAX_DIVERGENCE = 0.01
+"""How far the probabilities of a choice may be from those of the file as it is, in nats (Kullback and Leibler)."""
+
+USUAL = Attention("f16", "auto")
+"""llama.cpp's defaults: flash attention is on where it can be."""
+
+_CACHE_TYPES = ("f16", "bf16")
+_WAYS = ("auto", "off")
+_OTHERS = (Attention("f16", "off"), Attention("bf16", "off"), Attention("bf16", "auto"))  # the likeliest first
+_SHORT, _LONG = 512, 4096
+_MANY = 32  # rows
+_GAIN = 0.97  # the share of the time from which on a change is worth it
+_HOPELESS = 1.25  # who takes more than this share of the best one's time isn't measured again
+_SLOW, _VERY_SLOW = 0.008, 0.05  # seconds for a token of a prompt
+_SHARE_OF_MIX = 0.05  # of the weights; fewer of a type aren't worth a format of their own
+_KL_TOKENS, _KL_BYTES = 512, 160 << 20
+BUSY = 0.2
+"""How many processors others may take as if there were none."""
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Candidate:
+    """What was tried.
+
+    memory: bytes of the weights, and of a cache as large as the settings want it. kl: the mean divergence from the file
+    as it is, where it's known. note: what came of it.
+    """
+
+    weights: str
+    attention: Attention
+    timings: Timings | None = None
+    memory: int = 0
+    kl: float | None = None
+    note: str = ""
+
+    @property
+    def may_be_chosen(self) -> bool:
+        """Whether it was measured, and is close enough to the file as it is."""
+        return self.timings is not None and self.kl is not None and self.kl <= MAX_DIVERGENCE
+
+
+class Search:
+    """What is known so far. `run` may be stopped at any time; `result` is the best that is known then.
+
+    budget: seconds. told: gets what is being done, and the share of the budget that is spent.
+    """
+
+    def __init__(self, path: Path, settings: Settings, budget: float, told: Callable[[str, float], object]) -> None:
+        self.path = path
+        self.candidates: list[Candidate] = []
+        self.result: Tuned | None = None
+        self.chosen: Candidate | None = None
+        """What the result has, for most work at least."""
+        self.made: list[Path] = []
+        """Converted weights that weren't there before."""
+        self.busy = 0.0
+        """How many processors others take."""
+        self.jobs: tuple[tuple[int, int, int], ...] = ()
+        """Tokens of the prompt, alternatives, and their tokens: of the standard job, a long one, one alternative."""
+        self._settings = settings
+        self._budget = budget
+        self._told = told
+        self._began = time.monotonic()
+        self._reference: Floats | None = None
+        self._apart: dict[str, int] = {}
+        self._change = MEASURED.change
+        self._cores = settings.threads or physical_cores()
+        self._threads = self._cores
+        self._threads_batch = settings.threads_batch or self._threads
+
+    def run(self) -> None:
+        """Searches. Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured."""
+        self._look_around()
+        with ExitStack() as stack:
+            file = stack.enter_context(Weights(self.path, self._settings))
+            self._prepare(file)
+            best, weights = self._search_weights(file, stack)
+            self._search_attention(best, weights, file)
+            self._search_threads(weights)
+            self._measure_pieces(weights)
+            self._conclude(best)
+
+    def seconds(self, candidate: Candidate) -> list[float]:
+        """What the jobs take; not the long one where nothing was measured at its depth."""
+        timings = candidate.timings
+        return [timings.job(*job) for job in self.jobs if job[0] <= self._short or timings.deep] if timings else []
+
+    def _look_around(self) -> None:
+        """Measures with as many threads as processors are free: one that has to wait holds up all others."""
+        self._say("looking how busy the machine is")
+        busy, start = _busy_elsewhere(), time.monotonic()
+        time.sleep(_LOOK_SECONDS)
+        self.busy = max(0.0, (_busy_elsewhere() - busy) / (time.monotonic() - start))
+        if self.busy > BUSY:
+            free = max(1, round(self._cores - self.busy))
+            self._settings = dataclasses.replace(self._settings, threads=free, threads_batch=free)
+
+    # Weights
+
+    def _prepare(self, file: Weights) -> None:
+        """How large the measurements are, by how fast the file as it is."""
+        self._say("measuring the file as it is")
+        self._chooses = can_choose(file.window, self._settings)
+        self._tokens = file.tokenize(Path(__file__).read_text() + Path(__file__).with_name("probe.py").read_text())
+        room = min(file.n_trained, _SHORT + _LONG + LENGTH) - LENGTH
+        trial = Shape(min(64, room // 4), 0, (1,))
+        token = file.measure(USUAL, self._tokens, trial, deep=False).first / trial.piece
+        piece = 64 if token > _VERY_SLOW else 128 if token > _SLOW else min(_SHORT, self._settings.batch_size)
+        n = min(self._settings.n, self._settings.parallel)
+        many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
+        piece = min(piece, room // 4)
+        self._shape = Shape(piece, min(_LONG, room - piece), tuple(sorted({1, n, many})))
+        self._short = min(_SHORT, room // 2)
+        self.jobs = (self._short, n, LENGTH), (self._shape.depth, n, LENGTH), (self._short, 1, LENGTH)
+        judged = min(_KL_TOKENS, room, _KL_BYTES // (4 * file.n_vocab), int(self._budget / 25 / token))
+        self._judged = self._tokens[: max(64, judged)]
+
+    def _search_weights(self, file: Weights, stack: ExitStack) -> tuple[Candidate, Weights]:
+        best, weights = self._new(FILE, USUAL, file), file
+        best.kl = 0.0
+        self._measure(best, file)
+        self._conclude(best)
+        for name in self._formats():
+            candidate = self._new(name, USUAL, None)
+            other = self._load(candidate, stack)
+            if other is None:
+                continue
+            self._say(f"measuring {name} weights")
+            self._measure(candidate, other)
+            if self._ratio(candidate, best) < _HOPELESS:
+                self._measure(best, weights)
+                self._measure(candidate, other)
+            self._compare(candidate, other, file)
+            if candidate.may_be_chosen and self._ratio(candidate, best) < _GAIN:
+                best, weights, other = candidate, other, weights
+                self._conclude(best)
+            if other is not file:
+                other.close()
+        return best, weights
+
+    def _formats(self) -> list[str]:
+        """The formats to try: all weights in one, or only those of a type that the file has among others."""
+        sizes: dict[str, int] = {}
+        for each in read_tensors(self.path):
+            if each.is_matrix:
+                sizes[each.type] = sizes.get(each.type, 0) + math.prod(each.shape)
+        whole = [name for name in ("q8_0", "bf16", "f16") if set(sizes) != {name}]
+        parts = [kind for kind in sizes if kind not in (*FORMATS, "f32")]
+        large = [kind for kind in parts if sizes[kind] > _SHARE_OF_MIX * sum(sizes.values())]
+        return whole + ([mixed(kind, "q8_0") for kind in large] if len(parts) > 1 else [])
+
+    def _load(self, candidate: Candidate, stack: ExitStack) -> Weights | None:
+        """The weights in that format, converted first; None, with a note, where that can't be."""
+        name = candidate.weights
+        if self._is_over(0.5, candidate):
+            return None
+        if reason := reason_not_to_convert(self.path, name):
+            candidate.note = f"not converted: {reason}"
+            return None
+        try:
+            target = converted_path(self.path, name)
+            if not target.exists():
+                self.made.append(target)
+            convert(self.path, name, lambda _fraction: self._say(f"converting the weights to {name}"))
+            weights = stack.enter_context(Weights(target, self._settings))
+        except ModelLoadError as error:
+            candidate.note = error.message
+            return None
+        candidate.memory = self._memory(weights)
+        return weights
+
+    def _compare(self, candidate: Candidate, weights: Weights, file: Weights) -> None:
+        """Fills in the divergence."""
+        self._say("comparing probabilities")
+        if self._reference is None:
+            self._reference = file.log_probabilities(USUAL, self._judged)
+        candidate.kl = divergence(self._reference, weights.log_probabilities(candidate.attention, self._judged))
+        if candidate.kl > MAX_DIVERGENCE:
+            candidate.note = f"refused: more than {MAX_DIVERGENCE} from the file"
+
+    # Attention
+
+    def _search_attention(self, best: Candidate, weights: Weights, file: Weights) -> None:
+        candidates = [best, *(self._new(best.weights, each, weights) for each in _OTHERS)]
+        for limit in (0.85, 0.7):
+            for each in candidates:
+                is_again = each.timings is not None and bool(each.timings.deep)
+                if (is_again and self._ratio(each, best) > _HOPELESS) or each.note or self._is_over(limit, each):
+                    continue
+                self._say(f"measuring {each.attention.cache_type} cache, flash attention {shown(each.attention)}")
+                try:
+                    self._measure(each, weights, deep=True)
+                    if each.kl is None:
+                        self._compare(each, weights, file)
+                except (ModelLoadError, BackendError) as error:
+                    each.note = error.message
+            for each in self.candidates:
+                if each.timings and best.timings and best.timings.deep and not each.timings.deep:
+                    each.timings = each.timings.at_depth_of(best.timings)
+            self._conclude(best)
+
+    # Threads, and pieces
+
+    def _search_threads(self, weights: Weights) -> None:
+        """Compares numbers of threads, unless others want the processors: then fewer seem to be better."""
+        cores = self._cores
+        counts = sorted({cores, cores - 1, cores // 2, os.cpu_count() or cores} - {0}, key=lambda count: count != cores)
+        if self._settings.threads or self._settings.threads_batch or len(counts) == 1:
+            return
+        found: dict[int, Timings] = {}
+        for _ in range(2):
+            for count in counts:
+                if count in found and found[count].job(*self.jobs[0]) > _HOPELESS * found[cores].job(*self.jobs[0]):
+                    continue
+                if self._spent > 0.9:
+                    return
+                self._say(f"measuring {count} threads")
+                timings = weights.measure(self._usual, self._tokens, self._shape, deep=False, threads=count)
+                found.setdefault(count, timings).merge(timings)
+        self._threads = _least({count: each.shallow[1] for count, each in found.items()}, cores)
+        self._threads_batch = _least({count: each.job(*self.jobs[0]) for count, each in found.items()}, cores)
+
+    def _measure_pieces(self, weights: Weights) -> None:
+        """What the engine has to know, too: pieces of a prompt beside rows, and what a change of the context takes."""
+        if self._spent > 1:
+            return
+        for way in _WAYS:
+            self._say("measuring pieces of a prompt beside rows")
+            each = Attention(self._usual.cache_type, way)
+            self._apart[way] = weights.apart(each, self._tokens, self.jobs[0][1], self._shape.piece)
+        start = time.perf_counter()
+        n_cells = self._settings.ctx_size or weights.n_trained
+        weights.context(self._usual, n_cells, 2 * self._settings.parallel).close()
+        self._change = 2 * (time.perf_counter() - start)
+
+    # What is known
+
+    @property
+    def _usual(self) -> Attention:
+        assert self.chosen
+        return self.chosen.attention
+
+    def _conclude(self, best: Candidate) -> None:
+        """Makes the result of all that is known."""
+        known = {
+            each.attention: each for each in self.candidates if each.weights == best.weights and each.may_be_chosen
+        }
+        options: list[list[Candidate]] = []  # each with one way of attention, or with both by the rule of `auto`
+        for cache_type in _CACHE_TYPES:
+            ways = [known[each] for way in _WAYS if (each := Attention(cache_type, way)) in known]
+            options += [ways] if self._chooses and len(ways) == len(_WAYS) else [[each] for each in ways]
+        chosen = options[0]
+        for option in options[1:]:
+            if _mean_ratio(self._least_seconds(option), self._least_seconds(chosen)) < _GAIN:
+                chosen = option
+        self.chosen = min(chosen, key=lambda each: _mean_ratio(self.seconds(each), self.seconds(best)))
+        usual = self.chosen.attention
+        size = (self.path if best.weights == FILE else converted_path(self.path, best.weights)).stat().st_size
+        self.result = Tuned(
+            weights=best.weights,
+            weights_bytes=size,
+            cache_type=usual.cache_type,
+            flash_attn="auto" if len(chosen) > 1 else usual.flash_attn,
+            threads=self._threads,
+            threads_batch=self._threads_batch,
+            times_as_fast=round(self.seconds(self.candidates[0])[0] / self._least_seconds(chosen)[0], 2),
+            paces=self._paces(known, usual),
+        )
+
+    def _paces(self, known: Mapping[Attention, Candidate], usual: Attention) -> Paces | None:
+        """What both ways of attention take, if that is known."""
+        ways = {}
+        for way in _WAYS:
+            candidate = known.get(Attention(usual.cache_type, way))
+            if candidate is None or candidate.timings is None or not candidate.timings.deep:
+                return None
+            ways[way] = candidate.timings.pace(self._apart.get(way, NEVER))
+        return Paces(ways["auto"], ways["off"], self._change, usual.flash_attn)
+
+    def _least_seconds(self, option: list[Candidate]) -> list[float]:
+        return [min(each) for each in zip(*map(self.seconds, option), strict=True)]
+
+    def _ratio(self, one: Candidate, other: Candidate) -> float:
+        return _mean_ratio(self.seconds(one), self.seconds(other))
+
+    def _new(self, name: str, attention: Attention, weights: Weights | None) -> Candidate:
+        memory = self._memory(weights) if weights else 0
+        self.candidates.append(Candidate(name, attention, memory=memory))
+        return self.candidates[-1]
+
+    def _memory(self, weights: Weights) -> int:
+        return weights.n_bytes + weights.cache_bytes(self._settings.ctx_size or weights.n_trained)
+
+    def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
+        timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
+        if candidate.timings is None:
+            candidate.timings = timings
+        else:
+            candidate.timings.merge(timings)
+
+    @property
+    def _spent(self) -> float:
+        """The share of the budget that is spent."""
+        return (time.monotonic() - self._began) / self._budget
+
+    def _is_over(self, share: float, candidate: Candidate) -> bool:
+        """Whether there is no time for the candidate any more, which it then says."""
+        if self._spent < share:
+            return False
+        if candidate.timings is None:
+            candidate.note = "not tried, as the time was up"
+        return True
+
+    def _say(self, what: str) -> None:
+        self._told(what, self._spent)
+
+
+def shown(attention: Attention) -> str:
+    """How people call that way of flash attention."""
+    return "off" if attention.flash_attn == "off" else "on"
+
+
+def _mean_ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
+    """The geometric mean of what the jobs take, each as a share of what it takes the other way."""
+    pairs = list(zip(seconds, others, strict=False))
+    return math.prod(one / other for one, other in pairs) ** (1 / len(pairs))
+
+
+def _least(seconds: Mapping[int, float], usual: int) -> int:
+    """The number that takes the least time, unless the usual one takes hardly more."""
+    best = min(seconds, key=lambda count: seconds[count])
+    return best if seconds[best] < _GAIN * seconds[usual] else usual
+
+
+def _busy_elsewhere() -> float:
+    """Seconds of processors that were not free, and not used by this process and its children."""
+    try:
+        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0.0
+    user, nice, system, _idle, _waiting, irq, softirq, steal = ticks
+    mine = os.times()
+    used = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return used - mine.user - mine.system - mine.children_user - mine.children_system

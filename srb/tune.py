@@ -1,0 +1,132 @@
+"""`srb tune`: finds what this machine does best for a model, tells it, and keeps it."""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from srb.download import fetch_model
+from srb.errors import SettingsError, SrbError
+from srb.llama.model_file import find_model
+from srb.llama.search import BUSY, MAX_DIVERGENCE, Candidate, Search, shown
+from srb.llama.tuned import kept_files, processor, tuned_path, write_tuned
+from srb.llama.weights import converted_path
+from srb.progress import error_console, show_download
+from srb.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
+
+_FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
+"""What is measured, and so isn't given."""
+
+
+def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `srb tune`."""
+    parser.add_argument(
+        "--budget", type=float, default=60, metavar="SECONDS", help="about how long it may take (default: 60)"
+    )
+    parser.add_argument(
+        "--forget", action="store_true", help="remove what was kept for this model, and measure nothing"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="do nothing if there is a result for this model and machine"
+    )
+    add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
+
+
+def tune(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Runs `srb tune`. Returns 0, or 130 if it was stopped; what was known then is kept all the same."""
+    if not arguments.budget > 0:
+        raise SettingsError(f"--budget must be more than 0 seconds, got {arguments.budget:g}")
+    settings = fetch_model(settings, show_download)
+    path = find_model(settings.model)
+    if arguments.forget:
+        for file in kept_files(path):
+            print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
+            file.unlink()
+        return 0
+    if arguments.once and tuned_path(path, settings).exists():
+        return 0
+    stopped = False
+    with _progress() as progress:
+        task = progress.add_task("loading the model", total=1)
+        search = Search(
+            path,
+            settings,
+            arguments.budget,
+            lambda what, share: progress.update(task, description=what, completed=min(1.0, share)),
+        )
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            stopped = True
+    _tell(search)
+    try:
+        _keep(search, settings, stopped)
+    except OSError as error:
+        raise SrbError(f"the result can't be kept: {error}") from None
+    return 130 if stopped else 0
+
+
+def _progress() -> Progress:
+    console = error_console()
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def _tell(search: Search) -> None:
+    """Prints what was tried."""
+    if not search.jobs:
+        return
+    (short, n, length), (long, *_), _ = search.jobs
+    table = Table(
+        *(
+            "weights",
+            "cache",
+            "flash\nattention",
+            f"{short:,} tokens,\n{n} x {length}",
+            f"{long:,} tokens,\n{n} x {length}",
+        ),
+        *(f"{short:,} tokens,\n1 x {length}", "memory,\nMiB", "KL", ""),
+        title=f"{search.path.name} on {processor()}: seconds, and what else there is to know",
+    )
+    for each in search.candidates:
+        table.add_row(each.weights, each.attention.cache_type, shown(each.attention), *_numbers(search, each))
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _numbers(search: Search, candidate: Candidate) -> list[str]:
+    seconds = [f"{each:.2f}" for each in search.seconds(candidate)] or ["", "", ""]
+    if len(seconds) == 2:
+        seconds.insert(1, "")
+    memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
+    kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
+    return [*seconds, memory, kl, "chosen" if candidate is search.chosen else candidate.note]
+
+
+def _keep(search: Search, settings: Settings, stopped: bool) -> None:
+    """Keeps the result, and only the weights that it wants."""
+    result = search.result
+    wanted = converted_path(search.path, result.weights) if result else None
+    for made in search.made:
+        if made != wanted:
+            made.unlink(missing_ok=True)
+    if result is None:
+        print("stopped before anything was known; nothing is kept")
+        return
+    kept = write_tuned(search.path, settings, result)
+    if search.busy > BUSY:
+        print(
+            f"Other programs take {search.busy:.1f} processors, so this was measured with fewer threads, and "
+            "numbers of threads weren't compared. On an idle machine the same command knows better."
+        )
+    print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
+    print(f"Kept in {kept}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
+    print(
+        "`srb serve`, `generate` and `compare` use it from now on; --no-tune leaves the file as it is, and "
+        "`srb tune --forget` removes what is kept."
+    )
+    print(
+        f"KL is the mean divergence of the probabilities from those of the file as it is; more than {MAX_DIVERGENCE} "
+        "is refused."
+    )

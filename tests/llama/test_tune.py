@@ -1,0 +1,213 @@
+"""`srb tune` chooses what is fastest of what is close enough, tells it, and keeps it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_model import write_tiny_model
+
+from srb.cli import main
+from srb.engine.backend import Batch
+from srb.llama import LlamaBackend, probe, search, weights
+from srb.llama.flash_attn import Pace
+from srb.llama.probe import Attention, Shape, Timings, Weights
+from srb.llama.search import USUAL
+from srb.llama.state import moved
+from srb.llama.tuned import choose, kept_files, read_tuned
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+SHAPE = Shape(piece=512, depth=4096, rows=(1, 8, 32))
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """How many times as long as the fastest something takes, by the weights, the cache's type and flash attention."""
+    factors: dict[str, float] = {}
+
+    def measure(
+        self: Weights, attention: Attention, _tokens: object, shape: Shape, *, deep: bool, threads: int | None = None
+    ) -> Timings:
+        n_bits = 8 * self.n_bytes // 140_000  # of a weight of the tiny model
+        kind = next(name for name, bits in (("q8_0", 9), ("16", 17), ("file", 99)) if n_bits <= bits)
+        factor = 1.0
+        for name in (kind, attention.cache_type, attention.flash_attn, f"{threads} threads"):
+            factor *= factors.get(name, 1)
+        rows = {n: 0.001 * factor * n for n in shape.rows}
+        longer = {n: 2 * seconds for n, seconds in rows.items()} if deep else {}
+        return Timings(shape, attention.flash_attn == "off", 0.1 * factor, 0.2 * factor if deep else 1e9, rows, longer)
+
+    monkeypatch.setattr(Weights, "measure", measure)
+    monkeypatch.setattr(search, "_busy_elsewhere", lambda: 0.0)
+    monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
+    return factors
+
+
+def tune(model: Path, *options: str) -> int:
+    return main(["tune", "--model", str(model), "--parallel", "8", "--ctx-size", "1024", *options])
+
+
+def test_all_of_it_on_a_real_model(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune(tiny_model) == 0
+    said = capsys.readouterr().out
+    assert "Chosen: " in said
+    assert all(name in said for name in ("q8_0", "bf16", "f16", "0.0000", "chosen"))
+    tuned = read_tuned(tiny_model, Settings())
+    assert tuned is not None
+    assert tuned.paces is not None
+    assert tuned.paces.on.row_cell > 0
+    assert tuned.paces.off.prompt_token > 0
+    choice = choose(tiny_model, Settings())
+    assert choice.paces == tuned.paces
+    with LlamaBackend(Settings(model=tiny_model, ctx_size=1024)) as backend:
+        assert backend._settings.cache_type_k == tuned.cache_type
+    assert len([each for each in kept_files(tiny_model) if each.suffix == ".gguf"]) == (tuned.weights != "file")
+    assert tune(tiny_model, "--forget") == 0
+    assert kept_files(tiny_model) == []
+    assert "removed " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("slower", "weights_", "cache_type", "usual"),
+    [
+        ({"file": 2.0, "16": 1.1}, "q8_0", "f16", "auto"),
+        ({"file": 1.02, "bf16": 1.5}, "file", "f16", "auto"),  # hardly slower isn't worth another file
+        ({"q8_0": 3.0, "file": 1.5, "auto": 2.0}, "bf16", "f16", "off"),
+        ({"q8_0": 3.0, "file": 1.5, "f16": 1.5, "auto": 2.0}, "bf16", "bf16", "off"),
+    ],
+)
+def test_the_fastest_is_chosen(
+    tiny_model: Path, slow: dict[str, float], slower: dict[str, float], weights_: str, cache_type: str, usual: str
+) -> None:
+    slow |= slower
+    assert tune(tiny_model) == 0
+    tuned = read_tuned(tiny_model, Settings())
+    assert tuned is not None
+    assert tuned.paces is not None
+    assert (tuned.weights, tuned.cache_type, tuned.paces.usual) == (weights_, cache_type, usual)
+    assert tuned.flash_attn == "auto"
+
+
+def test_threads_are_compared_on_an_idle_machine_only(
+    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(search, "physical_cores", lambda: 4)
+    slow |= {"4 threads": 2.0, "2 threads": 0.9}
+    assert tune(tiny_model) == 0
+    tuned = read_tuned(tiny_model, Settings())
+    assert tuned is not None
+    assert (tuned.threads, tuned.threads_batch) == (2, 2)
+    monkeypatch.setattr(search, "_busy_elsewhere", time.monotonic)  # one processor
+    assert tune(tiny_model) == 0
+    tuned = read_tuned(tiny_model, Settings())
+    assert tuned is not None
+    assert (tuned.threads, tuned.threads_batch) == (4, 4)
+    assert "numbers of threads weren't compared" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_diverges_is_refused(
+    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow |= {"file": 2.0}
+    monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.02)
+    assert tune(tiny_model) == 0
+    assert choose(tiny_model, Settings()).weights == tiny_model
+    assert "refused: more than 0.01" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_large_model_is_not_converted(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(weights, "available_memory", lambda: tiny_model.stat().st_size)
+    assert tune(tiny_model) == 0
+    assert choose(tiny_model, Settings()).weights == tiny_model
+    assert "not converted: the model has 0 MiB, more than half" in capsys.readouterr().out
+    assert [each.suffix for each in kept_files(tiny_model)] == [".toml"]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3, 12])
+def test_it_can_be_stopped_at_any_time(
+    tiny_model: Path,
+    slow: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    calls: int,
+) -> None:
+    slow |= {"file": 2.0, "16": 1.1}
+    measure: Callable[..., Timings] = Weights.measure
+    left = [calls]
+
+    def stop(*args: object, **options: object) -> Timings:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return measure(*args, **options)
+
+    monkeypatch.setattr(Weights, "measure", stop)
+    assert tune(tiny_model) == 130
+    said = capsys.readouterr().out
+    if calls < 2:
+        assert "nothing is kept" in said
+        assert kept_files(tiny_model) == []
+    else:
+        assert "Stopped early. Chosen: " in said
+        tuned = read_tuned(tiny_model, Settings())
+        assert tuned is not None
+        assert tuned.weights == ("q8_0" if calls == 12 else "file")
+
+
+def test_a_time_that_is_up(tiny_model: Path, slow: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune(tiny_model, "--budget", "0.001") == 0
+    assert "not tried, as the time was up" in capsys.readouterr().out
+    assert main(["tune", "--model", str(tiny_model), "--budget", "0"]) == 2
+
+
+def test_what_a_job_takes() -> None:
+    timings = Timings(SHAPE, False, first=0.5, last=1.0, shallow={1: 0.01, 8: 0.04, 32: 0.136}, deep={})
+    assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * 0.04)
+    deep = Timings(SHAPE, False, 0.5, 1.0, {}, {1: 0.02, 8: 0.076, 32: 0.28})
+    timings.merge(deep)
+    # A token takes half a second for 512 of them, and as much again after 4,096.
+    pace = timings.pace(apart=64)
+    assert isinstance(pace, Pace)
+    cell = 0.5 / 512 / 4096
+    assert pace.prompt_cell == pytest.approx(cell)
+    assert pace.prompt_token == pytest.approx(0.5 / 512 - 256 * cell)
+    assert pace.row_cell == pytest.approx(0.144 / 32 / 3584)
+    assert 8 * pace.row + pace.step == pytest.approx(0.04 - 8 * pace.row_cell * 512)
+    assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * (0.04 + 8 * 32 * 0.036 / 8 / 3584))
+    other = Timings(SHAPE, False, 0.25, 1e9, {1: 0.005, 8: 0.02, 32: 0.1}, {}).at_depth_of(timings)
+    assert other.last == pytest.approx(0.75)
+    assert other.deep[8] == pytest.approx(0.056)
+
+
+def test_a_moved_state_continues_further_on(tiny_model: Path) -> None:
+    with LlamaBackend(Settings(model=tiny_model, ctx_size=256, parallel=2, tune=False)) as backend:
+        batch = Batch()
+        batch.add(tuple(range(50)), 0, 0, outputs=1)
+        backend.decode(batch, None)
+        state = backend.save(0, 0, 50, 1 << 30)
+        assert state is not None
+        longer = moved(state, 50)
+        assert longer is not None
+        assert backend.restore(longer, 0, 50, 100)
+        assert backend._context.length(0) == 100
+        assert moved(state[:20], 50) is None
+        assert moved(bytearray(len(state)), 50) is None
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
+def test_other_kinds_of_memory(tmp_path: Path, arch: str) -> None:
+    path = write_tiny_model(tmp_path / "model.gguf", arch=arch)
+    with Weights(path, Settings(parallel=4)) as loaded:
+        tokens = loaded.tokenize("a text " * 20)
+        timings = loaded.measure(USUAL, tokens, Shape(32, 256, (1, 4)), deep=True)
+        assert timings.deep[4] > 0
+        assert probe.divergence(*[loaded.log_probabilities(USUAL, tokens)] * 2) == 0
