@@ -20,7 +20,7 @@ from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
 from srb.llama.context import Context, window_of
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.flash_attn import MEASURED, Paces, can_choose
+from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.sampler import LlamaSampler
