@@ -199,7 +199,7 @@ class Weights:
             result.first = bench.piece(shape.piece)
             result.shallow = {n: bench.rows(n) for n in shape.rows}
             if deep:
-                bench.grow(shape.depth)
+                bench.grow(shape.depth, by_moving=self.window is None)
                 result.deep = {n: bench.rows(n) for n in shape.rows}
                 result.last = bench.piece(shape.piece)
         finally:
@@ -241,10 +241,10 @@ class _Bench:
         self._length += n_tokens
         return seconds
 
-    def grow(self, depth: int) -> None:
-        """Makes the prompt as long as that, where it can be without evaluating it: what cells hold takes no time."""
+    def grow(self, depth: int, *, by_moving: bool) -> None:
+        """Makes the prompt as long as that. by_moving: without evaluating it, since what cells hold takes no time."""
         start = self._length
-        state = self._context.save(0, 0, start, 1 << 40)
+        state = self._context.save(0, 0, start, 1 << 40) if by_moving else None
         while self._length < depth:
             longer = moved(state, self._length) if state else None
             if longer is None or not self._context.restore(longer, 0, self._length, self._length + start):

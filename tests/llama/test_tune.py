@@ -1,5 +1,6 @@
 """`srb tune` chooses what is fastest of what is close enough, tells it, and keeps it."""
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +24,21 @@ SHAPE = Shape(piece=512, depth=4096, rows=(1, 8, 32))
 
 
 @pytest.fixture(autouse=True)
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, converted: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture(scope="module")
+def converted(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights of the tiny model in all formats."""
+    folder = tmp_path_factory.mktemp("converted")
+    for name in weights.FORMATS:
+        shutil.copy(weights.convert(tiny_model, name), folder / name)
+    return folder
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def slow(monkeypatch: pytest.MonkeyPatch, converted: Path) -> dict[str, float]:
     """How many times as long as the fastest something takes, by the weights, the cache's type and flash attention."""
     factors: dict[str, float] = {}
 
@@ -44,6 +54,12 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         longer = {n: 2 * seconds for n, seconds in rows.items()} if deep else {}
         return Timings(shape, attention.flash_attn == "off", 0.1 * factor, 0.2 * factor if deep else 1e9, rows, longer)
 
+    def convert(path: Path, name: str, _progress: object) -> None:
+        target = weights.converted_path(path, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(converted / name, target)
+
+    monkeypatch.setattr(search, "convert", convert)
     monkeypatch.setattr(Weights, "measure", measure)
     monkeypatch.setattr(search, "_busy_elsewhere", lambda: 0.0)
     monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
