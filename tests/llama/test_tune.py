@@ -38,15 +38,15 @@ def converted(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch, converted: Path) -> dict[str, float]:
+def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> dict[str, float]:
     """How many times as long as the fastest something takes, by the weights, the cache's type and flash attention."""
     factors: dict[str, float] = {}
 
     def measure(
         self: Weights, attention: Attention, _tokens: object, shape: Shape, *, deep: bool, threads: int | None = None
     ) -> Timings:
-        n_bits = 8 * self.n_bytes // 140_000  # of a weight of the tiny model
-        kind = next(name for name, bits in (("q8_0", 9), ("16", 17), ("file", 99)) if n_bits <= bits)
+        share = self.n_bytes / tiny_model.stat().st_size
+        kind = "q8_0" if share < 0.35 else "16" if share < 0.7 else "file"
         factor = 1.0
         for name in (kind, attention.cache_type, attention.flash_attn, f"{threads} threads"):
             factor *= factors.get(name, 1)
