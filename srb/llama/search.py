@@ -9,8 +9,8 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +102,22 @@ class Search:
 
     def run(self) -> None:
         """Searches. Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured."""
-        self._look_around()
+        self._say("looking how busy the machine is")
+        with _others() as others:
+            time.sleep(_LOOK_SECONDS)
+        try:
+            self._search(others.busy)
+        except _DisturbedError as error:
+            self.candidates.clear()
+            self._began = time.monotonic()
+            self._search(error.busy)
+
+    def _search(self, busy: float) -> None:
+        """Searches with as many threads as processors are free, since one that has to wait holds up all others."""
+        self.busy = busy
+        if busy > BUSY:
+            free = max(1, round(self._cores - busy))
+            self._settings = dataclasses.replace(self._settings, threads=free, threads_batch=free)
         with ExitStack() as stack:
             file = stack.enter_context(Weights(self.path, self._settings))
             self._prepare(file)
@@ -116,16 +131,6 @@ class Search:
         """What the jobs take; not the long one where nothing was measured at its depth."""
         timings = candidate.timings
         return [timings.job(*job) for job in self.jobs if job[0] <= self._short or timings.deep] if timings else []
-
-    def _look_around(self) -> None:
-        """Measures with as many threads as processors are free: one that has to wait holds up all others."""
-        self._say("looking how busy the machine is")
-        busy, start = _busy_elsewhere(), time.monotonic()
-        time.sleep(_LOOK_SECONDS)
-        self.busy = max(0.0, (_busy_elsewhere() - busy) / (time.monotonic() - start))
-        if self.busy > BUSY:
-            free = max(1, round(self._cores - self.busy))
-            self._settings = dataclasses.replace(self._settings, threads=free, threads_batch=free)
 
     # Weights
 
@@ -324,7 +329,10 @@ class Search:
         return weights.n_bytes + weights.cache_bytes(self._settings.ctx_size or weights.n_trained)
 
     def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
-        timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
+        with _others() as others:
+            timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
+        if self.busy <= BUSY < others.busy / 2:  # the machine isn't idle any more
+            raise _DisturbedError(others.busy)
         if candidate.timings is None:
             candidate.timings = timings
         else:
@@ -362,6 +370,27 @@ def _least(seconds: Mapping[int, float], usual: int) -> int:
     """The number that takes the least time, unless the usual one takes hardly more."""
     best = min(seconds, key=lambda count: seconds[count])
     return best if seconds[best] < _GAIN * seconds[usual] else usual
+
+
+class _DisturbedError(Exception):
+    """Others began to work. busy: how many processors they take."""
+
+    def __init__(self, busy: float) -> None:
+        super().__init__(busy)
+        self.busy = busy
+
+
+@dataclass(slots=True)
+class _Others:
+    busy: float = 0.0
+
+
+@contextmanager
+def _others() -> Iterator[_Others]:
+    """Tells afterwards how many processors others have taken in the block."""
+    result, before, start = _Others(), _busy_elsewhere(), time.monotonic()
+    yield result
+    result.busy = max(0.0, (_busy_elsewhere() - before) / (time.monotonic() - start))
 
 
 def _busy_elsewhere() -> float:
