@@ -111,8 +111,8 @@ def _keep(search: Search, settings: Settings, stopped: bool) -> None:
     for made in search.made:
         if made != wanted:
             made.unlink(missing_ok=True)
-    if result is None:
-        print("stopped before anything was known; nothing is kept")
+    if result is None or (stopped and search.chosen is search.candidates[0]):
+        print("Stopped before anything better than the file as it is was known; nothing is kept.")
         return
     kept = write_tuned(search.path, settings, result)
     if search.busy > BUSY:
