@@ -41,6 +41,7 @@ _SHORT, _LONG = 512, 4096
 _MANY = 32  # rows
 _GAIN = 0.97  # the share of the time from which on a change is worth it
 _HOPELESS = 1.25  # who takes more than this share of the best one's time isn't measured again
+_WEIGHTS_SHARE, _ATTENTION_SHARES = 0.4, (0.85, 0.7)  # of the budget; past it nothing new is begun, or repeated
 _SLOW, _VERY_SLOW = 0.008, 0.05  # seconds for a token of a prompt
 _SHARE_OF_MIX = 0.05  # of the weights; fewer of a type aren't worth a format of their own
 _KL_TOKENS, _KL_BYTES = 512, 160 << 20
@@ -164,7 +165,7 @@ class Search:
                 continue
             self._say(f"measuring {name} weights")
             self._measure(candidate, other)
-            if self._ratio(candidate, best) < _HOPELESS:
+            if self._ratio(candidate, best) < _HOPELESS and self._spent < _WEIGHTS_SHARE:
                 self._measure(best, weights)
                 self._measure(candidate, other)
             self._compare(candidate, other, file)
@@ -189,7 +190,7 @@ class Search:
     def _load(self, candidate: Candidate, stack: ExitStack) -> Weights | None:
         """The weights in that format, converted first; None, with a note, where that can't be."""
         name = candidate.weights
-        if self._is_over(0.5, candidate):
+        if self._is_over(_WEIGHTS_SHARE, candidate):
             return None
         if reason := reason_not_to_convert(self.path, name):
             candidate.note = f"not converted: {reason}"
@@ -219,7 +220,7 @@ class Search:
 
     def _search_attention(self, best: Candidate, weights: Weights, file: Weights) -> None:
         candidates = [best, *(self._new(best.weights, each, weights) for each in _OTHERS)]
-        for limit in (0.85, 0.7):
+        for limit in _ATTENTION_SHARES:
             for each in candidates:
                 is_again = each.timings is not None and bool(each.timings.deep)
                 if (is_again and self._ratio(each, best) > _HOPELESS) or each.note or self._is_over(limit, each):

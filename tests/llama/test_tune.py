@@ -61,6 +61,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> 
 
     monkeypatch.setattr(search, "convert", convert)
     monkeypatch.setattr(Weights, "measure", measure)
+    monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.001)
     monkeypatch.setattr(search, "_busy_elsewhere", lambda: 0.0)
     monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
     return factors
