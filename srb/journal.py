@@ -73,6 +73,7 @@ class Journal:
         if request.logprobs is not None:
             self._columns.append(self._probabilities)
         self._token_pieces: dict[int, bytes] = {}
+        self._latest: list[Event] = []  # the last step's, for those who have read all before it
 
     def __len__(self) -> int:
         """How many events there are, which is the id of the last one."""
@@ -103,6 +104,7 @@ class Journal:
 
     def put(self, events: list[Event]) -> None:
         """Takes what the engine has said in a step."""
+        self._latest = events
         for event in events:
             if isinstance(event, StreamEvent):
                 self._say(event)
@@ -185,6 +187,8 @@ class Cursor:
         the id of the last of them.
         """
         journal, indexes = self._journal, self._journal._indexes
+        if self.at == len(journal) - len(journal._latest):
+            return self._read_latest()
         merges = len(journal) - self.at > MERGE_ABOVE and journal.request.logprobs is None
         events: list[tuple[int, Event]] = []
         place, end = self.at, min(len(journal), self.at + MAX_READ)
@@ -199,6 +203,16 @@ class Cursor:
             place += 1
             events.append((place, event))
         self.at = place
+        return events
+
+    def _read_latest(self) -> list[tuple[int, Event]]:
+        """The last step's events as they came, which is what those who keep up read."""
+        events = list(enumerate(self._journal._latest, self.at + 1))
+        for column, starts in self._starts.items():
+            for number, event in events:
+                if isinstance(event, StreamEvent):
+                    starts[event.index] = column.ends[number - 1]
+        self.at += len(events)
         return events
 
     def _stream_event(self, index: int, place: int) -> StreamEvent:

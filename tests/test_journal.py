@@ -89,6 +89,7 @@ def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
 
 @pytest.mark.parametrize("asked", REQUESTS, ids=["text", "tokens", "probabilities", "both"])
 @given(data=st.data(), seed=st.integers())
+@settings(deadline=None)
 def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, data: st.DataObject, seed: int) -> None:
     """Events come while several read, each at a pace of its own, and each is cut off now and then."""
     events = data.draw(events_of(asked))
@@ -110,13 +111,14 @@ def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, d
 
 
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st.DataObject) -> None:
     runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 900)), min_size=3))
     events: list[Event] = [said(index, f"{index}{k} ", k) for index, length in runs for k in range(length)]
     events += [said(0, "x")] * (MERGE_ABOVE + 1)
     journal = Journal(asking(return_tokens=True))
-    journal.put([START, *events, DONE])
+    journal.put([START, *events])
+    journal.put([DONE])
     merged = read(journal)
     assert merged[-1] == (len(journal), DONE)
     assert len(merged) <= len(runs) + 3 + MERGE_ABOVE + len(journal) // MAX_READ
@@ -133,13 +135,15 @@ def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st
 
 def test_few_unread_events_stay_as_they_are_and_those_with_probabilities_always() -> None:
     journal = Journal(asking())
-    few: list[Event] = [said(0, "x")] * MERGE_ABOVE
+    few: list[Event] = [said(0, "x")] * (MERGE_ABOVE - 1)
     journal.put(few)
-    assert [event for _, event in read(journal)] == few
+    journal.put([DONE])
+    assert [event for _, event in read(journal)] == [*few, DONE]
     journal = Journal(asking(logprobs=0))
     many: list[Event] = [StreamEvent("r", 0, "a", (), token(0, -0.5))] * (2 * MERGE_ABOVE)
     journal.put(many)
-    assert [event for _, event in read(journal)] == many
+    journal.put([DONE])
+    assert [event for _, event in read(journal)] == [*many, DONE]
 
 
 def test_only_events_that_there_are_can_be_gone_on_behind() -> None:
