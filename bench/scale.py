@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from srb.engine.backend import Batch, Logprobs, SpecialTokens, State, Tokenizer
+from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest, SamplingParams
 
@@ -91,6 +92,7 @@ class Idle:
     n_seqs = N
     n_batch = 1 << 30
     n_outputs = 128
+    costs = Costs(step=0, row=0, prompt_token=0, row_cell=0, prompt_cell=0)
     window = None
     identity = "idle"
     chat_template = None

@@ -122,7 +122,9 @@ class Settings:
     cache_disk_size: int = _option(8192, "MiB that --cache-disk may hold; the least recently used are removed", low=1)
     batch_size: int = _option(512, "prompt tokens evaluated in one step", short="-b", low=1)
     prefill_chunk: int = _option(
-        0, "prompt tokens that join a step of running alternatives; 0: as many as these are", low=0
+        0,
+        "prompt tokens evaluated after each token of running alternatives; 0: as many as fit into a pause of 0.3 s",
+        low=0,
     )
     ubatch_size: int = _option(512, "tokens computed at once", short="-ub", low=1)
     threads: int | None = _option(

@@ -6,12 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+<<<<<<< HEAD
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens, State
+=======
+from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens
+from srb.engine.costs import Costs
+>>>>>>> 4dc3eff (Prompts beside running alternatives: pieces as large as fit into a pause of 0.3 s, by costs, and in turns with the rows where that's cheaper)
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
 END = 256
 N_VOCAB = 257
+
+IN_STEP = Costs(step=0.0, row=1.0, prompt_token=1.0, row_cell=0.0, prompt_cell=0.0)
+"""A running sequence's row takes as long as a token of a prompt: as many tokens join a step as it has rows."""
 
 Script = Callable[[SamplingParams, tuple[int, ...]], int]
 """The next token of a sequence, from its parameters and all of its tokens."""
@@ -131,6 +139,7 @@ class FakeBackend:
     n_parallel: int = 8
     n_batch: int = 64
     n_outputs: int = 16
+    costs: Costs = IN_STEP
     chat_template: ChatTemplate | None = None
     embedder: Embedder | None = None
     window: int | None = None

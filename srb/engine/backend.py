@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 
 
@@ -211,6 +212,10 @@ class Backend(Protocol):
     @property
     def n_outputs(self) -> int:
         """How many of those prompt tokens may have logits."""
+
+    @property
+    def costs(self) -> Costs:
+        """What its decodes take. `prepare` may change it."""
 
     @property
     def embedder(self) -> Embedder | None:

@@ -7,7 +7,7 @@ from srb.engine.backend import Backend, Logits
 from srb.engine.cells import Cells
 from srb.engine.events import FinishReason
 from srb.engine.outbox import Outbox
-from srb.engine.plan import Plan, next_batch
+from srb.engine.plan import Plan, Planner
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.stats import Measure, Totals
@@ -39,27 +39,18 @@ class Decoding:
         self._cells = cells
         self._outbox = outbox
         self._totals = totals
-        self._prefill_chunk = prefill_chunk
+        self._planner = Planner(backend.n_batch, backend.n_outputs, prefill_chunk)
         self._observe = observe
         self._clock = clock
-        self._overtaken: Prompt | None = None  # in the last batch
 
     def run(self, is_unwanted: Callable[[], bool]) -> None:
         """Evaluates the next batch, if there is anything to evaluate, and draws a token for each of its sequences.
 
-        is_unwanted: says whether nobody wants the result any more. It is asked while only prompts are evaluated.
+        is_unwanted: says whether nobody wants the result any more. It is asked while no sequence is running.
         """
-        plan = next_batch(
-            self._scheduler.prompts,
-            self._cells.awaiting,
-            self._backend.n_batch,
-            self._backend.n_outputs,
-            self._prefill_chunk,
-            self._overtaken,
-        )
-        self._overtaken = plan.overtaken
+        plan = self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs)
         if len(plan):
-            self._run(plan, None if plan.rows else is_unwanted)
+            self._run(plan, is_unwanted if plan.is_alone else None)
 
     def _run(self, plan: Plan, interrupted: Callable[[], bool] | None, *, is_second: bool = False) -> None:
         self._totals.steps += 1

@@ -44,7 +44,7 @@ class Engine:
     that calls `step`.
 
     default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
-    prefill_chunk: how many prompt tokens join a step of running sequences; 0: as many as these are.
+    prefill_chunk: how many prompt tokens are evaluated after each row of running sequences; 0: as `plan.PAUSE` says.
     cache_bytes: how much may be kept of finished requests in memory; 0: nothing.
     store: where what is kept lasts. `close` must be called then.
     observe: gets each measurement, in seconds.

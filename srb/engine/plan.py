@@ -3,10 +3,22 @@
 from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch
+from srb.engine.costs import Costs
 from srb.engine.sequence import Prompt, Sequence
 
-_SLOWER_AFTER = 512
-"""After so many tokens of a prompt its rows count double, after twice as many three times: they take longer."""
+PAUSE = 0.25
+"""So many seconds, by the costs, may pass between two tokens of a running sequence while prompts are evaluated.
+
+The aim is 0.3, and what the costs don't know comes on top.
+"""
+
+_PATIENCE = 2.5
+"""A prompt may take so many times as long as it would take alone, after the same work before it."""
+
+_LEAST_PASSING = 0.25
+"""For each token of a prompt so many of later ones may pass it, even where it takes longer than that then."""
+
+_UNLIMITED = 1e9  # seconds
 
 
 @dataclass(slots=True)
@@ -15,13 +27,13 @@ class Plan:
 
     rows: each running sequence with the number of its row.
     chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
-    overtaken: the prompt that came first of all, and that shorter ones have overtaken: it's next.
+    is_alone: no sequence is running, so that nobody but its prompts waits for it.
     """
 
     batch: Batch = field(default_factory=Batch)
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
-    overtaken: Prompt | None = None
+    is_alone: bool = False
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -46,7 +58,7 @@ class Plan:
 
     def of(self, holders: list[Prompt | Sequence]) -> "Plan":
         """The same for these of its holders alone."""
-        plan = Plan(overtaken=self.overtaken)
+        plan = Plan(is_alone=self.is_alone)
         sizes = {prompt: n_tokens for prompt, n_tokens, _ in self.chunks}
         for holder in holders:
             if isinstance(holder, Sequence):
@@ -56,60 +68,123 @@ class Plan:
         return plan
 
 
-def next_batch(
-    prompts: list[Prompt],
-    awaiting: list[Prompt],
-    n_batch: int,
-    n_outputs: int,
-    prefill_chunk: int = 0,
-    overtaken: Prompt | None = None,
-) -> Plan:
-    """A row for every running sequence, and some of the prompts that aren't evaluated yet.
+class Planner:
+    """Fills one batch after the other, by counts and never by the time that passes.
 
-    While sequences are running, only a chunk of prompt joins them, so that they keep more than half their pace: on
-    a CPU a row of a prompt takes no longer than one of a sequence, but longer towards the end of a long one.
-    What has the least left goes first, so that nobody waits for a long prompt, but in every other batch at most.
+    While sequences are running, prompts get what these can spare: a row of theirs comes every `PAUSE` seconds, by the
+    backend's costs. Where that leaves less than half of the time, prompts get half. A piece that is cheaper in a decode
+    of its own has one, in turn with the rows.
 
-    prompts: those of the running requests. awaiting: those of them that wait for what they share with another.
+    What has the least left goes first. A prompt may be passed by so many tokens of later ones that it still takes at
+    most `_PATIENCE` times as long as alone after those before it.
+
     n_batch, n_outputs: how many prompt tokens fit, and how many with logits.
-    prefill_chunk: how many prompt tokens join running sequences; 0: as many as these are, and fewer towards the end of
-        a long prompt.
-    overtaken: the one that was overtaken in the last batch.
+    prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
     """
-    plan = Plan()
-    prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
-    in_turn = sorted(prefilling, key=lambda each: (each is not overtaken, len(each.tokens) - each.evaluated))
-    room = n_batch
-    scored = next((prompt for prompt in in_turn if prompt.active.request.scores_prompt), None)
-    if scored:  # first in the batch, and one at a time: so its pieces are the same whoever else is there
-        n_tokens = _even_piece(len(scored.tokens) - scored.evaluated, min(n_batch, n_outputs))
-        plan.add_chunk(scored, n_tokens)
-        room -= n_tokens
-    for prompt in prompts:
-        for seq in prompt.sequences:
-            if seq.state == "running":
+
+    def __init__(self, n_batch: int, n_outputs: int, prefill_chunk: int) -> None:
+        self._n_batch = n_batch
+        self._n_outputs = n_outputs
+        self._prefill_chunk = prefill_chunk
+        self._rows_are_next = False  # where they take turns with prompts
+
+    def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> Plan:
+        """The next batch; an empty one if there is nothing to evaluate.
+
+        prompts: those of the running requests. awaiting: those of them that wait for what they share with another.
+        """
+        running = [seq for prompt in prompts for seq in prompt.sequences if seq.state == "running"]
+        prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
+        plan = Plan(is_alone=not running)
+        takes_turns = False
+        if prefilling and not (running and self._rows_are_next):
+            for_rows = costs.of_rows([seq.evaluated for seq in running]) if running else 0.0
+            most, seconds = self._n_batch, _UNLIMITED
+            if running and self._prefill_chunk:
+                most = min(most, self._prefill_chunk)
+            elif running:
+                seconds = max(PAUSE - for_rows, for_rows)
+            passing = max(_PATIENCE * seconds / (seconds + for_rows) - 1, _LEAST_PASSING) / 2
+            in_turn = _in_turn(prefilling, passing)
+            pieces = self._pieces(in_turn, awaiting, most, seconds - costs.step, costs, is_alone=not running)
+            takes_turns = sum(n_tokens for _, n_tokens in pieces) >= costs.apart
+            if running and not takes_turns:
+                pieces = self._pieces(in_turn, awaiting, most, seconds, costs, joins=True)
+            for prompt, n_tokens in pieces:
+                plan.add_chunk(prompt, n_tokens)
+                _count(prefilling, prompt, n_tokens, passing)
+        if not takes_turns:
+            for seq in running:
                 plan.add_row(seq)
-    if plan.rows:
-        room = min(room, prefill_chunk or len(plan.rows))
-    pauses = _pauses(awaiting)
-    for prompt in in_turn:
-        if prompt.active.request.scores_prompt:
-            continue
-        left = len(prompt.tokens) - prompt.evaluated
-        weight = 1 + prompt.evaluated // _SLOWER_AFTER if plan.rows and not prefill_chunk else 1
-        pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:]], default=len(prompt.tokens))
-        n_tokens = min(left, max(room // weight, int(not plan.chunks)), pause - prompt.evaluated)
-        if n_tokens == 0:
-            continue
-        if n_tokens == room // weight < left and any(
-            each.evaluated + n == len(each.tokens) for each, n, _ in plan.chunks
-        ):
-            break  # those whose prompts are complete with this batch needn't wait for more
-        plan.add_chunk(prompt, n_tokens)
-        room -= weight * n_tokens
-    evaluated = [prompt for prompt, _, _ in plan.chunks]
-    plan.overtaken = next((prompt for prompt in prefilling[:1] if prompt not in evaluated), None)
-    return plan
+        self._rows_are_next = takes_turns and bool(running)
+        return plan
+
+    def _pieces(
+        self,
+        in_turn: list[Prompt],
+        awaiting: list[Prompt],
+        most: int,
+        seconds: float,
+        costs: Costs,
+        *,
+        is_alone: bool = False,
+        joins: bool = False,
+    ) -> list[tuple[Prompt, int]]:
+        """Prompts, and how many tokens of each are next: `most` in all, and as many as take so many seconds.
+
+        is_alone: no sequence is running. joins: they join the rows of those that are.
+        """
+        pieces: list[tuple[Prompt, int]] = []
+        pauses = _pauses(awaiting)
+        scored = None
+        for prompt in in_turn:
+            left, fitting = _left(prompt), costs.largest_piece(seconds, prompt.evaluated, joins=joins)
+            if prompt.active.request.scores_prompt:
+                n_tokens = _even_piece(left, min(self._n_batch, self._n_outputs))
+                if scored or (pieces and n_tokens > min(most, fitting)):
+                    continue
+                scored = prompt
+                pieces.insert(0, (prompt, n_tokens))
+            else:
+                least = 1 if pieces else costs.smallest_piece(prompt.evaluated)
+                n_tokens = _even_piece(left, self._n_batch) if is_alone else max(fitting, 0 if pieces else least)
+                if n_tokens and left - n_tokens < least:
+                    n_tokens = left  # what would be left is a small piece
+                pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:]], default=len(prompt.tokens))
+                n_tokens = min(n_tokens, left, most, pause - prompt.evaluated)
+                if n_tokens <= 0:
+                    continue
+                if is_alone and n_tokens < left and any(n == _left(each) for each, n in pieces):
+                    break  # those whose prompts are complete with this batch needn't wait for more
+                pieces.append((prompt, n_tokens))
+            most -= n_tokens
+            seconds -= costs.of_piece(n_tokens, prompt.evaluated, joins=joins)
+        return pieces
+
+
+def _left(prompt: Prompt) -> int:
+    return len(prompt.tokens) - prompt.evaluated
+
+
+def _in_turn(prefilling: list[Prompt], passing: float) -> list[Prompt]:
+    """The shortest first, of those that pass nobody who can't be passed any more.
+
+    passing: for each token that a prompt has left when it comes so many of later ones may go before it, and as many
+        again for each that is evaluated until it is complete.
+    """
+    for prompt in prefilling:
+        if prompt.grace is None:
+            prompt.grace = passing * _left(prompt)
+    last = next((k for k, prompt in enumerate(prefilling) if (prompt.grace or 0) < 0), len(prefilling))
+    return sorted(prefilling[: last + 1], key=_left)
+
+
+def _count(prefilling: list[Prompt], prompt: Prompt, n_tokens: int, passing: float) -> None:
+    """Counts tokens of a prompt that are evaluated: for those that came later, against those before it."""
+    place = prefilling.index(prompt)
+    for k, each in enumerate(prefilling):
+        assert each.grace is not None
+        each.grace += n_tokens * (passing if k >= place else -1)
 
 
 def _pauses(awaiting: list[Prompt]) -> dict[Prompt | Sequence, list[int]]:

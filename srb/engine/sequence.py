@@ -100,6 +100,7 @@ class Prompt:
         self.cached = 0  # of these, known from other requests
         self.beginning: Beginning | None = None  # until it has begun with that
         self.checkpoints: list[int] = []  # after how many tokens its state is to be saved, the next one last
+        self.grace: float | None = None  # how many tokens of later prompts may go before its own; set by the planner
         self.logits: Logits | None = None  # of what follows it
         self.was_retained = False  # its state was saved, or can't be
         self.saved = 0  # how many of its tokens, while it runs

@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 
 from srb.engine.backend import Batch, Logprobs, State
+from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
@@ -18,7 +19,8 @@ from srb.llama.candidates import Candidates
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
-from srb.llama.context import Context, window_of
+from srb.llama.context import Context, physical_cores, window_of
+from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, logprobs
@@ -73,6 +75,9 @@ class LlamaBackend:
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
+            is_on_gpu = settings.n_gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
+            n_threads = settings.threads_batch or settings.threads or physical_cores()
+            self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu)
             self._paces = choice.paces or MEASURED
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings)
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
@@ -118,6 +123,11 @@ class LlamaBackend:
     def close(self) -> None:
         """Frees the context and the model. No sampler made by this backend may be used any more."""
         self._exit.close()
+
+    @property
+    def costs(self) -> Costs:
+        """What the decodes of the context take, as measured or estimated. See `Backend.costs`."""
+        return self._estimated or (self._paces.off if self._flash_attn == "off" else self._paces.on)
 
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""

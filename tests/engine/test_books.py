@@ -4,17 +4,15 @@ The fake backend checks along the way that positions have no gaps and that admis
 tokens from all that a sequence's cells hold, so a cell that is shared by mistake shows in the text.
 """
 
-from collections.abc import Iterator
-from unittest.mock import patch
+import dataclasses
 
-import pytest
 from driver import check_order, request, run, stops, texts
-from fake_backend import END, FakeBackend, babble
+from fake_backend import END, IN_STEP, FakeBackend, babble
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from srb.engine import plan
+from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StartEvent
 from srb.engine.request import CompletionRequest, SamplingParams
@@ -30,11 +28,12 @@ def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
 TEXTS = ["p" * 50, "p" * 20 + "q" * 30, "r" * 50]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_pieces() -> Iterator[None]:
-    """What is late in a long prompt is so in a short one, too."""
-    with patch.object(plan, "_SLOWER_AFTER", 10):
-        yield
+COSTS = [
+    IN_STEP,
+    dataclasses.replace(IN_STEP, prompt_cell=0.1),  # what is late in a long prompt is so in a short one, too
+    dataclasses.replace(IN_STEP, prompt_token=0.2, apart=4),
+    dataclasses.replace(IN_STEP, row=0.0, prompt_token=0.02, apart=0),
+]
 
 
 class Books(RuleBasedStateMachine):
@@ -49,10 +48,11 @@ class Books(RuleBasedStateMachine):
         max_seqs=st.sampled_from([5, 8]),
         cache_bytes=st.sampled_from([0, 600, 5000]),
         chunk=st.integers(0, 3),
+        costs=st.sampled_from(COSTS),
     )
-    def start(self, window: int | None, max_seqs: int, cache_bytes: int, chunk: int) -> None:
+    def start(self, window: int | None, max_seqs: int, cache_bytes: int, chunk: int, costs: Costs) -> None:
         self.backend = FakeBackend(
-            n_cells=60, n_parallel=4, n_batch=16, window=window, max_seqs=max_seqs, script=ascii_babble
+            n_cells=60, n_parallel=4, n_batch=16, window=window, max_seqs=max_seqs, script=ascii_babble, costs=costs
         )
         self.engine = Engine(
             self.backend,

@@ -6,7 +6,6 @@ import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import FakeBackend, says
 
-from srb.engine import plan
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest, SamplingParams
@@ -286,44 +285,6 @@ def test_a_long_prompt_joins_in_chunks_while_others_run(prefill_chunk: int, step
         assert sum(isinstance(event, StreamEvent) and event.request_id == running.id for event in events) <= 4
         assert backend.rows - before <= 4 + (prefill_chunk or 4)
     assert stops_of(events, long)
-    run(engine)
-    assert_idle(engine, backend)
-
-
-def test_short_prompts_pass_a_long_one_in_every_other_step() -> None:
-    engine = Engine(backend := FakeBackend(n_cells=1000))
-    engine.add_request(request("r", n=2, max_tokens=40, ignore_eos=True))
-    while not engine.stats().tokens_generated:
-        engine.step()
-    engine.add_request(long := request("p" * 40, max_tokens=1))
-    short = [request(letter * 4, max_tokens=1) for letter in "abcd"]
-    engine.step()
-    ends: list[str] = []
-    while engine.has_work:
-        if short and backend.decodes % 3 == 0:
-            engine.add_request(short.pop())
-        ends += [event.request_id for event in engine.step() if isinstance(event, DoneEvent)]
-    assert ends.index(long.id) == 4
-    assert backend.decodes <= 1 + 39 + 2
-    assert_idle(engine, backend)
-
-
-def test_late_in_a_long_prompt_its_pieces_are_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_SLOWER_AFTER", 20)
-    engine = Engine(backend := FakeBackend(n_cells=3000))
-    engine.add_request(request("r", n=4, max_tokens=400, ignore_eos=True))
-    while not engine.stats().tokens_generated:
-        engine.step()
-    for letter in "pq":
-        engine.add_request(request(letter * 100, max_tokens=1))
-    assert engine.step()
-    sizes = []
-    while engine.stats().prompt_tokens_evaluated < 201:
-        before = backend.rows
-        engine.step()
-        sizes.append(backend.rows - before - 4)
-    assert max(sizes) == 4
-    assert sizes[-10:] == [1] * 10
     run(engine)
     assert_idle(engine, backend)
 

@@ -62,7 +62,7 @@ def test_others_fork_off_it_in_the_middle(backend: LlamaBackend) -> None:
 def test_it_leaves_nothing_when_it_is_aborted_or_the_decode_fails(
     backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(backend)
+    engine = Engine(backend, prefill_chunk=8)
     engine.add_request(request("story", 4, max_tokens=300, ignore_eos=True))
     engine.add_request(CompletionRequest((LONG,), request(max_tokens=5).branches, id="aborted"))
     for _ in range(40):

@@ -1,0 +1,205 @@
+"""What goes into a batch, on a clock that goes by the costs: nobody waits for long, and nobody for too long."""
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+from driver import request
+from fake_backend import FakeBackend
+
+from srb.engine.backend import Batch
+from srb.engine.costs import NEVER, Costs
+from srb.engine.engine import Engine
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest
+
+SLOW = Costs(step=0.01, row=0.005, prompt_token=0.0035, row_cell=1e-6, prompt_cell=1e-6, apart=32)
+FAST = Costs(step=0.01, row=0.003, prompt_token=0.0012, row_cell=1e-6, prompt_cell=1e-6, apart=32)
+TILES = dataclasses.replace(FAST, row_cell=4e-5, prompt_cell=2e-6, apart=64)
+LARGE = Costs(step=0.3, row=0.05, prompt_token=0.04, row_cell=0, prompt_cell=0, apart=NEVER)
+GPU = Costs(step=0.005, row=1e-4, prompt_token=1e-4, row_cell=0, prompt_cell=0)
+
+
+class Timeline:
+    """An engine on a backend whose decodes take what they cost; when each request was sent, and had its tokens."""
+
+    def __init__(self, costs: Costs, prefill_chunk: int = 0) -> None:
+        self.now = 0.0
+        self.batches: list[tuple[int, int]] = []  # rows and tokens of prompts in each
+        self.sent: dict[str, float] = {}
+        self.tokens: dict[tuple[str, int], list[float]] = {}
+        self.backend = FakeBackend(
+            n_cells=30_000, n_parallel=80, n_batch=512, costs=costs, script=lambda _params, _tokens: 65
+        )
+        decode = self.backend.decode
+
+        def timed(batch: Batch, interrupted: object) -> bool:
+            self.now += self._seconds(batch)
+            return decode(batch, None)
+
+        self.backend.decode = timed  # type: ignore[method-assign]
+        self.engine = Engine(self.backend, prefill_chunk=prefill_chunk, clock=lambda: self.now)
+
+    def _seconds(self, batch: Batch) -> float:
+        costs = self.backend.costs
+        lengths: list[int] = []
+        pieces: list[tuple[int, int]] = []
+        for _, rows in itertools.groupby(range(len(batch)), key=lambda row: batch.seq_ids[row]):
+            places = list(rows)
+            before = batch.positions[places[0]]
+            if len(places) == 1 and batch.logits[places[0]]:
+                lengths.append(before)
+            else:
+                pieces.append((len(places), before))
+        n_tokens = sum(n for n, _ in pieces)
+        self.batches.append((len(lengths), n_tokens))
+        joins = n_tokens < costs.apart
+        return costs.of_rows(lengths) + sum(costs.of_piece(n, before, joins=joins) for n, before in pieces)
+
+    def send(self, each: CompletionRequest) -> str:
+        self.sent[each.id] = self.now
+        self.engine.add_request(each)
+        return each.id
+
+    def step(self) -> None:
+        for event in self.engine.step():
+            if isinstance(event, StreamEvent):
+                self.tokens.setdefault((event.request_id, event.index), []).append(self.now)
+
+    def run(self) -> None:
+        while self.engine.has_work:
+            self.step()
+
+    def wait(self, each: str) -> float:
+        """Seconds from the sending of a request to its first token."""
+        return self.tokens[each, 0][0] - self.sent[each]
+
+    @property
+    def longest_pause(self) -> float:
+        """Between two tokens of an alternative."""
+        return max(after - before for times in self.tokens.values() for before, after in itertools.pairwise(times))
+
+    def stream(self, n: int) -> None:
+        """Has n alternatives run for a long time."""
+        self.send(request("r", n, max_tokens=200, ignore_eos=True))
+        while not self.engine.stats().tokens_generated:
+            self.step()
+
+
+def alone(costs: Costs, *lengths: int) -> float:
+    """What prompts of these lengths take, one after another, with nobody beside them."""
+    pieces = (
+        costs.step + costs.of_piece(min(512, length - start), start)
+        for length in lengths
+        for start in range(0, length, 512)
+    )
+    return sum(pieces)
+
+
+@pytest.mark.parametrize(("costs", "n"), [(SLOW, 4), (FAST, 4), (FAST, 32), (GPU, 64)])
+def test_tokens_go_on_beside_a_long_prompt_that_takes_little_longer_than_alone(costs: Costs, n: int) -> None:
+    timeline = Timeline(costs)
+    timeline.stream(n)
+    long = timeline.send(request("p" * 6000, max_tokens=1))
+    timeline.run()
+    assert timeline.longest_pause < 0.3
+    assert timeline.wait(long) < 2.5 * alone(costs, 6000)
+
+
+@pytest.mark.parametrize("costs", [SLOW, LARGE])
+def test_where_rows_alone_take_longer_than_the_pause_prompts_have_half_of_the_time(costs: Costs) -> None:
+    timeline = Timeline(costs)
+    timeline.stream(60)
+    long = timeline.send(request("p" * 600, max_tokens=1))
+    timeline.run()
+    assert timeline.longest_pause < 2.2 * costs.of_rows([200] * 60)
+    assert timeline.wait(long) < 2.5 * alone(costs, 600)
+
+
+def test_where_small_pieces_are_dear_there_are_none() -> None:
+    timeline = Timeline(TILES)
+    timeline.stream(4)
+    timeline.batches.clear()
+    long = timeline.send(request("p" * 6000, max_tokens=1))
+    timeline.run()
+    assert min(tokens for _, tokens in timeline.batches if tokens) >= TILES.apart
+    assert timeline.wait(long) < 2.5 * alone(TILES, 6000)
+
+
+def test_large_pieces_take_turns_with_the_rows_and_small_ones_join_them() -> None:
+    timeline = Timeline(FAST)
+    timeline.stream(4)
+    timeline.send(request("p" * 400, max_tokens=1))
+    timeline.send(request("q" * 20, max_tokens=1))
+    timeline.batches.clear()
+    timeline.run()
+    beside = [batch for batch in timeline.batches if batch[1]]
+    assert all(rows == 0 for rows, tokens in beside if tokens >= FAST.apart)
+    assert all(rows >= 4 for rows, tokens in beside if tokens < FAST.apart)
+    places = [k for k, batch in enumerate(timeline.batches) if batch[1] and not batch[0]]
+    assert all(after - before == 2 for before, after in itertools.pairwise(places))
+
+
+def test_where_rows_are_nearly_free_a_prompt_joins_them_in_whole_batches() -> None:
+    timeline = Timeline(GPU)
+    timeline.stream(8)
+    timeline.batches.clear()
+    timeline.send(request("p" * 1200, max_tokens=1))
+    timeline.run()
+    assert [batch for batch in timeline.batches if batch[1]] == [(8, 512), (8, 512), (8, 176)]
+
+
+def test_prefill_chunk_says_how_many_tokens_come_after_each_row() -> None:
+    timeline = Timeline(FAST, prefill_chunk=40)
+    timeline.stream(4)
+    timeline.batches.clear()
+    timeline.send(request("p" * 100, max_tokens=1))
+    timeline.run()
+    assert timeline.batches[:5] == [(0, 40), (4, 0), (0, 40), (4, 0), (4, 20)]
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    timeline = Timeline(FAST)
+    timeline.stream(4)
+    timeline.send(request("p" * 6000, max_tokens=1))
+    for _ in range(5):
+        timeline.step()
+    short = timeline.send(request("q" * 50, max_tokens=1))
+    timeline.run()
+    assert timeline.wait(short) < 2 * 0.3
+
+
+def test_short_prompts_without_end_do_not_keep_a_long_one_waiting_for_ever() -> None:
+    timeline = Timeline(FAST)
+    timeline.stream(4)
+    long = timeline.send(request("p" * 6000, max_tokens=1))
+    shorts = [timeline.send(request("q" + chr(k) * 90, max_tokens=1)) for k in range(2)]
+    while (long, 0) not in timeline.tokens:
+        if (shorts[-2], 0) in timeline.tokens:
+            shorts.append(timeline.send(request("q" + chr(len(shorts) % 100) + "s" * len(shorts), max_tokens=1)))
+        timeline.step()
+    assert timeline.wait(long) < 2.5 * alone(FAST, 6000)
+    assert len(shorts) > 20
+
+
+@pytest.mark.parametrize("costs", [SLOW, FAST, LARGE, GPU])
+@pytest.mark.parametrize("seed", range(3))
+def test_in_random_traffic_nobody_waits_much_longer_than_alone_after_the_same_work(costs: Costs, seed: int) -> None:
+    rng = random.Random(seed)
+    timeline = Timeline(dataclasses.replace(costs, row_cell=0, prompt_cell=0))
+    timeline.stream(8)
+    lengths: dict[str, int] = {}
+    before: dict[str, list[int]] = {}
+    for number in range(25):
+        text = "".join(chr(rng.randrange(33, 127)) for _ in range(rng.choice([20, 100, 500, 1500])))
+        unfinished = [each for each in lengths if (each, 0) not in timeline.tokens]
+        each = timeline.send(request(f"{number} {text}", rng.choice([1, 2]), max_tokens=8))
+        before[each] = [lengths[other] for other in unfinished]
+        lengths[each] = len(text)
+        for _ in range(rng.randrange(8)):
+            timeline.step()
+    timeline.run()
+    slack = 2 * timeline.backend.costs.of_rows([1] * 20) + 0.3  # the batch that runs when it comes, and its own rows
+    for each, length in lengths.items():
+        assert timeline.wait(each) < 2.5 * alone(costs, *before[each], length) + slack
