@@ -6,12 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-<<<<<<< HEAD
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens, State
-=======
-from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens
 from srb.engine.costs import Costs
->>>>>>> 4dc3eff (Prompts beside running alternatives: pieces as large as fit into a pause of 0.3 s, by costs, and in turns with the rows where that's cheaper)
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 

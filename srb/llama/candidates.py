@@ -8,6 +8,11 @@ import numpy as np
 
 from srb.llama.logprobs import Floats
 
+Ids = np.ndarray[Any, np.dtype[np.intp]]
+
+ROWS = 64
+"""Of a table of logits, the maxima of whose columns tell quickly how large the largest logits are."""
+
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
@@ -18,17 +23,34 @@ class Candidates:
         self._ids = np.arange(n_vocab, dtype=np.int32)
         # p is a sampler's own: each that reads it has computed it.
         self._rows = np.zeros(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+        self._rest = np.empty(n_vocab, np.float32)
+        columns = n_vocab // ROWS
+        self._table = self._rest[: ROWS * columns].reshape(ROWS, columns)
         self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
         self.array = llama_cpp.llama_token_data_array()
 
-    def fill(self, logits: Floats) -> None:
-        """Sets them to these logits."""
-        self._rows["logit"] = logits
-        self._rows["id"] = self._ids
+    def fill(self, logits: Floats, ids: Ids | None = None) -> None:
+        """Sets them to these logits, or to those of some tokens alone."""
+        n = len(logits) if ids is None else len(ids)
+        self._rows["logit"][:n] = logits if ids is None else logits[ids]
+        self._rows["id"][:n] = self._ids if ids is None else ids
         self.array.data = self._data
-        self.array.size = len(self._rows)
+        self.array.size = n
         self.array.selected = -1
         self.array.sorted = False
+
+    def likeliest(self, logits: Floats, k: int, changed: Ids) -> Ids:
+        """The ids of the k largest logits but for those of `changed`, and these, in their order; a few more at times.
+
+        k: at most a `ROWS`-th of the vocabulary.
+        """
+        rest = self._rest
+        rest[:] = logits
+        rest[changed] = -np.inf
+        # The k columns with the largest maxima hold k values as large as the least of these maxima.
+        threshold = np.partition(self._table.max(axis=0), -k)[-k]
+        rest[changed] = np.inf
+        return np.flatnonzero(rest >= threshold)
 
     def keep(self, allowed: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
         """Bans all tokens but those where this, of shape (n_vocab,), is true. To be called right after `fill`."""

@@ -11,7 +11,7 @@ import numpy as np
 from srb.engine.backend import Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import NoTokenError
-from srb.llama.candidates import Candidates, alone
+from srb.llama.candidates import ROWS, Candidates, Ids, alone
 from srb.llama.compiled import CompiledSampling, checked
 from srb.llama.constraint import Constraint
 from srb.llama.logprobs import Floats, logprobs
@@ -27,6 +27,10 @@ class LlamaSampler:
 
     The tokens of the prompt count for penalties, as in llama-server. A grammar is asked as llama-server asks it: the
     chain draws, the grammar checks that one token, and only if it refuses, all tokens go through it before the chain.
+
+    llama.cpp's samplers walk the whole vocabulary until one narrows it, and the penalties look each token up. But they
+    leave most logits as they are: only tokens that were seen, or that have a bias, can get others. So where `top_k`
+    narrows, the chain gets these and the `top_k` likeliest of the rest, which leaves the same tokens.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class LlamaSampler:
         self._n_vocab = tokenizer.n_vocab
         self._seed = params.seed
         self._drawn = 0
+        self._top_k = _narrowing_top_k(params, self._n_vocab)
+        self._changed: Ids = np.empty(0, np.intp)  # the tokens that the chain may give other logits, some of them twice
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
@@ -52,6 +58,7 @@ class LlamaSampler:
             self._constraint = compiled.constraint(params)
             if self._constraint:
                 stack.callback(self._constraint.close)
+            self._may_change(set(prompt))
             for token in begun:
                 self._draw_again(token, params)
             self._exit = stack.pop_all()
@@ -130,9 +137,14 @@ class LlamaSampler:
         return llama_cpp.llama_sampler_init_mirostat_v2(seed, tau, eta)
 
     def _bias(self, biases: dict[int, float]) -> Any:
+        self._may_change(biases)
         pairs = [llama_cpp.llama_logit_bias(token, bias) for token, bias in biases.items()]
         array = (llama_cpp.llama_logit_bias * len(pairs))(*pairs)
         return llama_cpp.llama_sampler_init_logit_bias(self._n_vocab, len(pairs), array)
+
+    def _may_change(self, tokens: Collection[int]) -> None:
+        if self._top_k:
+            self._changed = np.append(self._changed, np.fromiter(tokens, np.intp))
 
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
@@ -150,6 +162,7 @@ class LlamaSampler:
         if self._constraint:
             self._constraint.accept(token)
         llama_cpp.llama_sampler_accept(self._chain, token)
+        self._may_change((token,))
         self._drawn += 1
         if self._drawn == self._min_tokens:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
@@ -174,10 +187,8 @@ class LlamaSampler:
         the distribution. Each draw takes the largest of the Gumbel-perturbed logits, which is Gumbel-top-k taken step
         by step: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
         """
-        self._candidates.fill(logits)
+        self._fill_candidates(logits, self._constraint)
         array = ctypes.byref(self._candidates.array)
-        if self._constraint:
-            self._constraint.narrow(self._candidates)
         for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
         ids, left = self._candidates.left
@@ -192,11 +203,19 @@ class LlamaSampler:
 
     def _apply(self, logits: Floats, constraint: Constraint | None = None) -> int:
         """The token that the chain chooses from these logits, of those that the grammar allows, if there is one."""
-        self._candidates.fill(logits)
-        if constraint:
-            constraint.narrow(self._candidates)
+        self._fill_candidates(logits, constraint)
         llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(self._candidates.array))
         return self._candidates.selected
+
+    def _fill_candidates(self, logits: Floats, constraint: Constraint | None) -> None:
+        """What the chain is to choose from: all tokens that the grammar allows, or those that can be its choice."""
+        if constraint:
+            self._candidates.fill(logits)
+            constraint.narrow(self._candidates)
+        elif self._top_k:
+            self._candidates.fill(logits, self._candidates.likeliest(logits, self._top_k, self._changed))
+        else:
+            self._candidates.fill(logits)
 
     def _require(self, token: int, constraint: Constraint) -> None:
         """Raises `NoTokenError` if the token doesn't fit: none does then, and accepting it would end the process."""
@@ -206,6 +225,15 @@ class LlamaSampler:
     def close(self) -> None:
         """Frees the chain and the samplers in it."""
         self._exit.close()
+
+
+def _narrowing_top_k(params: SamplingParams, n_vocab: int) -> int:
+    """The top_k of a chain in which nothing before it needs the whole vocabulary; 0: there is none, or a large one."""
+    if params.mirostat or "top_k" not in params.samplers or not 0 < params.top_k <= n_vocab // ROWS // 4:
+        return 0
+    before = params.samplers[: params.samplers.index("top_k")]
+    needs_all = any(name not in ("penalties", "dry", "top_n_sigma") for name in before)
+    return 0 if needs_all or ("top_n_sigma" in before and params.top_n_sigma > 0) else params.top_k
 
 
 def _temperature(params: SamplingParams) -> float:

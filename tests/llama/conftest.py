@@ -21,8 +21,14 @@ def load(tiny_model: Path) -> Iterator[Callable[..., LlamaBackend]]:
     backends: list[LlamaBackend] = []
 
     def make(**options: Any) -> LlamaBackend:
-        defaults: dict[str, Any] = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 32, "parallel": 8}
-        backends.append(LlamaBackend(Settings(model=tiny_model, **(defaults | options))))
+        defaults: dict[str, Any] = {
+            "model": tiny_model,
+            "ctx_size": 1024,
+            "batch_size": 64,
+            "ubatch_size": 32,
+            "parallel": 8,
+        }
+        backends.append(LlamaBackend(Settings(**(defaults | options))))
         return backends[-1]
 
     yield make

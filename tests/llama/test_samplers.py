@@ -6,13 +6,14 @@ The seeds are fixed, so a test passes always or never.
 import math
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
 import pytest
 from driver import request, run, stops, texts
-from tiny_model import EOS, N_VOCAB
+from tiny_model import EOS, N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
@@ -333,3 +334,34 @@ def test_a_grammar_goes_on_where_the_tokens_end(row: Row) -> None:
     with pytest.raises(NoTokenError):
         row.backend.sampler(branches[0], compiled, PROMPT, tuple(b"no"))
     compiled.close()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"repeat_penalty": 1.5, "frequency_penalty": 0.3, "presence_penalty": -0.5, "repeat_last_n": 40},
+        {"repeat_penalty": 0.5, "repeat_last_n": -1},  # what was seen becomes likelier
+        {"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_penalty_last_n": -1},
+        {"logit_bias": tuple((token, 8.0) for token in range(500, 540)), "ignore_eos": True},
+        {"min_tokens": 20, "logit_bias": ((EOS, 30.0),)},
+        {"samplers": ("top_k", "penalties", "temperature"), "repeat_penalty": 1.5},
+        {"top_n_sigma": 1.0},
+    ],
+)
+def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(
+    load: Callable[..., LlamaBackend], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
+) -> None:
+    backend = load(model=write_tiny_model(tmp_path / "model.gguf", n_vocab=4096))
+    rng = np.random.default_rng(0)
+    rows = [(3 * rng.normal(size=4096)).astype(np.float32) for _ in range(60)]
+    drawn = []
+    for _ in range(2):
+        each = SamplingParams(seed=1, **({"top_k": 12} | params))
+        compiled = backend.compile((each,))
+        one = backend.sampler(each, compiled, PROMPT, ())
+        drawn.append([(token := one.sample(row), one.logprobs(token, 3)) for row in rows])
+        one.close()
+        compiled.close()
+        monkeypatch.setattr("srb.llama.sampler._narrowing_top_k", lambda *_: 0)
+    assert drawn[0] == drawn[1]
