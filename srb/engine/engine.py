@@ -109,9 +109,10 @@ class Engine:
                 f"prompt is not valid Unicode: half a surrogate pair at character {error.start}",
                 param="prompt",
             ) from None
-        least = n_bytes // self._tokenizer.longest_piece
-        if least > self._cache.n_cells:  # said without tokenizing, which takes seconds for megabytes
-            raise ContextSizeError(least, self._cache.n_cells, exact=False)
+        n_cells = self._cache.n_cells
+        if n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
+            # Said without tokenizing, which takes seconds for megabytes.
+            raise ContextSizeError(least, n_cells, exact=False)
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
     @property

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cached_property
+from typing import NamedTuple
 
 import llama_cpp
 
@@ -25,17 +27,9 @@ class LlamaTokenizer:
     def __init__(self, vocab: int) -> None:
         self._vocab = vocab
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        tokens = range(self.n_vocab)
-        buffer = ctypes.create_string_buffer(256)
-        texts = [_read_piece(vocab, token, buffer) for token in tokens]
-        is_control, is_end = llama_cpp.llama_vocab_is_control, llama_cpp.llama_vocab_is_eog
-        self._pieces = [b"" if is_control(vocab, token) else text for token, text in enumerate(texts)]
-        self.longest_piece = max(1, *map(len, texts))
-        self._texts = texts
-        self._special_pieces = texts.copy()
-        if llama_cpp.llama_vocab_get_add_bos(vocab):
-            self._special_pieces[llama_cpp.llama_vocab_bos(vocab)] = b""
-        self.ends = frozenset(token for token in tokens if is_end(vocab, token))
+        # Those that were asked for. To read all of them would take longer than to load a small model.
+        self._known: dict[int, _Piece] = {}
+        self._unnamed_bos = llama_cpp.llama_vocab_bos(vocab) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
         self.suppressed = _suppressed(vocab)
         self.special = _special(vocab)
         self._users = 0
@@ -48,21 +42,40 @@ class LlamaTokenizer:
             self._closed = True
             self._changed.wait_for(lambda: not self._users)
 
+    @cached_property
+    def longest_piece(self) -> int:
+        """The length in bytes of the longest text that one token stands for."""
+        return max(1, *(len(self._piece(token).text) for token in range(self.n_vocab)))
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end the generation."""
+        with self.in_use() as vocab:
+            return frozenset(token for token in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token))
+
     def is_end(self, token: int) -> bool:
         """Whether the token ends the generation."""
-        return token in self.ends
+        return self._piece(token).is_end
 
     def piece(self, token: int) -> bytes:
         """The bytes that a generated token adds to the text; nothing for control tokens."""
-        return self._pieces[token]
+        piece = self._piece(token)
+        return b"" if piece.is_control else piece.text
 
     def special_piece(self, token: int) -> bytes:
         """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
-        return self._special_pieces[token]
+        return b"" if token == self._unnamed_bos else self._piece(token).text
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
         """The bytes that tokens stand for, with the names of the special ones."""
-        return b"".join(self._texts[token] for token in tokens)
+        return b"".join(self._piece(token).text for token in tokens)
+
+    def _piece(self, token: int) -> "_Piece":
+        piece = self._known.get(token)
+        if piece is None:
+            with self.in_use() as vocab:
+                piece = self._known[token] = _read_piece(vocab, token)
+        return piece
 
     def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
         """The tokens of a text. Raises `InvalidRequestError` if this machine can't tokenize so long a one."""
@@ -120,12 +133,23 @@ class LlamaTokenizer:
             size = -n
 
 
-def _read_piece(vocab: int, token: int, buffer: "ctypes.Array[ctypes.c_char]") -> bytes:
-    while True:
-        n: int = llama_cpp.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, True)
-        if n >= 0:
-            return buffer.raw[:n]
+class _Piece(NamedTuple):
+    """What a token stands for."""
+
+    text: bytes
+    is_control: bool
+    is_end: bool
+
+
+def _read_piece(vocab: int, token: int) -> _Piece:
+    buffer = ctypes.create_string_buffer(256)
+    while (n := llama_cpp.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, True)) < 0:
         buffer = ctypes.create_string_buffer(-n)
+    return _Piece(
+        buffer.raw[:n],
+        bool(llama_cpp.llama_vocab_is_control(vocab, token)),
+        bool(llama_cpp.llama_vocab_is_eog(vocab, token)),
+    )
 
 
 def _suppressed(vocab: int) -> list[int]:
