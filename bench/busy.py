@@ -1,0 +1,63 @@
+"""How decoding goes on beside programs that want the cores, too: `python bench/busy.py [MODEL.gguf]`.
+
+Each line is a process of its own that runs 8 alternatives, beside so many busy loops. Its threads wait for each other
+spinning or sleeping. Prints tokens a second, and milliseconds of a step.
+"""
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROMPT = "The quick brown fox jumps over the lazy dog. " * 10
+STEPS = 60
+WAYS = {"spinning": {"GOMP_SPINCOUNT": "300000"}, "sleeping": {"GOMP_SPINCOUNT": "0"}}
+"""The first is how libgomp waits by default."""
+
+
+def measure(model: Path | None, busy_loops: int) -> str:
+    """Runs in a process that has its way to wait."""
+    from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
+    from srb.engine.events import StreamEvent
+
+    with LlamaBackend(Settings(model=model)) as backend:
+        engine = Engine(backend)
+
+        def steps(n: int) -> list[float]:
+            branches = SamplingParams(seed=1, ignore_eos=True, max_tokens=n).alternatives(8)
+            engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), branches))
+            ends = []
+            while engine.has_work:
+                if any(isinstance(event, StreamEvent) for event in engine.step()):
+                    ends.append(time.perf_counter())
+            return [after - before for before, after in itertools.pairwise(ends)]
+
+        steps(8)
+        loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy_loops)]
+        try:
+            took = steps(STEPS)
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+    each = f"{1000 * statistics.median(took):.0f} | {1000 * max(took):.0f}"
+    return f"{8 * len(took) / sum(took):.0f} | {each}"
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        print(measure(Path(sys.argv[3]) if sys.argv[3:] else None, int(sys.argv[2])))
+        return
+    print("| busy loops | threads wait | tokens/s | step, ms | longest |\n|---|---|---|---|---|")
+    for busy_loops in (0, 1, 2):
+        for name, variables in WAYS.items():
+            command = [sys.executable, __file__, "--one", str(busy_loops), *sys.argv[1:]]
+            found = subprocess.run(command, env=os.environ | variables, stdout=subprocess.PIPE, check=True, text=True)
+            print(f"| {busy_loops} | {name} | {found.stdout.strip()} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
