@@ -42,10 +42,5 @@ class Costs:
         # of_piece(n) = seconds is a quadratic equation; this form of its root holds without `cell`, too.
         return int(2 * seconds / (each + (each * each + 2 * cell * max(seconds, 0.0)) ** 0.5))
 
-    def smallest_piece(self, before: int) -> int:
-        """How many tokens a piece has at least: `apart` where fewer would take more than twice as long each."""
-        row, prompt_token = self.of_piece(1, before, joins=True), self.of_piece(1, before)
-        return self.apart if row > 2 * prompt_token and self.apart != NEVER else 1
-
     def _of_token(self, *, joins: bool) -> tuple[float, float]:
         return (self.row, self.row_cell) if joins and self.apart != NEVER else (self.prompt_token, self.prompt_cell)

@@ -18,6 +18,9 @@ _PATIENCE = 2.5
 _LEAST_PASSING = 0.25
 """For each token of a prompt so many of later ones may pass it, even where it takes longer than that then."""
 
+_LITTLE_MORE = 1.2
+"""A piece has a decode of its own if the pause gets so many times as long by it, at most."""
+
 _UNLIMITED = 1e9  # seconds
 
 
@@ -106,10 +109,13 @@ class Planner:
                 seconds = max(PAUSE - for_rows, for_rows)
             passing = max(_PATIENCE * seconds / (seconds + for_rows) - 1, _LEAST_PASSING) / 2
             in_turn = _in_turn(prefilling, passing)
-            pieces = self._pieces(in_turn, awaiting, most, seconds - costs.step, costs, is_alone=not running)
+            least = 1
+            if running and not self._prefill_chunk:
+                seconds, least = _enough(seconds, for_rows, in_turn[0].evaluated, costs)
+            pieces = self._pieces(in_turn, awaiting, most, seconds - costs.step, costs, least, is_alone=not running)
             takes_turns = sum(n_tokens for _, n_tokens in pieces) >= costs.apart
             if running and not takes_turns:
-                pieces = self._pieces(in_turn, awaiting, most, seconds, costs, joins=True)
+                pieces = self._pieces(in_turn, awaiting, most, seconds, costs, 1, joins=True)
             for prompt, n_tokens in pieces:
                 plan.add_chunk(prompt, n_tokens)
                 _count(prefilling, prompt, n_tokens, passing)
@@ -126,12 +132,14 @@ class Planner:
         most: int,
         seconds: float,
         costs: Costs,
+        least: int,
         *,
         is_alone: bool = False,
         joins: bool = False,
     ) -> list[tuple[Prompt, int]]:
         """Prompts, and how many tokens of each are next: `most` in all, and as many as take so many seconds.
 
+        least: how many tokens the first one has, if there are so many.
         is_alone: no sequence is running. joins: they join the rows of those that are.
         """
         pieces: list[tuple[Prompt, int]] = []
@@ -146,10 +154,9 @@ class Planner:
                 scored = prompt
                 pieces.insert(0, (prompt, n_tokens))
             else:
-                least = 1 if pieces else costs.smallest_piece(prompt.evaluated)
                 n_tokens = _even_piece(left, self._n_batch) if is_alone else max(fitting, 0 if pieces else least)
-                if n_tokens and left - n_tokens < least:
-                    n_tokens = left  # what would be left is a small piece
+                if not pieces and n_tokens < left < n_tokens + least:  # what would be left is a small piece
+                    n_tokens = left - least if left >= 2 * least else left
                 pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:]], default=len(prompt.tokens))
                 n_tokens = min(n_tokens, left, most, pause - prompt.evaluated)
                 if n_tokens <= 0:
@@ -164,6 +171,20 @@ class Planner:
 
 def _left(prompt: Prompt) -> int:
     return len(prompt.tokens) - prompt.evaluated
+
+
+def _enough(seconds: float, for_rows: float, before: int, costs: Costs) -> tuple[float, int]:
+    """So much time for prompts beside rows that one isn't evaluated `_PATIENCE` times as slowly as alone.
+
+    A token that joins the rows takes longer than one of a piece of its own, and small pieces must join them. Where that
+    costs too much, there is time for the smallest piece of its own. Returns that piece's size, too, or else 1.
+    """
+    apart = costs.step + costs.of_piece(costs.apart, before)
+    slower = costs.of_piece(1, before, joins=True) / costs.of_piece(1, before) / _PATIENCE
+    joined = max(seconds, for_rows * slower / (1 - slower)) if slower < 1 else _UNLIMITED
+    if apart <= seconds or for_rows + apart <= _LITTLE_MORE * (for_rows + joined):
+        return max(seconds, apart), costs.apart
+    return joined, 1
 
 
 def _in_turn(prefilling: list[Prompt], passing: float) -> list[Prompt]:

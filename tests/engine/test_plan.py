@@ -76,9 +76,9 @@ class Timeline:
         return self.tokens[each, 0][0] - self.sent[each]
 
     @property
-    def longest_pause(self) -> float:
-        """Between two tokens of an alternative."""
-        return max(after - before for times in self.tokens.values() for before, after in itertools.pairwise(times))
+    def pauses(self) -> list[float]:
+        """Between two tokens of an alternative, the shortest first."""
+        return sorted(after - before for times in self.tokens.values() for before, after in itertools.pairwise(times))
 
     def stream(self, n: int) -> None:
         """Has n alternatives run for a long time."""
@@ -103,7 +103,9 @@ def test_tokens_go_on_beside_a_long_prompt_that_takes_little_longer_than_alone(c
     timeline.stream(n)
     long = timeline.send(request("p" * 6000, max_tokens=1))
     timeline.run()
-    assert timeline.longest_pause < 0.3
+    pauses = timeline.pauses
+    assert pauses[len(pauses) * 99 // 100] < 0.3
+    assert pauses[-1] < 0.4  # a small rest of a prompt is evaluated with the piece before it
     assert timeline.wait(long) < 2.5 * alone(costs, 6000)
 
 
@@ -113,7 +115,7 @@ def test_where_rows_alone_take_longer_than_the_pause_prompts_have_half_of_the_ti
     timeline.stream(60)
     long = timeline.send(request("p" * 600, max_tokens=1))
     timeline.run()
-    assert timeline.longest_pause < 2.2 * costs.of_rows([200] * 60)
+    assert timeline.pauses[-1] < 2.2 * costs.of_rows([200] * 60)
     assert timeline.wait(long) < 2.5 * alone(costs, 600)
 
 
