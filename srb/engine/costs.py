@@ -5,6 +5,8 @@ from dataclasses import dataclass
 NEVER = 1 << 30
 """For `Costs.apart`: no piece is so large."""
 
+_LEAST = 1e-9  # no token is free
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -43,4 +45,6 @@ class Costs:
         return int(2 * seconds / (each + (each * each + 2 * cell * max(seconds, 0.0)) ** 0.5))
 
     def _of_token(self, *, joins: bool) -> tuple[float, float]:
-        return (self.row, self.row_cell) if joins and self.apart != NEVER else (self.prompt_token, self.prompt_cell)
+        joins = joins and self.apart != NEVER
+        each, cell = (self.row, self.row_cell) if joins else (self.prompt_token, self.prompt_cell)
+        return max(each, _LEAST), cell

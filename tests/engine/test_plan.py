@@ -152,6 +152,15 @@ def test_where_rows_are_nearly_free_a_prompt_joins_them_in_whole_batches() -> No
     assert [batch for batch in timeline.batches if batch[1]] == [(8, 512), (8, 512), (8, 176)]
 
 
+def test_costs_of_nothing_make_whole_batches() -> None:
+    timeline = Timeline(Costs(step=0, row=0, prompt_token=0, row_cell=0, prompt_cell=0, apart=64))
+    timeline.stream(8)
+    timeline.batches.clear()
+    timeline.send(request("p" * 1200, max_tokens=1))
+    timeline.run()
+    assert [tokens for _, tokens in timeline.batches if tokens] == [512, 512, 176]
+
+
 def test_prefill_chunk_says_how_many_tokens_come_after_each_row() -> None:
     timeline = Timeline(FAST, prefill_chunk=40)
     timeline.stream(4)
