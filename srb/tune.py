@@ -11,8 +11,8 @@ from srb.download import fetch_model
 from srb.errors import SettingsError, SrbError
 from srb.llama.model_file import find_model
 from srb.llama.search import BUSY, MAX_DIVERGENCE, Candidate, Search, shown
-from srb.llama.tuned import kept_files, processor, tuned_path, write_tuned
-from srb.llama.weights import converted_path
+from srb.llama.tuned import kept_files, processor, read_tuned, write_tuned
+from srb.llama.weights import FILE, converted_path
 from srb.progress import error_console, show_download
 from srb.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
@@ -29,7 +29,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
         "--forget", action="store_true", help="remove what was kept for this model, and measure nothing"
     )
     parser.add_argument(
-        "--once", action="store_true", help="do nothing if there is a result for this model and machine"
+        "--once", action="store_true", help="do nothing if all of it is known for this model and machine"
     )
     add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
 
@@ -45,7 +45,7 @@ def tune(settings: Settings, arguments: argparse.Namespace) -> int:
             print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
             file.unlink()
         return 0
-    if arguments.once and tuned_path(path, settings).exists():
+    if arguments.once and (known := read_tuned(path, settings)) and known.paces:
         return 0
     stopped = False
     with _progress() as progress:
@@ -106,20 +106,31 @@ def _numbers(search: Search, candidate: Candidate) -> list[str]:
 
 def _keep(search: Search, settings: Settings, stopped: bool) -> None:
     """Keeps the result, and only the weights that it wants."""
-    result = search.result
-    wanted = converted_path(search.path, result.weights) if result else None
+    result, before = search.result, read_tuned(search.path, settings)
+    reason = ""
+    if result is None or (stopped and search.chosen is search.candidates[0]):
+        reason = "Stopped before anything better than the file as it is was known; nothing is kept."
+    elif result.paces is None and before is not None and before.paces is not None:
+        reason = (
+            "The time was up before attention was compared, so the result of before stays. A larger --budget helps."
+        )
+    wanted = None if result is None or reason else converted_path(search.path, result.weights)
     for made in search.made:
         if made != wanted:
             made.unlink(missing_ok=True)
-    if result is None or (stopped and search.chosen is search.candidates[0]):
-        print("Stopped before anything better than the file as it is was known; nothing is kept.")
+    if result is None or reason:
+        print(reason)
         return
     kept = write_tuned(search.path, settings, result)
+    if before is not None and before.weights not in (FILE, result.weights):
+        converted_path(search.path, before.weights).unlink(missing_ok=True)
     if search.busy > BUSY:
         print(
             f"Other programs take {search.busy:.1f} processors, so this was measured with fewer threads, and "
             "numbers of threads weren't compared. On an idle machine the same command knows better."
         )
+    if result.paces is None and not stopped:
+        print("The time was up before attention was compared. A larger --budget helps.")
     print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
     print(f"Kept in {kept}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
     print(

@@ -186,6 +186,24 @@ def test_a_time_that_is_up(tiny_model: Path, slow: dict[str, float], capsys: pyt
     assert main(["tune", "--model", str(tiny_model), "--budget", "0"]) == 2
 
 
+def test_a_short_look_does_not_replace_a_long_one(
+    tiny_model: Path, slow: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow |= {"file": 2.0, "16": 1.1}
+    assert tune(tiny_model, "--budget", "0.001", "--once") == 0
+    assert "A larger --budget helps" in capsys.readouterr().out
+    assert tune(tiny_model, "--once") == 0
+    known = read_tuned(tiny_model, Settings())
+    assert known is not None
+    assert known.weights == "q8_0"
+    capsys.readouterr()
+    assert tune(tiny_model, "--once") == 0
+    assert capsys.readouterr().out == ""
+    assert tune(tiny_model, "--budget", "0.001") == 0
+    assert "the result of before stays" in capsys.readouterr().out
+    assert read_tuned(tiny_model, Settings()) == known
+
+
 def test_what_a_job_takes() -> None:
     timings = Timings(SHAPE, False, first=0.5, last=1.0, shallow={1: 0.01, 8: 0.04, 32: 0.136}, deep={})
     assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * 0.04)
