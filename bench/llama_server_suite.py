@@ -29,6 +29,8 @@ FLAGS = {
     "-fa": "--flash-attn",
     "--api-key": "--api-key",
     "--cors-origins": "--cors-origins",
+    "--chat-template": "--chat-template",
+    "--chat-template-file": "--chat-template-file",
 }
 SWITCHES = {"--slots": "--slots", "--no-slots": "--no-slots", "--embedding": "--embeddings"}
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -59,6 +60,11 @@ SCHEMAS: list[dict[str, Any]] = [
         "$schema": "http://json-schema.org/draft-07/schema#",
     },
     {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1},
+    *(
+        tool["function"]["parameters"]
+        for path in sorted((Path(__file__).parents[1] / "server/clients").glob("*.json"))
+        for tool in json.loads(path.read_text())["body"].get("tools", ())
+    ),
 ]
 
 

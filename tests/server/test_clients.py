@@ -13,6 +13,7 @@ from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
 from srb.llama.chat_template import ChatTemplate
+from srb.wire.call_format import PLAIN
 
 CLIENTS = Path(__file__).parent / "clients"
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
@@ -180,6 +181,46 @@ async def test_lm_eval(connect: Connect) -> None:
         for token, value, top in list(zip(*(logprobs[key] for key in TOKENS), strict=True))[1:]:
             assert top[token] == value  # it asks whether the text is what the model would have said
             assert max(top.values()) >= value
+
+
+WITH_TOOLS = {
+    "openai_run_tools": "weather",
+    "vercel_ai_tools": "weather",
+    "langchain_bind_tools": "weather",
+    "langchain_tool_message": "weather",
+    "langchain_structured": "City",
+    "llm_tools": "llm_version",
+    "pydantic_ai_output": "final_result",
+    "instructor_tools": "User",
+    "instructor_iterable": "IterableUser",
+}
+"""Requests with tools, and the name of what they may call."""
+
+
+async def test_clients_with_tools(connect: Connect) -> None:
+    for request, name in WITH_TOOLS.items():
+        prompts: list[str] = []
+        said = PLAIN.write([{"function": {"name": name, "arguments": '{"a": [1]}'}}]).encode()
+
+        def script(_params: object, tokens: tuple[int, ...], prompts: list[str] = prompts, said: bytes = said) -> int:
+            prompt, _, text = bytes(tokens).rpartition(b"assistant:")
+            prompts.append(prompt.decode())
+            return said[len(text)] if len(text) < len(said) else END
+
+        reply = await send(
+            await connect(FakeBackend(n_cells=4096, chat_template=ChatTemplate(TEMPLATE), script=script)), request
+        )
+        if isinstance(reply, list):
+            assert [each["choices"][0]["finish_reason"] for each in reply if each["choices"]][-1] == "tool_calls"
+            deltas = [each["choices"][0]["delta"] for each in reply if each["choices"]]
+            calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        else:
+            assert reply["choices"][0]["finish_reason"] == "tool_calls"
+            calls = reply["choices"][0]["message"]["tool_calls"]
+        assert calls[0]["function"]["name"] == name
+        assert "".join(call["function"]["arguments"] for call in calls) == '{"a": [1]}'
+        assert f'"name": "{name}"' in prompts[0]
+        assert ("<tool_response>\nIt rains." in prompts[0]) == (request == "langchain_tool_message")
 
 
 TOKENS = ("tokens", "token_logprobs", "top_logprobs")
