@@ -85,8 +85,8 @@ class LarkConstraint:
 
     def allows(self, token: int) -> bool:
         """See `Constraint.allows`."""
-        if self._matcher.is_stopped():  # the text is complete
-            return token in self._ends
+        if self._matcher.is_stopped():  # the text is complete, or the grammar has turned out to be too complex
+            return token in self._ends and not self._matcher.is_error()
         return bool(self._matcher.validate_tokens([token]))
 
     def narrow(self, candidates: Candidates) -> None:

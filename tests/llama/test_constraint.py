@@ -4,16 +4,18 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema_rs
 import pytest
 from driver import request, run, stops, texts
+from llguidance import LLMatcher
 
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
+from srb.llama.constraint import LarkConstraint
 from srb.wire.call_format import PLAIN, CallFormat
 from srb.wire.tool_calls import CallReader
 from srb.wire.tools import ToolFields, Tools, tools_of
@@ -114,6 +116,20 @@ def test_alternatives_that_exclude_each_others_tokens_keep_to_a_grammar(load: Lo
     params = SamplingParams(lark="start: /[abc]/", samplers=(), seed=0)
     events = run(Engine(load()), CompletionRequest(((1,),), params.alternatives(3), distinct=True))
     assert sorted(texts(events).values()) == ["a", "b", "c"]
+
+
+def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
+    class Broken:
+        """A matcher that has met one of its limits, which takes a large vocabulary."""
+
+        def is_stopped(self) -> bool:
+            return True
+
+        def is_error(self) -> bool:
+            return True
+
+    constraint = LarkConstraint(cast(LLMatcher, Broken()), frozenset({2}), 3)
+    assert not any(constraint.allows(token) for token in range(3))
 
 
 @pytest.mark.parametrize(
