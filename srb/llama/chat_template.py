@@ -1,5 +1,6 @@
 """The template that turns a conversation into a prompt, in llama_cpp's sandboxed Jinja: the model's or another."""
 
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -48,8 +49,9 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"chat_template_kwargs can't set {', '.join(sorted(ours))}", param="chat_template_kwargs"
             )
+        given = _usual_variables() | variables
         try:
-            prompt = self._formatter(messages=messages, tools=tools, **variables).prompt  # type: ignore[arg-type]
+            prompt = self._formatter(messages=messages, tools=tools, **given).prompt  # type: ignore[arg-type]
         except Exception as error:  # a template is a program of the model's author, and raises whatever comes
             raise InvalidRequestError(
                 f"the model's chat template can't take these messages: {str(error) or type(error).__name__}",
@@ -68,6 +70,12 @@ class ChatTemplate:
     @cached_property
     def _formatter(self) -> Jinja2ChatFormatter:
         return Jinja2ChatFormatter(self.source, eos_token=self._eos, bos_token=self._bos)
+
+
+def _usual_variables() -> dict[str, Any]:
+    """What templates get from llama-server, too: some don't think or don't know the date without."""
+    now = datetime.now()
+    return {"enable_thinking": True, "date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}
 
 
 def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:

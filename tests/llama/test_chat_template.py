@@ -117,3 +117,9 @@ def test_the_plain_template() -> None:
     assert ChatTemplate(TEMPLATES["plain"]).render(messages, {}) == (
         " Be kind. \n\nUser: Hi\n\nAssistant: Hello!\n\nUser: Bye\n\nAssistant:"
     )
+
+
+def test_a_template_gets_the_variables_that_llama_server_gives_it() -> None:
+    source = "{{ enable_thinking }} {{ date_string is defined and datetime is defined }}"
+    assert ChatTemplate(source).render(HELLO, {}) == "True True"
+    assert ChatTemplate(source).render(HELLO, {"enable_thinking": False}) == "False True"

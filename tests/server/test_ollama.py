@@ -9,7 +9,7 @@ from server.test_embeddings import FakeEmbedder
 
 from srb.llama.chat_template import ChatTemplate
 
-SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{{ enable_thinking }}a:"
+SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}{{ '' if enable_thinking else False }}a:"
 HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"
 
 SILLY_TAVERN: dict[str, Any] = {
