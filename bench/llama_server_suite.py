@@ -53,10 +53,10 @@ def serve(arguments: list[str]) -> None:
 def with_options(request: Callable[..., Any]) -> Callable[..., Any]:
     """A request that says itself what llama-server's --seed and --n-predict are the defaults of."""
 
-    def make(server: Any, method: str, path: str, data: Any = None, **more: Any) -> Any:
+    def make(server: Any, method: str, path: str, data: Any = None, *more: Any, **named: Any) -> Any:
         if data is not None and path in ("/completion", "/completions", "/infill"):
             data = {"seed": server.seed} | ({"n_predict": server.n_predict} if server.n_predict else {}) | data
-        return request(server, method, path, data=data, **more)
+        return request(server, method, path, data, *more, **named)
 
     return make
 

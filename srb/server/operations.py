@@ -168,8 +168,9 @@ OPERATIONS = (
                 "/v1/chat/completions/input_tokens",
                 "How many tokens the prompt of a chat has",
                 CompletionFields,
-                object_of(object={"const": "response.input_tokens"}, input_tokens=INTEGER),
+                COUNTED_CHAT,
             ),
+            ("/chat/completions/input_tokens", "The same", CompletionFields, COUNTED_CHAT),
         )
     ),
     *(

@@ -21,6 +21,7 @@ POSTS: dict[str, Callable[[bytes, Vocabulary], Answer]] = {
     "/v1/internal/decode": tokens.decode,
     "/v1/internal/token-count": tokens.token_count,
     "/v1/chat/completions/input_tokens": tokens.input_tokens,
+    "/chat/completions/input_tokens": tokens.input_tokens,
 }
 """What answers the bodies that come to a path."""
 
