@@ -1,4 +1,4 @@
-"""The paths of Ollama's format and of Text Generation Inference's, as rows of the table in operations.py."""
+"""The paths of Anthropic's format, OpenAI's responses, Ollama's and TGI's, as rows of the table in operations.py."""
 
 from srb.server.schemas import (
     EVENTS,
@@ -11,8 +11,10 @@ from srb.server.schemas import (
     list_of,
     object_of,
 )
+from srb.wire.anthropic import MessagesFields
 from srb.wire.embeddings import EmbeddingFields
 from srb.wire.ollama import OllamaChatFields, OllamaGenerateFields, OllamaShowFields
+from srb.wire.responses import ResponseFields
 from srb.wire.tgi import TgiFields
 
 _GENERATES = (400, 413, 429, 503)
@@ -20,7 +22,55 @@ _OLLAMA_ERROR = object_of(error=STRING)
 _OLLAMA_MODELS = object_of(models=list_of(object_of(name=STRING, model=STRING, size=INTEGER)))
 _TGI_ERROR = object_of(error=STRING, error_type={"enum": ["validation", "overloaded", "generation"]})
 
+_ANTHROPIC_ERROR = object_of(type={"const": "error"}, error=object_of(type=STRING, message=STRING))
+_COUNTED = object_of(object={"const": "response.input_tokens"}, input_tokens=INTEGER)
+_RESPONSE = object_of(id=STRING, object={"const": "response"}, status=STRING, output=list_of({"type": "object"}))
+_MESSAGE = object_of(id=STRING, type={"const": "message"}, content=list_of({"type": "object"}))
+
 FORMAT_OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/v1/messages",
+        summary="Go on with a conversation, as Anthropic does: a message, or events",
+        body=MessagesFields,
+        reply={EVENTS: {"description": "Anthropic's events, from message_start to message_stop"}, JSON: _MESSAGE},
+        error=_ANTHROPIC_ERROR,
+        errors=_GENERATES,
+    ),
+    Operation(
+        method="POST",
+        path="/v1/messages/count_tokens",
+        summary="How many tokens the prompt of such a conversation has",
+        body=MessagesFields,
+        reply={JSON: object_of(input_tokens=INTEGER)},
+        error=_ANTHROPIC_ERROR,
+        errors=(400, 413, 503),
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=path,
+            summary=summary,
+            body=ResponseFields,
+            reply={EVENTS: {"description": "OpenAI's typed events, from response.created on"}, JSON: _RESPONSE},
+            errors=_GENERATES,
+        )
+        for path, summary in (
+            ("/v1/responses", "Go on with a conversation, as OpenAI's responses do: an object, or events"),
+            ("/openai/v1/responses", "The same"),
+        )
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=path,
+            summary="How many tokens the prompt of such a conversation has",
+            body=ResponseFields,
+            reply={JSON: _COUNTED},
+            errors=(400, 413, 503),
+        )
+        for path in ("/v1/responses/input_tokens", "/openai/v1/responses/input_tokens")
+    ),
     *(
         Operation(
             method="POST",

@@ -16,7 +16,7 @@ from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_re
 from srb.server.refusals import SHAPES, Shape
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
-from srb.wire import completions, ollama, tgi
+from srb.wire import anthropic, completions, ollama, responses, tgi
 from srb.wire.reply import Read, Reply, Serving
 
 OPENAI = "/openai/v1"
@@ -43,6 +43,9 @@ FORMATS = {
     "/v1/completions/": _COMPLETIONS,  # some clients write it so
     f"{OPENAI}/completions": Format(partial(completions.read, openai=True)),
     f"{OPENAI}/completions/": Format(partial(completions.read, openai=True)),
+    "/v1/messages": Format(anthropic.messages, sse.TYPED, anthropic.error),
+    "/v1/responses": Format(responses.create, sse.TYPED),
+    f"{OPENAI}/responses": Format(responses.create, sse.TYPED),
     "/api/generate": Format(ollama.generate, sse.LINES, ollama.error),
     "/api/chat": Format(ollama.chat, sse.LINES, ollama.error),
     "/generate": Format(tgi.generate, error=tgi.error),

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body, stats_of
-from srb.wire import tokens
+from srb.server.refusals import SHAPES
+from srb.wire import anthropic, responses, tokens
 from srb.wire.read import depth_refused
 from srb.wire.tokens import Answer, Vocabulary
 
@@ -22,6 +23,9 @@ POSTS: dict[str, Callable[[bytes, Vocabulary], Answer]] = {
     "/v1/internal/token-count": tokens.token_count,
     "/v1/chat/completions/input_tokens": tokens.input_tokens,
     "/chat/completions/input_tokens": tokens.input_tokens,
+    "/v1/responses/input_tokens": responses.input_tokens,
+    "/openai/v1/responses/input_tokens": responses.input_tokens,
+    "/v1/messages/count_tokens": anthropic.count_tokens,
 }
 """What answers the bodies that come to a path."""
 
@@ -30,6 +34,7 @@ def add_routes(app: web.Application) -> None:
     """Adds them to the application."""
     for path, answer in POSTS.items():
         app.router.add_post(path, answering(answer))
+    app[SHAPES]["POST", "/v1/messages/count_tokens"] = anthropic.error
     app.router.add_get("/tokenizer_info", tokenizer_info)
 
 

@@ -46,7 +46,7 @@ class Parsed:
 
     ignored: the names of the fields in it that have no effect.
     n: how many alternatives of each prompt to return; `best_of` runs more.
-    logprobs, usage: whether to show them, in OpenAI's formats.
+    logprobs, usage, times: whether to show them, in OpenAI's formats.
     tools, calls: what may be called, and how the model writes that, if the answer is a chat's in these formats.
     detach: whether it lives on without readers.
     """
@@ -58,6 +58,7 @@ class Parsed:
     logprobs: bool
     usage: bool
     detach: bool
+    times: bool
     tools: Tools | None = None
     calls: CallFormat | None = None
 
@@ -100,6 +101,9 @@ def parse_fields(
     if form != "events":
         shown = ("return_tokens",) if form == "chunks" else ("return_tokens", "return_progress")
         ignored += [name for name in shown if getattr(fields, name)]
+    times = bool(fields.timings_per_token) and chat and form == "chunks"
+    if fields.timings_per_token and not times:
+        ignored.append("timings_per_token")
     completion = CompletionRequest(
         prompts,
         branches,
@@ -107,14 +111,15 @@ def parse_fields(
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # to know the best
         post_sampling_probs=bool(fields.post_sampling_probs),
         echo=bool(fields.echo),
-        return_tokens=bool(fields.return_tokens) and form == "events",
+        return_tokens=times or (bool(fields.return_tokens) and form == "events"),
         return_progress=bool(fields.return_progress) and form != "object",
         cache_prompt=fields.cache_prompt is not False,
         special_tokens=bool(calls and calls.is_native),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
-    return Parsed(completion, ignored, form, n, logprobs is not None, usage, bool(fields.detach), tools, calls)
+    detach = bool(fields.detach)
+    return Parsed(completion, ignored, form, n, logprobs is not None, usage, detach, times, tools, calls)
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> None:

@@ -64,6 +64,9 @@ class CompletionFields(SamplingFields):
     echo: bool | None = None
     return_tokens: bool | None = None
     return_progress: bool | None = None
+    timings_per_token: bool | None = Field(
+        None, description="in a stream of a chat or of llama-server's, `timings` with each piece of text."
+    )
     cache_prompt: bool | None = None
     best_of: Int | None = Field(
         None,

@@ -32,6 +32,7 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
             n=parsed.n,
             logprobs=parsed.logprobs,
             usage=parsed.usage,
+            times=parsed.times,
         )
         return out.chunks if stream else out.object
 

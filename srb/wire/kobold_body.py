@@ -28,6 +28,7 @@ _SAMPLERS = {0: ("top_k",), 1: (), 2: ("top_p", "min_p"), 3: (), 4: ("typ_p",), 
 _WITHOUT_EFFECT = (
     *("bypass_eos", "render_special", "images", "messages", "chat_template_kwargs", "tools", "functions", "suffix"),
     *("echo", "best_of", "stream_options", "top_logprobs", "post_sampling_probs", "return_tokens", "return_progress"),
+    "timings_per_token",
 )
 
 

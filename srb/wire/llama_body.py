@@ -70,6 +70,7 @@ class LlamaParsed:
     stream: bool
     detach: bool
     return_tokens: bool
+    timings_per_token: bool
     t_max_predict_ms: int
     response_fields: tuple[str, ...]
 
@@ -131,6 +132,7 @@ def _parsed(
         "stream_options": fields.stream_options is not None,
         "post_sampling_probs": bool(fields.post_sampling_probs and not n_probs),
         "return_progress": bool(fields.return_progress and not stream),
+        "timings_per_token": bool(fields.timings_per_token and not stream),
         "logprobs": fields.logprobs is not None and fields.n_probs is not None,
     }
     limit = fields.t_max_predict_ms or 0
@@ -152,6 +154,7 @@ def _parsed(
         stream,
         detach=bool(fields.detach),
         return_tokens=bool(fields.return_tokens),
+        timings_per_token=bool(fields.timings_per_token),
         t_max_predict_ms=max(0, limit),
         response_fields=tuple(fields.response_fields or ()),
     )

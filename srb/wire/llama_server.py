@@ -21,7 +21,7 @@ from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import SrbError
 from srb.wire import native
 from srb.wire.llama_body import LlamaParsed
-from srb.wire.timings import prompt_progress, timings
+from srb.wire.timings import RunningTimings, prompt_progress, timings
 
 Detokenize = Callable[[Iterable[int]], bytes]
 """`Tokenizer.detokenize`."""
@@ -59,6 +59,7 @@ class Completion:
         self._clock = clock
         self._alternatives = [_Alternative() for _ in range(self._request.count)]
         self._started = 0.0
+        self._times = RunningTimings(clock) if parsed.timings_per_token else None
 
     def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
         """The chunks of some events of a stream. The last one of each index has `stop` true, and all about it."""
@@ -66,6 +67,8 @@ class Completion:
             match event:
                 case StartEvent():
                     self._started = self._clock()
+                    if self._times:
+                        self._times.begin(event)
                 case ProgressEvent():
                     progress = prompt_progress(event, self._clock() - self._started)
                     yield self._partial(0, "", ()) | {"prompt_progress": progress}
@@ -74,7 +77,7 @@ class Completion:
                     chunk = self._partial(event.index, event.text, event.tokens)
                     if event.token:
                         chunk["completion_probabilities"] = [self._probability(event.token)]
-                    yield chunk
+                    yield chunk | ({"timings": self._times.after(event)} if self._times else {})
                 case StopEvent():
                     self._alternatives[event.index].stop = event
                     yield self._final(event, "", [])

@@ -12,6 +12,9 @@ from srb.wire.call_format import call_format
 from srb.wire.plain_tools import without_tools
 from srb.wire.tools import Tools
 
+_TEXTS = ("text", "input_text", "output_text")
+"""The types of parts with a text, in OpenAI's chats and responses, and in Anthropic's messages."""
+
 
 def _as_text(content: Any) -> Any:
     """The text of a content that may come in parts; like llama-server, with a line for each."""
@@ -21,12 +24,16 @@ def _as_text(content: Any) -> Any:
     for k, part in enumerate(content):
         if not isinstance(part, dict):
             raise ValueError(f"part {k} should be an object")
-        if part.get("type") != "text":
+        if part.get("type") not in _TEXTS:
             raise ValueError(f"part {k} is of the type {part.get('type')!r:.40}; this server takes only text")
         if not isinstance(part.get("text"), str):
             raise ValueError(f"part {k} should have a text")
         texts.append(part["text"])
     return "\n".join(texts)
+
+
+Text = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[dict[str, Any]])]
+"""A text, or the parts of one."""
 
 
 class CalledFields(BaseModel):
@@ -51,7 +58,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: str
-    content: Annotated[str, BeforeValidator(_as_text)]
+    content: Text
     tool_calls: list[CallFields] | None = Field(None, description="what the assistant called.")
 
     @model_validator(mode="before")
@@ -61,6 +68,11 @@ class Message(BaseModel):
             return data
         fields = {name: value for name, value in data.items() if value is not None}
         return {"content": ""} | fields if fields.get("tool_calls") else fields
+
+
+def system_message(text: str | None) -> list[Message]:
+    """A conversation that begins with this, if it's there."""
+    return [Message(role="system", content=text, tool_calls=None)] if text else []
 
 
 def prompt_of(

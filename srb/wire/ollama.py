@@ -11,7 +11,7 @@ from srb.errors import InvalidRequestError, SrbError
 from srb.wire.chat import content_of
 from srb.wire.fields import BodyFields, Int, SamplingFields, show
 from srb.wire.messages import Message
-from srb.wire.one import Answer, answer_of, parse_one
+from srb.wire.one import Answer, answer_of, parse_one, refuse_tools
 from srb.wire.read import depth_refused, read_fields
 from srb.wire.reply import Reply, Serving
 from srb.wire.tokens import Vocabulary
@@ -83,8 +83,7 @@ def chat(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /api/chat`."""
     with depth_refused():
         fields = read_fields(body, OllamaChatFields)
-        if fields.tools:
-            raise InvalidRequestError("tools are for /v1/chat/completions; leave them out here", param="tools")
+        refuse_tools(fields.tools)
         for message in fields.messages or ():
             _refuse_images((message.model_extra or {}).get("images"))
 
@@ -114,8 +113,8 @@ def _reply(
         options,
         serving,
         **given,
-        **({"json_schema": _schema(fields.format)} if fields.format else {}),
-        **({"chat_template_kwargs": {"enable_thinking": bool(fields.think)}} if fields.think is not None else {}),
+        json_schema=_schema(fields.format) if fields.format else None,
+        chat_template_kwargs=None if fields.think is None else {"enable_thinking": bool(fields.think)},
         stream=fields.stream,
         logprobs=bool(fields.logprobs),
         top_logprobs=fields.top_logprobs if fields.logprobs else None,

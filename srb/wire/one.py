@@ -1,14 +1,16 @@
 """What the formats share whose answers have place for one alternative."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.request import new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.body import Parsed, parse_fields
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import BodyFields, SamplingFields, show
+from srb.wire.read import validate
 from srb.wire.reply import Serving
 
 
@@ -46,10 +48,13 @@ def answer_of(events: Iterable[Event]) -> Answer:
     return answer
 
 
-def parse_one(fields: BodyFields, sampling: SamplingFields | None, serving: Serving, **given: Any) -> Parsed:
+def parse_one(
+    fields: BodyFields, sampling: SamplingFields | None, serving: Serving, *, prefix: str | None = None, **given: Any
+) -> Parsed:
     """What a body asks for in terms of `CompletionFields`, which are `given`, but for those of `sampling`.
 
-    It's a chat if there are `messages`. Raises `InvalidRequestError`, also for more alternatives than one.
+    It's a chat if there are `messages`. prefix: what the request's id begins with.
+    Raises `InvalidRequestError`, also for more alternatives than one.
     """
     extra = fields.model_extra or {}
     for name in ("n", "best_of", "branches"):
@@ -60,8 +65,17 @@ def parse_one(fields: BodyFields, sampling: SamplingFields | None, serving: Serv
                 param=name,
             )
     known = SamplingFields.model_fields.keys() & sampling.model_fields_set if sampling else ()
-    asked = CompletionFields.model_validate({name: getattr(sampling, name) for name in known} | given)
+    asked = validate({name: getattr(sampling, name) for name in known} | given, CompletionFields)
     chat = asked.messages is not None
     parsed = parse_fields(asked, serving.limits, serving.tokenize, serving.vocabulary.template, chat=chat)
     parsed.ignored.extend(name for name in extra if name not in ("n", "best_of", "branches"))
+    if prefix:
+        completion = replace(parsed.completion, id=prefix + new_request_id().removeprefix("cmpl-"))
+        parsed = replace(parsed, completion=completion)
     return parsed
+
+
+def refuse_tools(tools: list[Any] | None) -> None:
+    """Raises `InvalidRequestError` if there are any."""
+    if tools:
+        raise InvalidRequestError("tools are for /v1/chat/completions; leave them out here", param="tools")

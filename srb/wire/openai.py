@@ -19,7 +19,7 @@ from srb.engine.events import (
     Usage,
 )
 from srb.errors import SrbError
-from srb.wire.timings import prompt_progress
+from srb.wire.timings import RunningTimings, prompt_progress
 
 LEAST_LOGPROB = -9999.0
 """The logprob of the impossible; JSON has no infinity."""
@@ -54,7 +54,7 @@ class Completion:
 
     created: in seconds since 1970. fingerprint: what made it, for `system_fingerprint`.
     n: how many alternatives of each prompt to return, of the `per_prompt` that are run.
-    logprobs: whether to show them.
+    logprobs, usage, times: whether to show them; times are `timings` with each piece of text.
     clock: seconds from any beginning, for the time in `prompt_progress`.
     """
 
@@ -72,6 +72,7 @@ class Completion:
         n: int,
         logprobs: bool,
         usage: bool = True,
+        times: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._head = {"id": request_id, "created": created, "model": model, "system_fingerprint": fingerprint}
@@ -80,6 +81,7 @@ class Completion:
         self._logprobs = logprobs
         self._usage = usage
         self._clock = clock
+        self._times = RunningTimings(clock) if times else None
         self._started = 0.0
         self._prompt_tokens = 0
         self._choices: dict[int, _Choice] = {}
@@ -131,6 +133,8 @@ class Completion:
             match event:
                 case StartEvent():
                     self._started, self._prompt_tokens = self._clock(), event.prompt_tokens
+                    if self._times:
+                        self._times.begin(event)
                     for index in range(event.count) if self.first else ():
                         yield self._chunk(index, self.first, _Choice())
                 case ProgressEvent():
@@ -138,7 +142,8 @@ class Completion:
                     yield self._chunk(0, self.end(0, None), _Choice()) | {"prompt_progress": progress}
                 case StreamEvent():
                     self._choice(event.index).add(event)
-                    yield from self._said(event.index, self.parts(event.index, event.text))
+                    times = {"timings": self._times.after(event)} if self._times else {}
+                    yield from (chunk | times for chunk in self._said(event.index, self.parts(event.index, event.text)))
                 case StopEvent():
                     yield from self._said(event.index, self.rest(event.index))
                     chunk = self._chunk(event.index, self.end(event.index, event.finish_reason), self._end(event))

@@ -25,7 +25,7 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
     """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types."""
-    return _validate(_read_json(body), kind)
+    return validate(_read_json(body), kind)
 
 
 def _read_json(body: bytes) -> Any:
@@ -40,7 +40,8 @@ def _read_json(body: bytes) -> Any:
         raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
 
 
-def _validate(data: Any, kind: type[Fields]) -> Fields:
+def validate(data: Any, kind: type[Fields]) -> Fields:
+    """The fields of a body as JSON. Raises `InvalidRequestError`."""
     if not isinstance(data, dict):
         raise InvalidRequestError(f"the body must be a JSON object, got {kind_of(data)}")
     try:

@@ -1,8 +1,9 @@
 """`timings` and `prompt_progress`, as llama-server writes them. Pure functions."""
 
+from collections.abc import Callable
 from typing import Any
 
-from srb.engine.events import ProgressEvent, Timings
+from srb.engine.events import ProgressEvent, StartEvent, StreamEvent, Timings
 
 
 def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:
@@ -21,6 +22,34 @@ def _pace(name: str, n: int, ms: float) -> dict[str, Any]:
         f"{name}_per_token_ms": round(ms / n, 3) if n else 0.0,
         f"{name}_per_second": round(n / ms * 1000, 3) if ms else 0.0,
     }
+
+
+class RunningTimings:
+    """`timings` of alternatives that still run, as their readers see them: llama-server's `timings_per_token`.
+
+    clock: seconds from any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = self._first = 0.0
+        self._start: StartEvent | None = None
+        self._n_tokens: dict[int, int] = {}
+
+    def begin(self, event: StartEvent) -> None:
+        """The request was admitted."""
+        self._started, self._start = self._clock(), event
+
+    def after(self, event: StreamEvent) -> dict[str, Any]:
+        """The timings of the alternative of an event, which has its `tokens`."""
+        assert self._start
+        now = self._clock()
+        if not self._n_tokens:
+            self._first = now
+        count = self._n_tokens[event.index] = self._n_tokens.get(event.index, 0) + len(event.tokens)
+        known = self._start.prompt_tokens - self._start.cached_tokens
+        ms = 1000 * (self._first - self._started), 1000 * (now - self._first)
+        return timings(Timings(0, known, ms[0], count, ms[1]), self._start.prompt_tokens)
 
 
 def prompt_progress(event: ProgressEvent, seconds: float) -> dict[str, Any]:

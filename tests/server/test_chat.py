@@ -238,6 +238,17 @@ async def test_timings_and_progress_as_llama_server_tells_them(connect: Connect)
     assert received[-1]["timings"]["predicted_n"] == 7
 
 
+async def test_timings_with_each_piece_of_text(connect: Connect) -> None:
+    received = await chunks(connect, backend("aé".encode(), b"bcd"), n=2, timings_per_token=True)
+    told = [(each["choices"][0], each["timings"]) for each in received if each["choices"][0]["delta"].get("content")]
+    counts = [[times["predicted_n"] for choice, times in told if choice["index"] == index] for index in (0, 1)]
+    assert counts == [[1, 3], [1, 2, 3]]
+    assert all((times["cache_n"], times["prompt_n"]) == (0, 7) for _, times in told)
+    client = await connect(backend(b"ab"))
+    response = await client.post("/v1/chat/completions", json={"messages": HELLO, "timings_per_token": True})
+    assert response.headers["x-srb-ignored"] == "timings_per_token"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_end_token_has_its_probability(connect: Connect, stream: bool) -> None:
     body: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}

@@ -193,6 +193,11 @@ async def test_response_fields(connect: Connect) -> None:
     assert [each["content"] for each in await result(connect, backend, n=2, response_fields=["content"])] == ["a", "a"]
 
 
+async def test_timings_with_each_chunk(connect: Connect) -> None:
+    received = await chunks(connect, FakeBackend(script=says(b"ab")), prompt="p", timings_per_token=True)
+    assert [each["timings"]["predicted_n"] for each in received if each["content"]] == [1, 2]
+
+
 async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
     body: dict[str, Any] = {
         "prompt": "p",
@@ -201,9 +206,10 @@ async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
         "best_of": 1,
         "model": "other",
         "return_progress": True,
+        "timings_per_token": True,
     }
     response = await post(connect, FakeBackend(script=says(b"a")), **body)
-    assert response.headers["x-srb-ignored"] == "id_slot, n_keep, model, best_of, return_progress"
+    assert response.headers["x-srb-ignored"] == "id_slot, n_keep, model, best_of, return_progress, timings_per_token"
     assert response.headers["X-Request-Id"].startswith("cmpl-")
     response = await post(connect, FakeBackend(script=says(b"a")), prompt="p", cache_prompt=False, stream=False)
     assert "x-srb-ignored" not in response.headers

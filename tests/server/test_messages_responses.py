@@ -1,0 +1,185 @@
+"""/v1/messages as Anthropic's package asks for it, and /v1/responses as OpenAI's does. On the fake backend."""
+
+import json
+from typing import Any
+
+from aiohttp import ClientResponse
+from fake_backend import FakeBackend, says
+from server.conftest import Client, Connect
+
+from srb.llama.chat_template import ChatTemplate
+
+SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
+HELLO = [{"role": "user", "content": "hi"}]  # "u:hi\na:"
+ANTHROPIC: dict[str, Any] = {"model": "fake", "max_tokens": 9, "messages": HELLO, "seed": 0}
+OPENAI: dict[str, Any] = {"model": "fake", "input": "hi", "seed": 0}
+
+
+def backend(*texts: bytes, prompt: int = 7, **options: Any) -> FakeBackend:
+    return FakeBackend(n_cells=4096, chat_template=ChatTemplate(SOURCE), script=says(*texts, prompt=prompt), **options)
+
+
+async def events(response: ClientResponse) -> list[dict[str, Any]]:
+    """The data of a stream's events, each of which is called what its type is."""
+    assert response.status == 200, await response.text()
+    *blocks, end = (await response.text()).split("\n\n")
+    assert end == ""
+    data = [json.loads(block.partition("data: ")[2]) for block in blocks]
+    assert [block.partition("\n")[0] for block in blocks] == [f"event: {each['type']}" for each in data]
+    return data
+
+
+async def posted(client: Client, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
+    response = await client.post(path, json=body)
+    answer: dict[str, Any] = await response.json()
+    assert response.status == status, answer
+    return answer
+
+
+async def test_a_message(connect: Connect) -> None:
+    client = await connect(backend(b"ab|c"))
+    body = ANTHROPIC | {"stop_sequences": ["|"], "top_k": 5, "metadata": {"user_id": "me"}}
+    response = await client.post("/v1/messages", json=body)
+    message = await response.json()
+    assert response.headers["x-srb-ignored"] == "metadata"
+    assert message["id"] == response.headers["X-Request-Id"]
+    assert message["id"].startswith("msg_")
+    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "fake")
+    assert message["content"] == [{"type": "text", "text": "ab"}]
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "|")
+    assert (message["usage"]["input_tokens"], message["usage"]["output_tokens"]) == (7, 3)
+    message = await posted(client, "/v1/messages", ANTHROPIC | {"max_tokens": 1})
+    assert (message["content"][0]["text"], message["stop_reason"]) == ("a", "max_tokens")
+    assert (await posted(client, "/v1/messages", ANTHROPIC))["stop_reason"] == "end_turn"
+
+
+async def test_blocks_and_the_system_message(connect: Connect) -> None:
+    text = "s:be\nnice\nu:hi\na:o"
+    client = await connect(backend(b"k", prompt=len(text)))
+    block = {"type": "text", "cache_control": {"type": "ephemeral"}}
+    body = ANTHROPIC | {
+        "system": [block | {"text": "be"}, block | {"text": "nice"}],
+        "messages": [{"role": "user", "content": [block | {"text": "hi"}]}, {"role": "assistant", "content": "o"}],
+    }
+    message = await posted(client, "/v1/messages", body)
+    assert message["content"] == [{"type": "text", "text": "k"}]
+    counted = await posted(
+        client, "/v1/messages/count_tokens", {"model": "m"} | {n: body[n] for n in body if n != "seed"}
+    )
+    assert counted == {"input_tokens": len(text)}
+
+
+async def test_a_message_in_events(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    received = await events(await client.post("/v1/messages", json=ANTHROPIC | {"stream": True}))
+    start, block, *deltas, block_end, end, last = received
+    assert [each["type"] for each in (start, block, block_end, last)] == [
+        *("message_start", "content_block_start", "content_block_stop", "message_stop"),
+    ]
+    assert (start["message"]["content"], start["message"]["usage"]["input_tokens"]) == ([], 7)
+    assert [each["delta"]["text"] for each in deltas] == ["a", "b"]
+    assert end["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert end["usage"]["output_tokens"] == 3
+
+
+async def test_errors_of_messages(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    image = {"role": "user", "content": [{"type": "image", "source": {}}]}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"n": 2}, "n is 2"),
+        ({"tools": [{"name": "x"}]}, "tools"),
+        ({"messages": [image]}, "'image'"),
+        ({"messages": None}, "messages"),
+        ({"top_p": 2}, "top_p"),
+    ]
+    for fields, expected in bad:
+        answer = await posted(client, "/v1/messages", ANTHROPIC | fields, 400)
+        assert answer["type"] == "error"
+        assert answer["error"]["type"] == "invalid_request_error"
+        assert expected in answer["error"]["message"]
+    client = await connect(backend(b"ab"), api_keys=(b"key",))
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert (await posted(client, path, ANTHROPIC, 401))["error"]["type"] == "authentication_error"
+    client = await connect(backend(b"ab", fail_decodes={1, 2}))
+    *_, fault, _block_end, end, _last = await events(
+        await client.post("/v1/messages", json=ANTHROPIC | {"stream": True})
+    )
+    assert (fault["error"]["type"], end["delta"]["stop_reason"]) == ("api_error", "pause_turn")
+
+
+async def test_a_response(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    for path in ("/v1/responses", "/openai/v1/responses"):
+        response = await posted(client, path, OPENAI | {"metadata": {"a": "b"}})
+        assert response["id"].startswith("resp_")
+        assert (response["object"], response["status"], response["model"]) == ("response", "completed", "fake")
+        (item,) = response["output"]
+        assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")
+        assert item["content"] == [{"type": "output_text", "text": "ab", "annotations": [], "logprobs": []}]
+        assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (7, 3)
+        assert response["metadata"] == {"a": "b"}
+    response = await posted(client, "/v1/responses", OPENAI | {"max_output_tokens": 1})
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+async def test_input_in_all_its_forms(connect: Connect) -> None:
+    text = "s:be\nu:hi\na:ho\nu:so\nx\na:"
+    client = await connect(backend(b"k", prompt=len(text)))
+    items = [
+        {"role": "user", "content": "hi"},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "ho", "annotations": []}],
+        },
+        {"role": "user", "content": [{"type": "input_text", "text": "so"}, {"type": "input_text", "text": "x"}]},
+    ]
+    response = await posted(client, "/v1/responses", OPENAI | {"instructions": "be", "input": items})
+    assert response["output"][0]["content"][0]["text"] == "k"
+    counted = await posted(client, "/v1/responses/input_tokens", {"instructions": "be", "input": items})
+    assert counted == {"object": "response.input_tokens", "input_tokens": len(text)}
+
+
+async def test_a_response_in_events(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    include = {"include": ["message.output_text.logprobs", "other"], "top_logprobs": 2}
+    response = await client.post("/v1/responses", json=OPENAI | include | {"stream": True})
+    assert response.headers["x-srb-ignored"] == "include.other"
+    received = await events(response)
+    assert [each["sequence_number"] for each in received] == list(range(len(received)))
+    assert [each["type"].removeprefix("response.") for each in received] == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *("output_text.delta", "output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
+    deltas = [each for each in received if each["type"].endswith("delta")]
+    assert "".join(each["delta"] for each in deltas) == "ab"
+    assert [each["logprobs"][0]["token"] for each in deltas] == ["a", "b", "<END>"]
+    assert len({each["item_id"] for each in deltas}) == 1
+    part = received[-1]["response"]["output"][0]["content"][0]
+    assert (part["text"], len(part["logprobs"])) == ("ab", 3)
+    client = await connect(backend(b"ab", fail_decodes={1, 2}))
+    last = (await events(await client.post("/v1/responses", json=OPENAI | {"stream": True})))[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert "llama_decode" in last["response"]["error"]["message"]
+
+
+async def test_errors_of_responses(connect: Connect) -> None:
+    client = await connect(backend(b"ab"))
+    call = {"type": "function_call_output", "call_id": "x", "output": "y"}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"n": 2}, "n"),
+        ({"input": [call]}, "input[0].role"),
+        ({"input": []}, "messages"),
+        ({"text": {"format": {"type": "yaml"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    ]
+    for fields, param in bad:
+        answer = await posted(client, "/v1/responses", OPENAI | fields, 400)
+        assert answer["error"]["param"] == param
