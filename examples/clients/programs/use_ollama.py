@@ -1,0 +1,27 @@
+# needs: ollama
+import os
+
+import ollama
+
+client = ollama.Client(host=os.environ["HOST"])
+model = client.list().models[0].model
+messages = [{"role": "user", "content": "Say hello"}]
+options = {"num_predict": 8, "temperature": 0}
+
+assert "completion" in client.show(model).capabilities
+assert client.generate(model=model, prompt="Say hello", options=options).response
+assert client.generate(model=model, prompt="Once upon", raw=True, options=options).eval_count <= 8
+parts = list(client.chat(model=model, messages=messages, stream=True, options=options))
+assert parts[-1].done
+text = "".join(part.message.content for part in parts)
+assert text == client.chat(model=model, messages=messages, options=options).message.content
+schema = {"type": "object", "properties": {"age": {"enum": [1, 2]}}, "required": ["age"]}
+answer = client.chat(model=model, messages=messages, format=schema, options={"num_predict": 40})
+assert answer.message.content.lstrip().startswith("{")
+try:
+    client.generate(model=model, prompt="p", options={"temperature": -1})
+except ollama.ResponseError as error:
+    refusal = error.error
+else:
+    refusal = ""
+assert "temperature" in refusal
