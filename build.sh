@@ -18,7 +18,7 @@ usage() {
 usage: ./build.sh VERB [OPTION...]
 
   serve   set up, then start the server; options go to `srb serve` (see ./build.sh serve --help)
-  generate, compare   the same, with srb's other commands
+  generate, compare, history   the same, with srb's other commands
   test    set up, then run every check: ruff, mypy and all tests
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes, with --quick 10
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
@@ -40,6 +40,7 @@ main() {
     export CFLAGS CXXFLAGS
     case $verb in
         serve | generate | compare) setup; tune; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
+        history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         setup) setup; tune ;;

@@ -28,6 +28,8 @@ from srb.settings import Settings
 
 logger = logging.getLogger("srb")
 
+Record = Callable[[list[Event], Callable[[], object]], object]
+
 Status = Literal["loading", "ready", "stopping", "dead"]
 
 
@@ -54,6 +56,8 @@ class AsyncEngine:
     max_queue: how many requests may wait.
     queue_timeout, request_timeout: seconds after which a request ends that hasn't started, or hasn't ended; 0: off.
     keep_seconds, keep_bytes: how long requests are kept that have finished, and how much memory they may take.
+    record: gets what a step has said, in the thread, and calls the function that it gets when readers may see it. It is
+        for who can go on with detached requests after a restart, so at the end these are left in the middle.
     """
 
     def __init__(
@@ -66,9 +70,11 @@ class AsyncEngine:
         request_timeout: float = 0,
         keep_seconds: float = 0,
         keep_bytes: int = 0,
+        record: Record | None = None,
     ) -> None:
         self._load = load
         self._make = make
+        self._record = record
         self._max_queue = max_queue
         self._roster = Roster(
             self._end,
@@ -89,11 +95,14 @@ class AsyncEngine:
 
     @classmethod
     def from_settings(
-        cls, settings: Settings, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
+        cls,
+        settings: Settings,
+        observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
+        record: Record | None = None,
     ) -> "AsyncEngine":
         """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't.
 
-        observe: gets the engine's measurements, in its thread.
+        observe: gets the engine's measurements, in its thread. record: see `AsyncEngine`.
         """
 
         def make(backend: Backend) -> Engine:
@@ -117,6 +126,7 @@ class AsyncEngine:
             request_timeout=settings.request_timeout,
             keep_seconds=settings.keep_finished,
             keep_bytes=settings.keep_bytes,
+            record=record,
         )
 
     async def __aenter__(self) -> Self:
@@ -149,6 +159,8 @@ class AsyncEngine:
         """Ends the engine: waiting requests at once, running ones when `grace` seconds have passed."""
         if self._status in ("loading", "ready"):
             self._status = "stopping"
+        if self._record:
+            self._roster.suspend()
         self._roster.shut_down(waiting=True)
         try:
             async with asyncio.timeout(grace):
@@ -200,18 +212,20 @@ class AsyncEngine:
         return b"".join(map(self._engine.tokenizer.special_piece, tokens)).decode(errors="replace")
 
     async def submit(
-        self, request: CompletionRequest, *, journal: Journal | None = None, linger: float = 0
+        self, request: CompletionRequest, *, journal: Journal | None = None, linger: float = 0, is_new: bool = True
     ) -> RequestStream:
         """Queues a request and returns a reader of its events.
 
         journal: where they go. It is of this request, and has what was said of it if it was interrupted. linger: for
-        how many seconds the request goes on without readers, unless it is to do so anyway (`Journal.detach`).
+        how many seconds the request goes on without readers, unless it is to do so anyway (`Journal.detach`). is_new:
+        whether it may be refused because too many wait; one that was interrupted had its place already.
 
         Raises `InvalidRequestError` if it can never run, `QueueFullError` if too many wait, and `UnavailableError` if
         the engine takes none.
         """
         engine = self._ready_engine()
-        self.check_queue()
+        if is_new:
+            self.check_queue()
         if journal is None:
             journal = Journal(request)
         journal.arrived = self._loop.time()
@@ -334,11 +348,19 @@ class AsyncEngine:
             if backend:
                 backend.close()
             return
+
+        def hand_over(events: list[Event], take: Callable[[list[Event], EngineStats], None]) -> None:
+            told = partial(call, take, events, engine.stats())
+            if self._record and events:
+                self._record(events, told)
+            else:
+                told()
+
         try:
             call(self._on_loaded, engine, stats)
             while engine.has_work or not self._closing:
                 if engine.has_work:
-                    call(self._on_step, engine.step(), engine.stats())
+                    hand_over(engine.step(), self._on_step)
                 else:
                     self._wake.wait()
                     self._wake.clear()
@@ -346,7 +368,7 @@ class AsyncEngine:
             logger.exception("the engine has failed; running requests end with an error, new ones are refused")
             reason = str(error) if isinstance(error, SrbError) else f"{type(error).__name__}: {error}"
             dead = EngineDeadError(f"the engine has failed: {reason}")
-            call(self._on_death, dead, engine.fail(dead), engine.stats())
+            hand_over(engine.fail(dead), partial(self._on_death, dead))
         finally:
             engine.close()
             backend.close()

@@ -1,4 +1,4 @@
-"""The command line: `srb serve`, `srb generate`, `srb compare`, `srb tune`, `srb --version`."""
+"""The command line: `srb serve`, `srb generate`, `srb compare`, `srb history`, `srb tune`, `srb --version`."""
 
 import argparse
 import asyncio
@@ -16,6 +16,7 @@ from srb.server.serve import serve
 from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
 from srb.terminal.compare import add_compare_arguments, compare
 from srb.terminal.generate import add_generate_arguments, generate
+from srb.terminal.history import add_history_arguments, history
 from srb.tune import add_tune_arguments, tune
 
 Command = Callable[[Settings, argparse.Namespace], int]
@@ -70,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_compare_arguments(compare_parser)
     compare_parser.set_defaults(run=compare)
+    history_parser = commands.add_parser(
+        "history",
+        help="list, show, search, export or prune what a server has kept",
+        description=f"Shows what a server with --history FILE has kept. {ways}",
+    )
+    add_history_arguments(history_parser)
+    history_parser.set_defaults(run=history)
     tune_parser = commands.add_parser(
         "tune",
         help="find what is fastest for a model on this machine",

@@ -17,6 +17,7 @@
     ├── NotSupportedError      501  this model or this server's options don't have it
     ├── UnavailableError       503  the model is loading, the server shutting down, or a wait was too long
     │   └── EngineDeadError    503  the engine has failed for good
+    ├── HistoryError           503  the history's file can't be read or written now
     └── BackendError           500  llama.cpp reported a fault
         └── NoTokenError            the grammar and the settings of an alternative leave no token
 
@@ -183,6 +184,13 @@ class EngineDeadError(UnavailableError):
 
     code = "engine_dead"
     retry_after = None
+
+
+class HistoryError(SrbError):
+    """The history's file can't be read or written: its disk is full, it is damaged, or a newer srb has written it."""
+
+    status = 503
+    code = "history_unavailable"
 
 
 class BackendError(SrbError):

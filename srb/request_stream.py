@@ -6,6 +6,7 @@ from typing import Self
 
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
+from srb.errors import UnavailableError
 from srb.journal import Cursor, Journal
 
 
@@ -24,6 +25,7 @@ class RequestStream:
         self._cursor = Cursor(journal, after)
         self._left = left
         self._closed = False
+        self._is_cut_off = False
         self._news = asyncio.Event()
 
     @property
@@ -46,15 +48,19 @@ class RequestStream:
     async def numbered(self) -> list[tuple[int, Event]]:
         """The same with their ids. Raises `StopAsyncIteration` behind the last one."""
         while not (events := self._cursor.read()):
-            if self.at_end:
+            if self.at_end or self._is_cut_off:
                 raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()
         return events
 
     async def collect(self) -> list[Event]:
-        """All events to the last. Raises `UnavailableError` if the server ended the request before it started."""
+        """All events to the last. Raises `UnavailableError` if they won't come, as the server shuts down."""
         events = [event async for batch in self for event in batch]
+        if self._is_cut_off and not self.at_end:
+            raise UnavailableError(
+                f"the server is shutting down; request {self.request.id} goes on with its next start"
+            )
         self.journal.raise_refusal()
         return events
 
@@ -69,6 +75,11 @@ class RequestStream:
         if not self._closed:
             self._closed = True
             self._left(self)
+
+    def cut_off(self) -> None:
+        """Ends it before the last event, which will come after a restart."""
+        self._is_cut_off = True
+        self.wake()
 
     def wake(self) -> None:
         """Tells it that the journal has news."""

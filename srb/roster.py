@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from srb.engine.events import AbortReason, Event
+from srb.engine.events import AbortReason, DoneEvent, Event
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
 from srb.journal import Journal
 from srb.request_log import done_line
@@ -25,6 +25,7 @@ class _Living:
 
     early_aborts: while the engine is taking it, what to abort once it has it; it ignores ids that it doesn't know.
     given_up: nobody will read it any more, and the engine was told.
+    suspended: it goes on after a restart, so that its end is not one.
     """
 
     journal: Journal
@@ -34,6 +35,7 @@ class _Living:
     lingering: asyncio.TimerHandle | None = None
     early_aborts: list[tuple[int | None, AbortReason]] | None = field(default_factory=list)
     given_up: bool = False
+    suspended: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,13 +157,26 @@ class Roster:
                 living.journal.refusal = UnavailableError("the server is shutting down")
                 self.abort(request_id, reason="shutdown")
 
+    def suspend(self) -> None:
+        """Ends the detached requests so that they can go on after a restart: their readers are told of no end."""
+        for request_id, living in list(self._living.items()):
+            if living.journal.detach:
+                living.suspended = True
+                self.abort(request_id, reason="shutdown")
+                for reader in living.readers:
+                    reader.cut_off()
+
     def put(self, events: list[Event]) -> None:
         """Takes what the engine has said in a step, and wakes the readers."""
         by_request: dict[str, list[Event]] = {}
         for event in events:
             by_request.setdefault(event.request_id, []).append(event)
         for request_id, batch in by_request.items():
-            if living := self._living.get(request_id):
+            living = self._living.get(request_id)
+            if living and living.suspended:
+                if isinstance(batch[-1], DoneEvent):
+                    self._remove(living)
+            elif living:
                 living.journal.put(batch)
                 for reader in living.readers:
                     reader.wake()

@@ -40,6 +40,8 @@ SERVER_OPTIONS = frozenset(
         "default_format",
         "chat_template",
         "chat_template_file",
+        "history",
+        "resume",
     }
     | {"max_queue", "queue_timeout", "request_timeout", "linger", "keep_finished", "keep_bytes"}
 )
@@ -156,6 +158,12 @@ class Settings:
     queue_timeout: int = _option(0, "seconds that a request may wait; 0: any number", low=0, high=MAX_SECONDS)
     request_timeout: int = _option(
         0, "seconds that a request may take, waiting included; 0: any number", low=0, high=MAX_SECONDS
+    )
+    history: Path | None = _option(
+        None, "SQLite file that keeps every request and its texts, and the page's stories (default: nothing is kept)"
+    )
+    resume: bool = _option(
+        True, "with --history, go on with the detached requests that the last server left unfinished"
     )
     linger: int = _option(
         5, "seconds that a native stream without readers goes on, for them to come back", low=0, high=MAX_SECONDS

@@ -65,6 +65,9 @@ WIRE_SEES = ("srb.engine.backend", "srb.engine.events", "srb.engine.request", "s
 """Of the engine, what a request asks, what it answers, and the protocols of what reads a text; not the engine."""
 
 
+HISTORY_SEES = ("srb.engine.events", "srb.engine.request", "srb.errors", "srb.history")
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_walls_between_the_rooms(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0]
@@ -81,6 +84,9 @@ def test_the_walls_between_the_rooms(path: Path) -> None:
     if room == "wire":
         assert "asyncio" not in roots
         assert all(name.startswith(WIRE_SEES) for name in found if name.startswith("srb"))
+    if room == "history":
+        assert "asyncio" not in roots
+        assert all(name.startswith(HISTORY_SEES) for name in found if name.startswith("srb"))
     if room == "terminal":
         assert not any(name.startswith("srb.server") for name in found)
     if room == "engine":

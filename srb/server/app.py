@@ -17,6 +17,7 @@ from srb.server import (
     docs_page,
     embedding_routes,
     formats,
+    history_routes,
     hosts,
     kobold_routes,
     llama_routes,
@@ -24,9 +25,11 @@ from srb.server import (
     openapi,
     page,
     request_routes,
+    story_routes,
     token_routes,
 )
 from srb.server.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
+from srb.server.keeping import KEEPER, Keeper
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.refusals import SHAPES, error_response, errors_as_json
 from srb.wire.body import Limits
@@ -51,10 +54,13 @@ def create_app(
     api_keys: tuple[bytes, ...] = (),
     cors_origins: str = cors.LOCAL,
     allowed_hosts: hosts.Hosts = hosts.LOCAL,
+    keeper: Keeper | None = None,
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
     Starting and stopping the engine is the caller's, and so is making it fill the metrics.
+
+    keeper: keeps requests and stories; left out: nothing does. Its history is the caller's to close.
 
     Raises `SettingsError` for a wrong origin.
     """
@@ -66,6 +72,7 @@ def create_app(
     app[cors.ORIGINS] = cors.read_origins(cors_origins)
     app[cors.LOGGED] = set()
     app[ENGINE] = engine
+    app[KEEPER] = keeper or Keeper()
     app[LIMITS] = limits
     app[ANSWERS] = WeakKeyDictionary()
     app[SHAPES] = {}
@@ -84,6 +91,8 @@ def create_app(
     token_routes.add_routes(app)
     kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)
+    story_routes.add_routes(app)
+    history_routes.add_routes(app)
     page.add_to(app)
     return app
 
@@ -100,6 +109,8 @@ async def health(request: web.Request) -> web.Response:
     }
     if health.stats:
         body |= asdict(health.stats)
+    if (history := request.app[KEEPER].status) is not None:
+        body["history"] = history
     if health.status == "ready":
         return web.json_response(body)
     try:

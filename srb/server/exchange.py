@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,10 +15,12 @@ from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
+from srb.history.recorder import Submitted
 from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.server import sse
 from srb.server.auth import owner_of
+from srb.server.keeping import KEEPER
 from srb.server.sse import Batches
 from srb.wire import native
 from srb.wire.body import Limits
@@ -31,6 +33,9 @@ MAX_HEADER_CHARS = 1_000
 DRAIN_BYTES = 64 << 20
 DRAIN_SECONDS = 10.0
 """How much of a body that nobody wanted is read, and for how long, before its connection is closed."""
+
+TITLE_TOKENS = 40
+"""How much of a prompt a list of requests shows."""
 
 ENGINE = web.AppKey("engine", AsyncEngine)
 LIMITS = web.AppKey("limits", Limits)
@@ -46,35 +51,90 @@ class Answers:
 
     ignored: the names of the fields in its body that have no effect.
     own: in the format that it was made in, from the beginning; None if that is native events.
+    nodes: the ids of its alternatives' nodes, if it writes at a story.
     """
 
     ignored: list[str]
     own: Answer | None = None
+    nodes: list[int] | None = None
 
 
 ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
 
 
 async def submit(
-    request: web.Request, completion: CompletionRequest, answers: Answers, *, detach: bool
+    request: web.Request,
+    completion: CompletionRequest,
+    answers: Answers,
+    *,
+    detach: bool,
+    story: str | None = None,
+    node: int | None = None,
 ) -> web.StreamResponse:
-    """Queues a request, and answers with what comes of it."""
+    """Queues a request, and answers with what comes of it.
+
+    story, node: the story that its alternatives belong to, and the node there that they go on from.
+    """
+    engine, keeper = request.app[ENGINE], request.app[KEEPER]
     journal = Journal(completion, owner=owner_of(request), detach=detach, created=int(time.time()))
     # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
     linger = 0 if answers.own else request.app[LIMITS].linger
+    if keeper.is_on:
+        submitted = Submitted(
+            completion,
+            journal.owner,
+            detach,
+            journal.created,
+            path=request.path,
+            model=request.app[LIMITS].model,
+            body=await request.read(),
+            title=_title(engine, completion),
+            story=story,
+            node=node,
+        )
+        nodes = await keeper.begin(submitted)
+        answers = replace(answers, nodes=nodes or None)
+    try:
+        stream = await engine.submit(completion, journal=journal, linger=linger)
+    except BaseException:
+        if keeper.is_on:
+            keeper.forget(completion.id)
+        raise
     request.app[ANSWERS][journal] = answers
-    async with await request.app[ENGINE].submit(completion, journal=journal, linger=linger) as stream:
+    if story is not None:
+        keeper.feeds.add_writer(completion.id, story)
+    async with stream:
         return await (answers.own or answer_natively)(request, stream)
+
+
+def _title(engine: AsyncEngine, completion: CompletionRequest) -> str:
+    """How the last prompt ends, without its control tokens."""
+    tokens = completion.prompts[-1][-TITLE_TOKENS:]
+    return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
+
+
+async def resume_all(app: web.Application, *, goes_on: bool) -> None:
+    """Goes on with the requests that the last server left unfinished; see `Keeper.resume_all`."""
+
+    def resumed(journal: Journal) -> None:
+        app[ANSWERS][journal] = Answers([])
+
+    await app[KEEPER].resume_all(app[ENGINE], app[LIMITS].model, goes_on=goes_on, resumed=resumed)
 
 
 async def answer_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers with a request's native events."""
     journal, model = stream.journal, request.app[LIMITS].model
-    ignored = request.app[ANSWERS][journal].ignored
+    answers = request.app[ANSWERS][journal]
 
     def to_json(events: list[tuple[int, Event]]) -> Iterator[sse.Item]:
         for number, event in events:
-            yield number, native.to_json(event, model=model, created=journal.created, ignored=ignored)
+            yield (
+                number,
+                native.to_json(
+                    event, model=model, created=journal.created, ignored=answers.ignored, nodes=answers.nodes
+                ),
+            )
 
     headers = {"X-Request-Id": journal.request.id}
     return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
@@ -97,18 +157,23 @@ def ignored_header(names: list[str]) -> dict[str, str]:
     return {"x-srb-ignored": ", ".join(names)[:MAX_HEADER_CHARS].encode("unicode_escape").decode()} if names else {}
 
 
-async def read_body(request: web.Request) -> bytes:
-    """The body of a request. Raises `PayloadTooLargeError`, and `UnsupportedMediaTypeError` if it is compressed."""
+async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The body of a request, of `limit` bytes at most.
+
+    Raises `PayloadTooLargeError`, and `UnsupportedMediaTypeError` if it is compressed.
+    """
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip()
     if encoding.lower() not in ("", "identity"):
         raise UnsupportedMediaTypeError(
             f"the body has the Content-Encoding {show(encoding)}; this server reads no compressed bodies; send it as "
-            f"it is, with at most {MAX_BODY_BYTES} bytes and without that header"
+            f"it is, with at most {limit} bytes and without that header"
         )
-    too_large = PayloadTooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-    if (request.content_length or 0) > MAX_BODY_BYTES:
+    too_large = PayloadTooLargeError(f"the body is larger than {limit} bytes")
+    if (request.content_length or 0) > limit:
         raise too_large
     try:
+        if limit != MAX_BODY_BYTES:
+            request = request.clone(client_max_size=limit + 1)
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_large from None

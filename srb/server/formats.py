@@ -10,9 +10,12 @@ from aiohttp import web
 
 import srb
 from srb.errors import InvalidRequestError
+from srb.history.stories import prompt_at
 from srb.request_stream import RequestStream
 from srb.server import sse
+from srb.server.auth import owner_of
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
+from srb.server.keeping import KEEPER
 from srb.server.refusals import SHAPES, Shape
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
@@ -73,7 +76,12 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         engine.check_queue()
         body = await read_body(request)
         serving = Serving(
-            request.app[LIMITS], engine.tokenize, vocabulary, now=time.time(), fingerprint=f"srb-{srb.__version__}"
+            request.app[LIMITS],
+            engine.tokenize,
+            vocabulary,
+            now=time.time(),
+            fingerprint=f"srb-{srb.__version__}",
+            path_to=partial(_path_to, request),
         )
         # In a thread, because megabytes take seconds to parse and tokenize.
         reply = await asyncio.to_thread(form.read, body, serving)
@@ -81,12 +89,21 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
             assert reply.begin is not None
             return json_response(reply.begin()([]), ignored_header(reply.ignored))
         own = partial(_answer, reply, form.frame) if reply.begin else None
+        answers = Answers(reply.ignored, own)
         try:
-            return await submit(request, reply.completion, Answers(reply.ignored, own), detach=reply.detach)
+            return await submit(
+                request, reply.completion, answers, detach=reply.detach, story=reply.story, node=reply.node
+            )
         except InvalidRequestError as error:
             raise reply.blame(error) if reply.blame else error from None
 
     return handle
+
+
+def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:
+    """The prompt that goes on from a node of a story. It reads the file: call it in a thread."""
+    history = request.app[KEEPER].history
+    return history.read(prompt_at, owner_of(request), story, node, is_needed)
 
 
 async def _answer(reply: Reply, frame: sse.Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:

@@ -38,6 +38,8 @@ ERRORS = {
 PARAMETERS = {
     "id": "the request's id, from the header X-Request-Id or the start event; or the model's",
     "index": "the number of the alternative",
+    "story": "the story's id",
+    "node": "the node's number in its story",
 }
 
 

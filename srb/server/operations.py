@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from srb.server.format_operations import FORMAT_OPERATIONS
+from srb.server.history_operations import HISTORY_OPERATIONS
 from srb.server.schemas import (
     BOOLEAN,
     CHAT_COMPLETION,
@@ -183,6 +184,7 @@ OPERATIONS = (
         )
     ),
     *FORMAT_OPERATIONS,
+    *HISTORY_OPERATIONS,
     Operation(
         method="POST",
         path="/api/v1/generate",

@@ -5,9 +5,12 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.errors import GoneError, InvalidRequestError, NotFoundError
+from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
+from srb.history.unfinished import Unfinished, read_journal
+from srb.journal import Journal
 from srb.server.auth import owner_of
-from srb.server.exchange import ANSWERS, ENGINE, LIMITS, answer_natively, json_response
+from srb.server.exchange import ANSWERS, ENGINE, LIMITS, Answers, answer_natively, json_response
+from srb.server.keeping import KEEPER
 from srb.wire import native
 from srb.wire.fields import show
 
@@ -27,7 +30,9 @@ def add_routes(app: web.Application) -> None:
 async def events(request: web.Request) -> web.StreamResponse:
     """GET /v1/completions/{id}/events: what comes of a request, in its own format, or behind a native event."""
     engine = request.app[ENGINE]
-    journal = engine.find(request.match_info["id"], owner_of(request))
+    journal, is_interrupted = await _find(request)
+    if is_interrupted:
+        raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
     # A browser's EventSource repeats the address, with its parameter, and says in the header where it is by then.
     after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
     own = request.app[ANSWERS][journal].own
@@ -38,6 +43,27 @@ async def events(request: web.Request) -> web.StreamResponse:
         if stream.at_end:
             return web.Response(status=204)  # an EventSource doesn't come again then
         return await answer_natively(request, stream)
+
+
+async def _find(request: web.Request) -> tuple[Journal, bool]:
+    """The journal of a request, from memory or from the history; and whether it was interrupted and stays so.
+
+    Raises what `AsyncEngine.find` raises, and `UnavailableError` if it will go on when the model is loaded.
+    """
+    request_id, owner, keeper = request.match_info["id"], owner_of(request), request.app[KEEPER]
+    try:
+        return request.app[ENGINE].find(request_id, owner), False
+    except (NotFoundError, GoneError):
+        found = await asyncio.to_thread(keeper.history.read, read_journal, owner, request_id) if keeper.is_on else None
+        if found == "running":
+            raise UnavailableError(f"request {request_id} goes on when the model is loaded; try again soon") from None
+        if not isinstance(found, Unfinished):
+            raise
+    submitted = found.submitted
+    journal = Journal(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
+    journal.put(found.events)
+    request.app[ANSWERS][journal] = Answers([])
+    return journal, not journal.done
 
 
 def _read_id(text: str) -> int:
@@ -51,7 +77,7 @@ def _read_id(text: str) -> int:
 
 async def state(request: web.Request) -> web.Response:
     """GET /v1/completions/{id}: how far a request is, with its texts so far."""
-    journal = request.app[ENGINE].find(request.match_info["id"], owner_of(request))
+    journal, is_interrupted = await _find(request)
     value = native.state(
         journal.request,
         created=journal.created,
@@ -62,6 +88,8 @@ async def state(request: web.Request) -> web.Response:
         done=journal.end,
         last_event_id=len(journal),
     )
+    if is_interrupted:
+        value["status"] = "interrupted"
     return await asyncio.to_thread(json_response, value)
 
 

@@ -10,11 +10,15 @@ from typing import Any
 from aiohttp import web
 
 from srb.async_engine import AsyncEngine
+from srb.errors import HistoryError
+from srb.history.history import History
 from srb.llama.model_file import find_model
 from srb.progress import show_loading
 from srb.server.app import SERVER_OPTIONS, create_app
+from srb.server.exchange import resume_all
 from srb.server.formats import OPENAI
 from srb.server.hosts import read_hosts
+from srb.server.keeping import Keeper
 from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics
 from srb.settings import Settings, read_keys
@@ -38,7 +42,9 @@ async def serve(settings: Settings) -> None:
     path = find_model(settings.model)
     model = settings.alias or path.stem
     metrics = Metrics()
-    engine = AsyncEngine.from_settings(settings, metrics.observe)
+    history = _open_history(settings)
+    keeper = Keeper(history)
+    engine = AsyncEngine.from_settings(settings, metrics.observe, keeper.record)
     limits = Limits(
         model,
         settings.n,
@@ -58,6 +64,7 @@ async def serve(settings: Settings) -> None:
         api_keys=api_keys,
         cors_origins=settings.cors_origins,
         allowed_hosts=read_hosts(settings),
+        keeper=keeper,
     )
     runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()
@@ -77,12 +84,32 @@ async def serve(settings: Settings) -> None:
                     place, url, curl = describe(runner, settings)
                     print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
                     print(f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,"}}'\n""", flush=True)
+                    if keeper.is_on:
+                        await resume_all(app, goes_on=settings.resume)
                 await _end(engine, stop, settings.exit_on_fatal)
                 logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
             finally:
                 await engine.stop(GRACE_SECONDS)
     finally:
         await runner.cleanup()
+        if isinstance(history, History):
+            await asyncio.to_thread(history.close)
+
+
+def _open_history(settings: Settings) -> History | HistoryError | None:
+    """The history that was asked for; or why it can't be had: what has happened to a file keeps nobody from generating.
+
+    Raises `SettingsError` where the path is wrong, as a person can put that right at once.
+    """
+    if settings.history is None:
+        return None
+    try:
+        history = History(settings.history, settings.keep_finished)
+    except HistoryError as error:
+        logger.error("%s. Nothing is kept; generating goes on", error.message)
+        return error
+    logger.info("requests, their texts and stories are kept in %s", settings.history.absolute())
+    return history
 
 
 async def _end(engine: AsyncEngine, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:

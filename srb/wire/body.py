@@ -11,6 +11,7 @@ from srb.wire.call_format import CallFormat, call_format
 from srb.wire.completion_fields import BranchFields, CompletionFields
 from srb.wire.fields import MAX_BIASED_TEXTS, Tokenize, is_token, show
 from srb.wire.messages import prompt_of
+from srb.wire.places import PathTo, no_stories, take_path
 from srb.wire.read import depth_refused, kind_of, read_fields
 from srb.wire.tools import Tools, tools_of
 
@@ -49,6 +50,7 @@ class Parsed:
     logprobs, usage, times: whether to show them, in OpenAI's formats.
     tools, calls: what may be called, and how the model writes that, if the answer is a chat's in these formats.
     detach: whether it lives on without readers.
+    story, node: the story that its alternatives belong to, and the node there that they go on from.
     """
 
     completion: CompletionRequest
@@ -61,14 +63,27 @@ class Parsed:
     times: bool
     tools: Tools | None = None
     calls: CallFormat | None = None
+    story: str | None = None
+    node: int | None = None
 
 
 def parse(
-    body: bytes, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None = None, *, chat: bool = False
+    body: bytes,
+    limits: Limits,
+    tokenize: Tokenize,
+    template: ChatTemplate | None = None,
+    *,
+    chat: bool = False,
+    path_to: PathTo = no_stories,
 ) -> Parsed:
-    """What a body asks for; `chat` says that it came to /v1/chat/completions. Raises `InvalidRequestError`."""
+    """What a body asks for; `chat` says that it came to /v1/chat/completions.
+
+    Raises `InvalidRequestError`, and what `path_to` raises.
+    """
     with depth_refused():
-        return parse_fields(read_fields(body, CompletionFields), limits, tokenize, template, chat=chat)
+        fields = read_fields(body, CompletionFields)
+        take_path(fields, chat, path_to)
+        return parse_fields(fields, limits, tokenize, template, chat=chat)
 
 
 def parse_fields(
@@ -118,8 +133,20 @@ def parse_fields(
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
-    detach = bool(fields.detach)
-    return Parsed(completion, ignored, form, n, logprobs is not None, usage, detach, times, tools, calls)
+    return Parsed(
+        completion,
+        ignored,
+        form,
+        n,
+        logprobs is not None,
+        usage,
+        bool(fields.detach),
+        times,
+        tools,
+        calls,
+        fields.story,
+        fields.node,
+    )
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> None:

@@ -76,6 +76,14 @@ class CompletionFields(SamplingFields):
     stream_options: dict[str, Any] | None = Field(
         None, description='{"include_usage": true} adds a last chunk with the usage.'
     )
+    story: str | None = Field(
+        None, description="the id of a story, with `--history`: the alternatives become nodes of it as they grow."
+    )
+    node: Int | None = Field(
+        None,
+        description="which node of the story they go on from. Left out: they begin the story. Without a prompt, the "
+        "prompt is all that leads to that node.",
+    )
     detach: bool | None = Field(
         None,
         description="the request goes on without readers; GET /v1/completions/{id}/events reads it again. Else it is "

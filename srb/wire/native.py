@@ -19,8 +19,13 @@ from srb.engine.request import CompletionRequest
 from srb.wire.openai import LEAST_LOGPROB
 
 
-def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> dict[str, Any]:
-    """The JSON object of an event. `created` is in seconds since 1970."""
+def to_json(
+    event: Event, *, model: str, created: int, ignored: list[str], nodes: list[int] | None = None
+) -> dict[str, Any]:
+    """The JSON object of an event. `created` is in seconds since 1970.
+
+    nodes: the ids of its alternatives' nodes, where it writes at a story.
+    """
     match event:
         case StreamEvent():
             stream: dict[str, Any] = {"event": "stream", "index": event.index, "text": event.text}
@@ -53,7 +58,9 @@ def to_json(event: Event, *, model: str, created: int, ignored: list[str]) -> di
                 "seeds": event.seeds,
                 "ignored": ignored,
             }
-            return start | ({"labels": event.labels} if any(event.labels) else {})
+            if any(event.labels):
+                start["labels"] = event.labels
+            return start | ({} if nodes is None else {"nodes": nodes})
         case ProgressEvent():
             return {
                 "event": "progress",

@@ -9,6 +9,7 @@ from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.body import Limits
 from srb.wire.fields import Tokenize
+from srb.wire.places import PathTo, no_stories
 from srb.wire.tokens import Vocabulary
 
 
@@ -17,6 +18,7 @@ class Serving:
     """What a body is read with.
 
     now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
+    path_to: tells the prompt that goes on from a node of a story.
     """
 
     limits: Limits
@@ -24,6 +26,7 @@ class Serving:
     vocabulary: Vocabulary
     now: float
     fingerprint: str
+    path_to: PathTo = no_stories
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Reply:
 
     completion: what to run; None if the answer is known without.
     ignored: the names of the fields in its body that have no effect.
+    story, node: the story that its alternatives belong to, and the node there that they go on from.
     stream: whether to answer while it runs.
     begin: begins an answer, anew for each reader, and returns what makes it: of a stream, it turns some events into the
         objects and texts to send; else all of them into the answer, and raises `SrbError` if there is none.
@@ -46,6 +50,8 @@ class Reply:
     begin: Callable[[], Callable[[list[Event]], Any]] | None
     blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
     detach: bool = False
+    story: str | None = None
+    node: int | None = None
 
 
 Read = Callable[[bytes, Serving], Reply]

@@ -7,8 +7,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from fake_backend import FakeBackend
 
 from srb.async_engine import AsyncEngine
+from srb.errors import HistoryError
+from srb.history.history import History
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.hosts import Hosts
+from srb.server.keeping import Keeper
 from srb.wire.body import Limits
 
 Client = TestClient[web.Request, web.Application]
@@ -29,15 +32,22 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         cors_origins: str = "localhost",
         allowed_hosts: Hosts | None = None,
         linger: float = 0,
+        history: History | HistoryError | None = None,
         **options: Any,
     ) -> Client:
-        engine = AsyncEngine(lambda _progress: backend, **options)
+        keeper = Keeper(history)
+        engine = AsyncEngine(lambda _progress: backend, record=keeper.record, **options)
         engine.start()
         engines.append(engine)
         await engine.ready()
         limits = Limits("fake", n=4, max_n=8, show_prompts=show_prompts, openai=openai, linger=linger)
         app = create_app(
-            engine, limits, api_keys=api_keys, cors_origins=cors_origins, allowed_hosts=allowed_hosts or Hosts()
+            engine,
+            limits,
+            api_keys=api_keys,
+            cors_origins=cors_origins,
+            allowed_hosts=allowed_hosts or Hosts(),
+            keeper=keeper,
         )
         server = TestServer(app)
         # It has handler_cancellation anyway, and can't be told twice.

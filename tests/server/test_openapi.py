@@ -15,6 +15,7 @@ from server.test_embeddings import FakeEmbedder
 from srb.async_engine import AsyncEngine
 from srb.engine.backend import SpecialTokens
 from srb.engine.request import SamplingParams
+from srb.history.history import History
 from srb.server import docs_page, openapi
 from srb.server.app import create_app
 from srb.server.auth import OPEN
@@ -110,17 +111,24 @@ def test_the_page_escapes_what_it_shows() -> None:
 async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path) -> None:
     backend = FakeBackend(embedder=FakeEmbedder())
     backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
-    client = await connect(backend, api_keys=(b"key",))
+    with History(tmp_path / "history.db") as history:
+        client = await connect(backend, api_keys=(b"key",), history=history)
+        returncode, output = await schemathesis(str(client.make_url("/openapi.json")), tmp_path)
+    assert returncode == 0, output
+    tested = len(OPERATIONS) - 1  # all but /openapi.json itself
+    assert re.search(rf"Tested: {tested}\b", output), output
+
+
+async def schemathesis(url: str, folder: Path) -> tuple[int | None, str]:
+    """Its exit code, and what it says."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
-        *("run", str(client.make_url("/openapi.json")), "--header", "x-api-key: key", f"--checks={CHECKS}"),
+        *("run", url, "--header", "x-api-key: key", f"--checks={CHECKS}"),
         *(f"--max-examples={EXAMPLES}", "--generation-deterministic", "--no-shrink"),
         *("--warnings=off", "--no-color"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        cwd=tmp_path,
+        cwd=folder,
     )
     output = (await process.communicate())[0].decode()
-    assert process.returncode == 0, output
-    tested = len(OPERATIONS) - 1  # all but /openapi.json itself
-    assert re.search(rf"Tested: {tested}\b", output), output
+    return process.returncode, output

@@ -1,0 +1,1 @@
+"""What lasts: requests and their texts, and stories, in one SQLite file."""

@@ -1,0 +1,190 @@
+"""What is in the file: lists of requests, one with all of it, and words in all that was ever written.
+
+All functions here take a connection first, and the hash of the reader's key, or ANYBODY.
+"""
+
+import json
+import re
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from srb.errors import InvalidRequestError, NotFoundError
+from srb.history.texts import ANYBODY, unpack
+
+
+def _seen(table: str) -> str:
+    return f"({table}.owner IS NULL OR {table}.owner = :owner OR :owner = '{ANYBODY}')"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A request in a list. title: how its prompt ends. count: how many alternatives it has."""
+
+    id: str
+    created: int
+    status: str
+    path: str
+    model: str
+    title: str
+    count: int
+    story: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """An alternative of a request; its text and tokens are there when it has ended."""
+
+    index: int
+    seed: int
+    label: str | None
+    settings: dict[str, Any]
+    text: str | None
+    tokens: tuple[int, ...] | None
+    length: int | None
+    finish_reason: str | None
+    stop_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All that the file has of a request. body: what was sent."""
+
+    summary: Summary
+    detached: bool
+    finished: int | None
+    usage: dict[str, Any] | None
+    body: Any
+    alternatives: list[Alternative]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A text with the words that were looked for: an alternative of a request, a node of a story, or both.
+
+    snippet: what is around the words. place: where to go on looking.
+    """
+
+    request: str | None
+    index: int | None
+    story: str | None
+    node: int | None
+    created: int
+    snippet: str
+    place: int
+
+
+_SUMMARIES = "SELECT *, (SELECT count(*) FROM alternatives WHERE request = requests.number) AS n FROM requests WHERE "
+
+
+def list_requests(
+    db: sqlite3.Connection,
+    owner: str | None,
+    *,
+    limit: int = 50,
+    before: str | None = None,
+    story: str | None = None,
+) -> list[Summary]:
+    """The last requests, the last one first. before: only what came before the request with this id.
+
+    Raises `NotFoundError` if there is no such request.
+    """
+    where, values = [_seen("requests")], {"owner": owner, "limit": limit, "story": story, "before": 0}
+    if before is not None:
+        values["before"] = _row(db, owner, before)["number"]
+        where.append("number < :before")
+    if story is not None:
+        where.append("story = :story")
+    rows = db.execute(f"{_SUMMARIES} {' AND '.join(where)} ORDER BY number DESC LIMIT :limit", values)
+    return [_summary(row) for row in rows]
+
+
+def get_request(db: sqlite3.Connection, owner: str | None, request: str) -> Recorded:
+    """All of a request. Raises `NotFoundError`."""
+    row = _row(db, owner, request)
+    alternatives = db.execute(
+        "SELECT alternatives.*, texts.text AS words, texts.tokens FROM alternatives "
+        "LEFT JOIN texts ON texts.id = alternatives.text WHERE request = ? ORDER BY number",
+        (row["number"],),
+    )
+    return Recorded(
+        _summary(row),
+        bool(row["detached"]),
+        row["finished"],
+        None if row["usage"] is None else json.loads(row["usage"]),
+        json.loads(zlib.decompress(row["body"])),
+        [_alternative(each) for each in alternatives],
+    )
+
+
+def _row(db: sqlite3.Connection, owner: str | None, request: str) -> sqlite3.Row:
+    values = {"owner": owner, "id": request}
+    row: sqlite3.Row | None = db.execute(f"{_SUMMARIES} {_seen('requests')} AND id = :id", values).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no request {request:.60} in the history", param="id")
+    return row
+
+
+def _summary(row: sqlite3.Row) -> Summary:
+    names = ("id", "created", "status", "path", "model", "title", "n", "story")
+    return Summary(*(row[name] for name in names))
+
+
+def _alternative(row: sqlite3.Row) -> Alternative:
+    return Alternative(
+        index=row["number"],
+        seed=row["seed"],
+        label=row["label"],
+        settings=json.loads(row["settings"]),
+        text=row["words"],
+        tokens=unpack(row["tokens"]),
+        length=row["length"],
+        finish_reason=row["finish_reason"],
+        stop_reason=row["stop_reason"],
+    )
+
+
+_FOUND = f"""
+    SELECT search.rowid AS place, snippet(search, 0, '', '', ' ... ', 24) AS snippet,
+        requests.id AS request, alternatives.number AS number, stories.id AS story, nodes.id AS node,
+        coalesce(requests.created, nodes.created) AS created
+    FROM search
+    LEFT JOIN alternatives ON alternatives.text = search.rowid
+    LEFT JOIN requests ON requests.number = alternatives.request
+    LEFT JOIN nodes ON nodes.text = search.rowid
+    LEFT JOIN stories ON stories.number = nodes.story
+    WHERE search MATCH :words AND search.rowid < :before
+        AND (requests.id IS NOT NULL AND {_seen("requests")} OR stories.id IS NOT NULL AND {_seen("stories")})
+    ORDER BY search.rowid DESC LIMIT :limit
+"""
+
+
+def search(
+    db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int = 2**62
+) -> list[Found]:
+    """The texts with all of these words, the last one first. before: only what comes behind that `place`.
+
+    Raises `InvalidRequestError` if there is no word.
+    """
+    values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}
+    return [
+        Found(row["request"], row["number"], row["story"], row["node"], row["created"], row["snippet"], row["place"])
+        for row in db.execute(_FOUND, values)
+    ]
+
+
+def _query(words: str) -> str:
+    """FTS5's notation of what people write: words, "several together", and begin* for how one begins."""
+    parts = list(_parts(words))
+    if not parts:
+        raise InvalidRequestError("q takes words to look for", param="q")
+    return " ".join(parts)
+
+
+def _parts(words: str) -> Iterator[str]:
+    for phrase, word in re.findall(r'"([^"]*)"|(\S+)', words.replace("\0", "")):
+        text = phrase or word.replace('"', "")
+        if re.search(r"\w", text):
+            yield f'"{text}"' + ("*" if not phrase and text.endswith("*") else "")

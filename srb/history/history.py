@@ -1,0 +1,148 @@
+"""A server's history: its file, who writes it, and who reads it."""
+
+import dataclasses
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from srb.engine.events import Event
+from srb.errors import HistoryError, SettingsError
+from srb.history.database import check_place, connect, explain, prepare
+from srb.history.recorder import Recorder, Submitted
+from srb.history.unfinished import Unfinished, end_of
+from srb.history.writer import Change, Writer
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def read(
+    path: Path,
+    function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """What a function finds in the file. It takes milliseconds: from an event loop, call it in a thread.
+
+    Raises `HistoryError` if the file can't be read, and what the function raises.
+    """
+    try:
+        with closing(connect(path, is_reader=True)) as db:
+            db.execute("BEGIN")  # so that all that it reads is of one moment
+            return function(db, *args, **kwargs)
+    except sqlite3.DatabaseError as error:
+        raise explain(path, error) from None
+
+
+class History:
+    """The history of one server, until it is closed. Its methods may be called from any thread.
+
+    keep_seconds: how long the events of a finished request are kept, so that its readers can go on.
+
+    Raises `SettingsError` if the path is wrong or another server has it, and `HistoryError` if the file can't be used.
+    """
+
+    def __init__(self, path: Path, keep_seconds: float = 0) -> None:
+        self.path = path
+        self._recorder = Recorder(keep_seconds)  # used in the writer's thread alone
+        check_place(path)
+        self._lock = _lock(path)
+        try:
+            prepare(path)
+            self._writer = Writer(path)
+            self._writer.submit(self._recorder.restore)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def problem(self) -> HistoryError | None:
+        """Why nothing can be written now, if that is so."""
+        return self._writer.problem
+
+    def read(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """What a function finds in the file; see `read`."""
+        return read(self.path, function, *args, **kwargs)
+
+    def write(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> "Future[Result]":
+        """Has a function write, in one transaction. The future is done when that is in the file."""
+        return self._writer.submit(lambda db: function(db, *args, **kwargs))
+
+    def begin(self, submitted: Submitted) -> "Future[list[int]]":
+        """Adds a request that the engine is about to take. The future has the ids of its alternatives' nodes."""
+        nodes: list[int] = []
+        future: Future[list[int]] = Future()
+        self._record(lambda recorder: recorder.begin(submitted, nodes), lambda: future.set_result(nodes))
+        return future
+
+    def forget(self, request_id: str) -> None:
+        """Removes a request that the engine has refused."""
+        self._record(lambda recorder: recorder.forget(request_id))
+
+    def take(self, events: list[Event], done: Callable[[], object] = lambda: None) -> None:
+        """Writes what the engine has said in a step, and calls `done`: now it may be sent."""
+        self._record(lambda recorder: recorder.take(events), done)
+
+    def resume(self, each: Unfinished) -> None:
+        """Goes on writing a request that the file has. What comes of it is to be taken later."""
+        self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events))
+
+    def interrupt(self, each: Unfinished) -> None:
+        """Leaves a request as it is, to be continued by hand, and shows its texts so far."""
+        self.resume(each)
+        self._record(lambda recorder: recorder.interrupt(each.submitted.request.id, end_of(each)))
+
+    def end(self, each: Unfinished) -> None:
+        """Ends a request that nobody waits for any more."""
+        self.resume(dataclasses.replace(each, submitted=dataclasses.replace(each.submitted, detach=False)))
+        self.take(end_of(each))
+
+    def _record(self, changes: Callable[[Recorder], list[Change]], done: Callable[[], object] = lambda: None) -> None:
+        self._writer.record(lambda: changes(self._recorder), done)
+
+    def close(self) -> None:
+        """Writes what waits, and lets go of the file."""
+        self._writer.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        self.close()
+
+
+def _lock(path: Path) -> int:
+    """Keeps other servers away from the file, which would go on with this one's requests; returns a file descriptor.
+
+    It's a file beside it, because SQLite's own locks on the file are lost if another descriptor of it is closed.
+    """
+    lock = path.with_name(path.name + "-lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise HistoryError(
+            f"the history {path} can't be used: {lock} can't be made ({error.strerror}); make its folder writable for "
+            "this user, or name another file"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise SettingsError(f"--history {path} is in use by another server; give this one a file of its own") from None
+    return descriptor

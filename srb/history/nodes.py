@@ -1,0 +1,242 @@
+"""The nodes of stories: texts that hang on each other.
+
+Nodes are only added, so of two devices that write at once none loses a word. What is said of a node later (kept or
+discarded, notes) is a remark: the node shows the last one, and all stay.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from srb.engine.request import SamplingParams
+from srb.errors import InvalidRequestError, NotFoundError
+from srb.history.texts import add_text, clean, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A text in a story, below its `parent`, or at the beginning where that is None.
+
+    tokens: the ids that stand for the text, if they are known. author: `model` or `person`. request, index, seed,
+    settings, length (in tokens), finish_reason, stop_reason: of the model's; one without a finish_reason hasn't ended.
+    kept: True, or False if it is discarded. created: seconds since 1970. change: the number of the story's change
+    that it was last touched by.
+    """
+
+    id: int
+    parent: int | None
+    text: str
+    tokens: tuple[int, ...] | None
+    author: str
+    request: str | None
+    index: int | None
+    seed: int | None
+    settings: dict[str, Any] | None
+    label: str | None
+    length: int | None
+    finish_reason: str | None
+    stop_reason: str | None
+    kept: bool | None
+    notes: str | None
+    created: int
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node to be added. id, parent: as they are called elsewhere, where a whole tree is added."""
+
+    text: str
+    parent: int | str | None = None
+    id: int | str | None = None
+    tokens: tuple[int, ...] | None = None
+    author: str = "person"
+    request: str | None = None
+    index: int | None = None
+    seed: int | None = None
+    settings: dict[str, Any] | None = None
+    label: str | None = None
+    length: int | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    kept: bool | None = None
+    notes: str | None = None
+    created: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What was said of a node: the value of its `field`, which is `kept` or `notes`."""
+
+    change: int
+    field: str
+    value: bool | str | None
+    created: int
+
+
+_NODES = "SELECT nodes.*, texts.text AS words, texts.tokens FROM nodes LEFT JOIN texts ON texts.id = nodes.text"
+
+_PATH = f"""
+    WITH RECURSIVE above(id, parent, depth) AS (
+        SELECT id, parent, 0 FROM nodes WHERE story = :story AND id = :node
+        UNION ALL
+        SELECT nodes.id, nodes.parent, depth + 1 FROM above
+        JOIN nodes ON nodes.story = :story AND nodes.id = above.parent
+    )
+    {_NODES} JOIN above ON above.id = nodes.id WHERE nodes.story = :story ORDER BY above.depth DESC
+"""
+
+
+def nodes_since(db: sqlite3.Connection, story: int, since: int = 0) -> list[Node]:
+    """The nodes that a change after the number `since` has touched, each behind its parent. story: its number."""
+    rows = db.execute(f"{_NODES} WHERE story = ? AND change > ? ORDER BY nodes.id", (story, since))
+    return [_node(row) for row in rows]
+
+
+def find_node(db: sqlite3.Connection, story: int, node: int, param: str = "node") -> Node:
+    """The node with this id. Raises `NotFoundError`."""
+    row = db.execute(f"{_NODES} WHERE story = ? AND nodes.id = ?", (story, node)).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no node {node} in this story", param=param)
+    return _node(row)
+
+
+def path_to(db: sqlite3.Connection, story: int, node: int | None) -> list[Node]:
+    """The nodes from the beginning of a story to this one. Raises `NotFoundError`."""
+    if node is None:
+        return []
+    find_node(db, story, node)
+    return [_node(row) for row in db.execute(_PATH, {"story": story, "node": node})]
+
+
+def prompt_of(path: list[Node]) -> list[str | int]:
+    """The texts of some nodes, one after the other: token ids where they are known.
+
+    Raises `InvalidRequestError` if one of them still grows.
+    """
+    parts: list[str | int] = []
+    for node in path:
+        if node.author == "model" and node.finish_reason is None:
+            raise InvalidRequestError(
+                f"node {node.id} still grows; end it first (DELETE /v1/completions/{node.request}/choices/"
+                f"{node.index}), or send a prompt",
+                param="node",
+            )
+        if node.tokens:
+            parts += node.tokens
+        elif parts and isinstance(last := parts[-1], str):
+            parts[-1] = last + node.text
+        elif node.text:
+            parts.append(node.text)
+    return parts
+
+
+def remarks_on(db: sqlite3.Connection, story: int, node: int) -> list[Remark]:
+    """All that was said of a node, the first remark first."""
+    rows = db.execute("SELECT * FROM remarks WHERE story = ? AND node = ? ORDER BY change", (story, node))
+    return [
+        Remark(
+            row["change"], row["field"], _bool(row["value"]) if row["field"] == "kept" else row["value"], row["created"]
+        )
+        for row in rows
+    ]
+
+
+def insert_node(db: sqlite3.Connection, story: int, node: NewNode, parent: int | None, change: int) -> int:
+    """Inserts a node that has all of its text, and returns its id."""
+    (node_id,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM nodes WHERE story = ?", (story,)).fetchone()
+    values = {
+        "story": story,
+        "id": node_id,
+        "parent": parent,
+        "author": node.author,
+        "request": node.request,
+        "number": node.index,
+        "seed": node.seed,
+        "settings": None if node.settings is None else json.dumps(node.settings),
+        "label": node.label,
+        "text": add_text(db, node.text, node.tokens),
+        "length": node.length,
+        "finish_reason": node.finish_reason
+        or ("abort" if node.author == "model" else None),  # or it would seem to grow
+        "stop_reason": node.stop_reason,
+        "kept": node.kept,
+        "notes": node.notes,
+        "created": int(time.time()) if node.created is None else node.created,
+        "change": change,
+    }
+    names, places = ", ".join(values), ", ".join("?" * len(values))
+    db.execute(f"INSERT INTO nodes({names}) VALUES ({places})", tuple(values.values()))
+    return int(node_id)
+
+
+def insert_growing(
+    db: sqlite3.Connection,
+    story: int,
+    parent: int | None,
+    request: str,
+    change: int,
+    branches: Sequence[SamplingParams],
+    settings: Sequence[str],
+    created: int,
+) -> list[int]:
+    """Inserts a node for each alternative of a request, by index, and returns their ids. Their texts come later.
+
+    settings: the JSON of those of each branch; there are as many as branches, or fewer that come again.
+    """
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM nodes WHERE story = ?", (story,)).fetchone()
+    when = (created, change)
+    ids = range(last + 1, last + 1 + len(branches))
+    db.executemany(
+        "INSERT INTO nodes(story, id, parent, author, request, number, seed, settings, label, created, change) "
+        "VALUES (?, ?, ?, 'model', ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (story, node, parent, request, index, each.seed, settings[index % len(settings)], clean(each.label), *when)
+            for index, (node, each) in enumerate(zip(ids, branches, strict=True))
+        ],
+    )
+    return list(ids)
+
+
+def remark_on(db: sqlite3.Connection, story: int, node: int, change: int, field: str, value: bool | str | None) -> None:
+    """Says of a node that it is `kept`, or gives it `notes`."""
+    assert field in ("kept", "notes")
+    db.execute(f"UPDATE nodes SET {field} = ?, change = ? WHERE story = ? AND id = ?", (value, change, story, node))
+    db.execute(
+        "INSERT INTO remarks(story, change, node, field, value, created) VALUES (?, ?, ?, ?, ?, ?)",
+        (story, change, node, field, value, int(time.time())),
+    )
+
+
+def _node(row: sqlite3.Row) -> Node:
+    tokens, by_itself = unpack(row["tokens"]), row["finish_reason"] == "stop"
+    if by_itself and row["stop_reason"] is not None:
+        tokens = None  # the last may be half text and half stop string
+    elif by_itself and tokens and len(tokens) == row["length"]:
+        tokens = tokens[:-1]  # without the end token
+    return Node(
+        id=row["id"],
+        parent=row["parent"],
+        text=row["words"] or "",
+        tokens=tokens,
+        author=row["author"],
+        request=row["request"],
+        index=row["number"],
+        seed=row["seed"],
+        settings=None if row["settings"] is None else json.loads(row["settings"]),
+        label=row["label"],
+        length=row["length"],
+        finish_reason=row["finish_reason"],
+        stop_reason=row["stop_reason"],
+        kept=_bool(row["kept"]),
+        notes=row["notes"],
+        created=row["created"],
+        change=row["change"],
+    )
+
+
+def _bool(value: int | None) -> bool | None:
+    return None if value is None else bool(value)

@@ -1,0 +1,256 @@
+"""From what the engine says to what is written: each request with its texts, as they come.
+
+A recorder belongs to the writer's thread. It keeps the texts of the requests that run, so that a step writes one row
+for each request, whatever has come before; an alternative's own row is written at its end.
+"""
+
+import dataclasses
+import json
+import math
+import sqlite3
+import time
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Usage
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.history import nodes
+from srb.history.events import pack, pack_request
+from srb.history.stories import count_change, find_number
+from srb.history.texts import add_text, clean
+from srb.history.writer import Change
+
+MAX_SETTING_CHARS = 1_000
+"""A longer setting, a grammar say, is with the request's body alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that the engine is to take.
+
+    owner: the hash of its key. detach: whether it lives on without readers. created: seconds since 1970.
+    path, body: where it came to, and as what. title: how its prompt ends.
+    story, node: the story that its alternatives belong to, and the node that they go on from.
+    """
+
+    request: CompletionRequest
+    owner: str | None
+    detach: bool
+    created: int
+    path: str
+    model: str
+    body: bytes
+    title: str
+    story: str | None = None
+    node: int | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request that runs. number, story, nodes: as they are in the file."""
+
+    submitted: Submitted
+    number: int = 0
+    story: int | None = None
+    nodes: list[int] = field(default_factory=list)
+    texts: list[list[str]] = field(default_factory=list)
+    tokens: list["array[int]"] = field(default_factory=list)
+    is_suspended: bool = False
+
+    def __post_init__(self) -> None:
+        count = self.submitted.request.count
+        self.texts = [[] for _ in range(count)]
+        self.tokens = [array("I") for _ in range(count)]
+
+    def take(self, event: StreamEvent) -> None:
+        """Adds what an alternative has said; an echoed prompt is not among its own words."""
+        index = event.index
+        self.tokens[index].extend(event.drawn)
+        if self.tokens[index] or not self.submitted.request.echo:
+            self.texts[index].append(event.text)
+
+
+class Recorder:
+    """What is to be written of the requests that run.
+
+    keep_seconds: how long the events of a finished one are kept, so that whoever reads them can go on.
+    """
+
+    def __init__(self, keep_seconds: float) -> None:
+        self._keep_seconds = keep_seconds
+        self._running: dict[str, _Running] = {}
+        self._finished: deque[tuple[float, int]] = deque()
+
+    def restore(self, db: sqlite3.Connection) -> None:
+        """Finds what was finished before."""
+        rows = db.execute(
+            "SELECT finished, number FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
+        )
+        self._finished.extend(tuple(row) for row in rows)
+
+    def begin(self, submitted: Submitted, nodes: list[int]) -> list[Change]:
+        """Adds a request. nodes: gets the ids of its alternatives' nodes, when they are written."""
+        running = self._running[submitted.request.id] = _Running(submitted, nodes=nodes)
+        return [partial(_begin, running)]
+
+    def resume(self, submitted: Submitted, number: int, events: list[Event]) -> list[Change]:
+        """Goes on with a request that the file has, from what it has said so far."""
+        running = self._running[submitted.request.id] = _Running(submitted, number)
+        for event in events:
+            if isinstance(event, StreamEvent):
+                running.take(event)
+        return []
+
+    def forget(self, request_id: str) -> list[Change]:
+        """Removes a request that the engine has refused."""
+        return [partial(_forget, running)] if (running := self._running.pop(request_id, None)) else []
+
+    def take(self, events: list[Event]) -> list[Change]:
+        """What a step has brought."""
+        by_request: dict[str, list[Event]] = {}
+        for event in events:
+            by_request.setdefault(event.request_id, []).append(event)
+        changes: list[Change] = []
+        for request_id, batch in by_request.items():
+            if running := self._running.get(request_id):
+                changes += self._take(running, batch)
+        if self._finished and self._finished[0][0] < time.time() - self._keep_seconds:
+            changes.append(partial(_drop_events, self._finished.popleft()[1]))
+        return changes
+
+    def interrupt(self, request_id: str, events: list[Event]) -> list[Change]:
+        """Writes the texts of a request as if these events had ended it, although it can still be gone on with."""
+        running = self._running.pop(request_id)
+        stops = [partial(_stop_at, running, event) for event in events if isinstance(event, StopEvent)]
+        return [*stops, partial(_set_status, running, "interrupted")]
+
+    def _take(self, running: _Running, events: list[Event]) -> Iterator[Change]:
+        if running.submitted.detach:
+            events = list(_until_shutdown(running, events))
+        if events:
+            yield partial(_add_step, running, pack(events))
+        for event in events:
+            if isinstance(event, StreamEvent):
+                running.take(event)
+            elif isinstance(event, StopEvent):
+                yield partial(_stop_at, running, event)
+            elif isinstance(event, DoneEvent):
+                yield partial(_finish, running, event.usage)
+                self._finished.append((time.time(), running.number))
+                del self._running[running.submitted.request.id]
+
+
+def _until_shutdown(running: _Running, events: list[Event]) -> Iterator[Event]:
+    """The events without those of its end, where that is the server's: it will go on with the next start."""
+    for event in events:
+        if isinstance(event, StopEvent) and event.stop_reason == "shutdown":
+            running.is_suspended = True
+        elif not running.is_suspended or not isinstance(event, DoneEvent):
+            yield event
+
+
+def settings_of(params: SamplingParams) -> dict[str, Any]:
+    """What is said of an alternative's settings: those that aren't at their defaults."""
+    settings: dict[str, Any] = {}
+    for each in dataclasses.fields(SamplingParams):
+        value = getattr(params, each.name)
+        if each.name in ("seed", "label") or value == each.default:
+            continue
+        if each.name == "logit_bias":
+            value = [[token, False if bias == -math.inf else bias] for token, bias in value]
+        if len(json.dumps(value)) <= MAX_SETTING_CHARS:
+            settings[each.name] = value
+    return settings
+
+
+def _begin(running: _Running, db: sqlite3.Connection) -> None:
+    submitted = running.submitted
+    request = submitted.request
+    values = {
+        "id": request.id,
+        "owner": submitted.owner,
+        "created": submitted.created,
+        "path": submitted.path,
+        "model": submitted.model,
+        "title": clean(submitted.title),
+        "body": zlib.compress(submitted.body),
+        "detached": submitted.detach,
+        "status": "running",
+        "story": submitted.story,
+        "request": pack_request(request),
+    }
+    names, places = ", ".join(values), ", ".join("?" * len(values))
+    row = db.execute(f"INSERT INTO requests({names}) VALUES ({places}) RETURNING number", tuple(values.values()))
+    (running.number,) = row.fetchone()
+    settings = [json.dumps(settings_of(params)) for params in request.branches]
+    params = [request.branches[index % len(request.branches)] for index in range(request.count)]
+    db.executemany(
+        "INSERT INTO alternatives(request, number, seed, label, settings) VALUES (?, ?, ?, ?, ?)",
+        [
+            (running.number, index, each.seed, clean(each.label), settings[index % len(settings)])
+            for index, each in enumerate(params)
+        ],
+    )
+    if submitted.story is not None:
+        running.story = find_number(db, submitted.owner, submitted.story)
+        if running.story is not None:
+            change = count_change(db, running.story)
+            running.nodes[:] = nodes.insert_growing(
+                db, running.story, submitted.node, request.id, change, params, settings, submitted.created
+            )
+
+
+def _forget(running: _Running, db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM requests WHERE number = ?", (running.number,))
+    db.execute("DELETE FROM nodes WHERE request = ? AND text IS NULL", (running.submitted.request.id,))
+
+
+def _add_step(running: _Running, events: str, db: sqlite3.Connection) -> None:
+    # The request may have been removed meanwhile, with its story.
+    db.execute(
+        "INSERT INTO steps(request, events) SELECT number, ? FROM requests WHERE number = ?", (events, running.number)
+    )
+
+
+def _stop_at(running: _Running, stop: StopEvent, db: sqlite3.Connection) -> None:
+    place = (running.number, stop.index)
+    if not db.execute("SELECT 1 FROM alternatives WHERE request = ? AND number = ?", place).fetchone():
+        return
+    number = add_text(db, "".join(running.texts[stop.index]), running.tokens[stop.index])
+    values = (number, stop.length, stop.finish_reason, stop.stop_reason)
+    db.execute(
+        "UPDATE alternatives SET text = ?, length = ?, finish_reason = ?, stop_reason = ? "
+        "WHERE request = ? AND number = ?",
+        (*values, *place),
+    )
+    row = db.execute(
+        "SELECT story FROM nodes WHERE request = ? AND number = ? AND text IS NULL",
+        (running.submitted.request.id, stop.index),
+    ).fetchone()
+    if row:
+        db.execute(
+            "UPDATE nodes SET text = ?, length = ?, finish_reason = ?, stop_reason = ?, change = ? "
+            "WHERE request = ? AND number = ? AND story = ?",
+            (*values, count_change(db, row["story"]), running.submitted.request.id, stop.index, row["story"]),
+        )
+
+
+def _finish(running: _Running, usage: Usage, db: sqlite3.Connection) -> None:
+    db.execute(
+        "UPDATE requests SET status = 'finished', finished = ?, usage = ? WHERE number = ?",
+        (int(time.time()), json.dumps(dataclasses.asdict(usage)), running.number),
+    )
+
+
+def _drop_events(number: int, db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM steps WHERE request = ?", (number,))
+    db.execute("UPDATE requests SET request = NULL WHERE number = ?", (number,))
+
+
+def _set_status(running: _Running, status: str, db: sqlite3.Connection) -> None:
+    db.execute("UPDATE requests SET status = ? WHERE number = ?", (status, running.number))

@@ -1,0 +1,75 @@
+"""What a server finds that was ended in the middle: requests that go on, and those that can't."""
+
+import sqlite3
+import zlib
+from dataclasses import dataclass
+
+from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Timings, Usage
+from srb.errors import SrbError
+from srb.history.events import unpack, unpack_request
+from srb.history.recorder import Submitted
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A request that hasn't ended, and what it has said. number: its own in the file."""
+
+    submitted: Submitted
+    number: int
+    events: list[Event]
+
+
+def unfinished(db: sqlite3.Connection, status: str = "running") -> list[Unfinished]:
+    """The requests that haven't ended, the first one first, but for those that another version of srb has written."""
+    rows = db.execute("SELECT * FROM requests WHERE status = ? AND request IS NOT NULL ORDER BY number", (status,))
+    return [each for row in rows if (each := _unfinished(db, row))]
+
+
+def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
+    try:
+        request = unpack_request(row["request"])
+    except (TypeError, ValueError, SrbError):
+        return None
+    submitted = Submitted(
+        request=request,
+        owner=row["owner"],
+        detach=bool(row["detached"]),
+        created=row["created"],
+        path=row["path"],
+        model=row["model"],
+        body=zlib.decompress(row["body"]),
+        title=row["title"],
+        story=row["story"],
+    )
+    return Unfinished(submitted, row["number"], events_of(db, row["number"], row["id"]))
+
+
+def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unfinished | str | None:
+    """A request with all that it has said, also one that has ended. If it isn't there any more, its status, if any."""
+    row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
+    if row is None:
+        return None
+    kept = _unfinished(db, row) if row["request"] is not None and row["status"] != "running" else None
+    return kept or str(row["status"])
+
+
+def end_of(each: Unfinished) -> list[Event]:
+    """The events that end a request that can't go on."""
+    request = each.submitted.request
+    lengths = [0] * request.count
+    living = dict.fromkeys(range(request.count))
+    for event in each.events:
+        if isinstance(event, StreamEvent):
+            lengths[event.index] += len(event.drawn)
+        elif isinstance(event, StopEvent):
+            lengths[event.index] = event.length
+            living.pop(event.index)
+    usage = Usage(request.prompt_tokens, sum(lengths), 0)
+    stops = [StopEvent(request.id, index, lengths[index], "abort", "shutdown") for index in living]
+    return [*stops, DoneEvent(request.id, request.count, usage, Timings(0.0, 0, 0.0, usage.completion_tokens, 0.0))]
+
+
+def events_of(db: sqlite3.Connection, number: int, request: str) -> list[Event]:
+    """All events of a request that are still in the file."""
+    steps = db.execute("SELECT events FROM steps WHERE request = ? ORDER BY number", (number,))
+    return [event for (events,) in steps for event in unpack(request, events)]

@@ -1,0 +1,146 @@
+"""What the server keeps: the history, who watches its stories, and how requests get into it and out of it again."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from aiohttp import web
+
+from srb.async_engine import AsyncEngine, Record
+from srb.engine.events import Event
+from srb.engine.resume import resume
+from srb.errors import HistoryError, NotSupportedError, SrbError
+from srb.history.history import History
+from srb.history.recorder import Submitted
+from srb.history.unfinished import Unfinished, unfinished
+from srb.journal import Journal
+from srb.server.auth import owner_of
+from srb.server.story_feed import Feeds
+
+logger = logging.getLogger("srb")
+
+
+class Keeper:
+    """What keeps the requests and the stories of a server, if anything does. Belongs to the event loop.
+
+    history: what keeps them; or why there is none, although it was asked for.
+    """
+
+    def __init__(self, history: History | HistoryError | None = None) -> None:
+        self._history = history
+        self.feeds = Feeds()
+
+    @property
+    def history(self) -> History:
+        """The history. Raises `NotSupportedError` where none was asked for, and `HistoryError` where there is none."""
+        if self._history is None:
+            raise NotSupportedError("this server keeps no history and no stories; start it with --history FILE")
+        if isinstance(self._history, HistoryError):
+            raise self._history
+        return self._history
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are kept."""
+        return isinstance(self._history, History)
+
+    @property
+    def status(self) -> str | None:
+        """`ok`, or why a history that was asked for isn't written now; None where none was asked for."""
+        problem = self._history.problem if isinstance(self._history, History) else self._history
+        return problem.message if problem else "ok" if self._history else None
+
+    @property
+    def record(self) -> Record | None:
+        """What an `AsyncEngine` is to hand its events to, before anybody reads them."""
+        return self._record if self.is_on else None
+
+    def _record(self, events: list[Event], told: Callable[[], object]) -> None:
+        loop = self._loop
+
+        def written() -> None:
+            told()
+            loop.call_soon_threadsafe(self.feeds.tell_events, events)
+
+        self.history.take(events, written)
+
+    async def begin(self, submitted: Submitted) -> list[int]:
+        """Writes a request down that the engine is about to take. Returns the ids of its alternatives' nodes."""
+        self._loop = asyncio.get_running_loop()
+        return await asyncio.wrap_future(self.history.begin(submitted))
+
+    def forget(self, request_id: str) -> None:
+        """Removes a request that the engine has refused."""
+        self.history.forget(request_id)
+
+    async def resume_all(
+        self, engine: AsyncEngine, model: str, *, goes_on: bool, resumed: Callable[[Journal], object]
+    ) -> None:
+        """Goes on with the detached requests that were ended in the middle, or leaves them to be continued by hand.
+
+        model: the one that is loaded. resumed: is called with the journal of each request that goes on.
+        """
+        self._loop = asyncio.get_running_loop()
+        for each in await asyncio.to_thread(self.history.read, unfinished):
+            submitted = each.submitted
+            if not submitted.detach:
+                self.history.end(each)  # its reader has gone with the connection
+            elif not goes_on or submitted.model != model:
+                self.history.interrupt(each)
+                logger.warning(
+                    "request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model
+                )
+            else:
+                await self._resume(engine, each, resumed)
+
+    async def _resume(self, engine: AsyncEngine, each: Unfinished, resumed: Callable[[Journal], object]) -> None:
+        submitted, request_id = each.submitted, each.submitted.request.id
+        try:
+            request = resume(submitted.request, each.events)
+            if request is None:  # only its last event is missing
+                self.history.end(each)
+                return
+            journal = Journal(submitted.request, owner=submitted.owner, detach=True, created=submitted.created)
+            journal.put(each.events)
+            self.history.resume(each)
+            if submitted.story is not None:
+                self.feeds.add_writer(request_id, submitted.story)
+            (await engine.submit(request, journal=journal, is_new=False)).close()
+        except SrbError as error:
+            logger.error("request %s can't go on: %s", request_id, error.message)
+            self.history.end(each)
+        else:
+            resumed(journal)
+            logger.info("request %s goes on", request_id)
+
+
+KEEPER = web.AppKey("keeper", Keeper)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+async def read_file(
+    request: web.Request,
+    function: Callable[Concatenate[sqlite3.Connection, str | None, Arguments], Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """What a function finds in the file that the reader may see."""
+    history, owner = request.app[KEEPER].history, owner_of(request)
+    return await asyncio.to_thread(lambda: history.read(function, owner, *args, **kwargs))
+
+
+async def write_file(
+    request: web.Request,
+    function: Callable[Concatenate[sqlite3.Connection, str | None, Arguments], Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Has a function write, and tells who watches the story; also when the client leaves meanwhile."""
+    writing = asyncio.wrap_future(request.app[KEEPER].history.write(function, owner_of(request), *args, **kwargs))
+    if story := request.match_info.get("story"):
+        writing.add_done_callback(lambda _: request.app[KEEPER].feeds.tell(story))
+    return await asyncio.shield(writing)

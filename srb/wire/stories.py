@@ -1,0 +1,91 @@
+"""The bodies of the routes for stories."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from srb.wire.fields import Int
+
+MAX_TITLE_CHARS = 1_000
+MAX_ID = 2**53
+
+
+def _check_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not valid Unicode: half a surrogate pair at character {error.start}") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_unicode)]
+Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
+Tokens = list[Annotated[int, Field(ge=0, lt=2**31)]]
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect."""
+        return list(self.model_extra or ())
+
+
+class NodeFields(_Fields):
+    """The body of `POST /v1/stories/{story}/nodes`."""
+
+    parent: Id | None = Field(
+        None, description="the id of the node that it goes on from. Left out: it begins the story."
+    )
+    text: Text = Field(description="what is written there.")
+    author: Literal["person", "model"] = Field("person", description="who has written it.")
+    notes: Text | None = Field(None, description="what is to be remembered about it.")
+    tokens: Tokens | None = Field(None, description="the token ids that stand for the text, if they are known.")
+    kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
+    label: Text | None = Field(None, description="a name for it.")
+    request: Text | None = Field(None, description="the id of the request that it comes from.")
+    index: Id | None = Field(None, description="which of the request's alternatives it is.")
+    seed: Id | None = Field(None, description="what it was drawn with.")
+    settings: dict[str, Any] | None = Field(None, description="what it was drawn with, where that isn't the default.")
+    length: Id | None = Field(None, description="how many tokens were generated.")
+    finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why it ended.")
+    stop_reason: Text | None = Field(None, description="the stop string that it ended at, or why it was ended.")
+    created: Id | None = Field(None, description="when it was written, in seconds since 1970. Left out: now.")
+
+
+class ImportedNodeFields(NodeFields):
+    """A node of a whole tree, as `GET /v1/stories/{story}` shows it."""
+
+    id: Id | Text | None = Field(None, description="what others of these nodes call it; it gets a new one.")
+    parent: Id | Text | None = Field(  # type: ignore[assignment]
+        None, description="the id of the one that it goes on from. Left out: it begins the story."
+    )
+    change: Any = Field(None, description="without effect.")
+
+
+class StoryFields(_Fields):
+    """The body of `POST /v1/stories`: a title, or all that `GET /v1/stories/{story}` shows of another one."""
+
+    title: Text = Field("", max_length=MAX_TITLE_CHARS, description="what it is called.")
+    nodes: list[ImportedNodeFields] = Field([], description="the nodes that it is to begin with.")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect, but for those of another story's own."""
+        known = {"id", "object", "created", "changed", "change", "node_count"}
+        of_nodes = {f"nodes.{name}": None for node in self.nodes for name in node.ignored}
+        return [*(name for name in super().ignored if name not in known), *of_nodes]
+
+
+class TitleFields(_Fields):
+    """The body of `PATCH /v1/stories/{story}`."""
+
+    title: Text = Field(max_length=MAX_TITLE_CHARS, description="what it is called.")
+
+
+class RemarkFields(_Fields):
+    """The body of `PATCH /v1/stories/{story}/nodes/{node}`. What is left out stays; null takes it back."""
+
+    kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
+    notes: Text | None = Field(None, description="what is to be remembered about it.")

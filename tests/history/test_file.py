@@ -1,0 +1,202 @@
+"""The file: what is written there is there, whatever happens to the disk, the file or the process."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from srb.errors import HistoryError, InvalidRequestError, SettingsError
+from srb.history import database, stories
+from srb.history.database import prepare
+from srb.history.history import History
+from srb.history.nodes import NewNode
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def history(path: Path) -> Iterator[History]:
+    with History(path) as history:
+        yield history
+
+
+def titles(history: History) -> list[str]:
+    return [story.title for story in history.read(stories.list_stories, None)]
+
+
+def test_what_was_written_is_there_again(path: Path) -> None:
+    with History(path) as history:
+        history.write(stories.make_story, None, "A tale").result()
+        assert titles(history) == ["A tale"]
+    with History(path) as history:
+        assert titles(history) == ["A tale"]
+
+
+def test_nobody_else_may_read_the_file(path: Path, history: History) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_another_server_cant_have_the_same_file(path: Path, history: History) -> None:
+    with pytest.raises(SettingsError, match="in use by another server"):
+        History(path)
+
+
+@pytest.mark.parametrize(("name", "message"), [("", "is a folder"), ("missing/history.db", "there is no folder")])
+def test_a_wrong_path_is_said(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        History(tmp_path / name)
+
+
+def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+    History(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(HistoryError, match=r"newer srb \(its version is 99, .* update srb, or name another file"):
+        History(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_another_program_is_left_alone(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE recipes(text)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(HistoryError, match="belongs to another program"):
+        History(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
+    path.write_bytes(b"GGUF" * 1_000)
+    with pytest.raises(HistoryError, match=r"is damaged: move it away"):
+        History(path)
+    assert path.read_bytes() == b"GGUF" * 1_000
+
+
+def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with History(path) as history:
+        history.write(stories.make_story, None, "Old").result()
+    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, "ALTER TABLE stories ADD COLUMN mood TEXT;"))
+    with History(path) as history:
+        assert history.read(lambda db: db.execute("SELECT title, mood FROM stories").fetchone()[:]) == ("Old", None)
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    History(path).close()
+    bad = "ALTER TABLE stories ADD COLUMN mood TEXT; INSERT INTO nothing VALUES (1);"
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, bad))
+        with pytest.raises(HistoryError):
+            History(path)
+    with History(path) as history:
+        assert titles(history) == []
+
+
+def test_a_read_only_file_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really_open = os.open
+
+    def refuse(name: object, *options: int) -> int:  # as for any user but root, who runs the tests in some places
+        if name == path:
+            raise PermissionError(13, "Permission denied")
+        return really_open(str(name), *options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(HistoryError, match="can't be written: Permission denied; make it writable for this user"):
+        History(path)
+    monkeypatch.undo()
+    History(path).close()  # and the lock isn't left behind
+
+
+def limit_size(db: sqlite3.Connection, more: int) -> None:
+    """Lets the file have so many pages more, as a disk that is nearly full."""
+    (size,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count = {size + more}")
+
+
+def test_a_full_disk_is_said_until_there_is_room(history: History, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    history.write(limit_size, 2).result()
+    with pytest.raises(HistoryError, match=r"disk is full; make room on its disk"):
+        history.write(stories.make_story, None, "x" * 100_000).result()
+    assert "disk is full" in str(history.problem)
+    history.write(stories.make_story, None, "small").result()
+    assert history.problem is None
+    assert titles(history) == ["small"]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+def test_what_the_engine_did_is_written_as_soon_as_it_can_be(history: History) -> None:
+    is_full = True
+
+    def change(db: sqlite3.Connection) -> None:
+        stories.make_story(db, None, "from the engine")
+        if is_full:
+            raise sqlite3.OperationalError("database or disk is full")
+
+    told = threading.Event()
+    history._writer.record(lambda: [change], told.set)
+    assert told.wait(10)  # whoever waits for it goes on
+    assert history.problem
+    assert titles(history) == []
+    with pytest.raises(HistoryError):  # nobody is told that something is there that isn't
+        history.write(stories.make_story, None, "from a person").result()
+    is_full = False
+    history.write(stories.make_story, None, "from a person, again").result()
+    assert titles(history) == ["from a person, again", "from the engine"]
+    assert history.problem is None
+
+
+def test_a_job_that_fails_leaves_nothing_behind_and_its_neighbours_alone(history: History) -> None:
+    blocked, free = threading.Event(), threading.Event()
+
+    def block(_db: sqlite3.Connection) -> None:
+        blocked.set()
+        free.wait(10)
+
+    history._writer.record(lambda: [block], lambda: None)  # so that all wait together
+    assert blocked.wait(10)
+    loop = [NewNode("a", id=1, parent=2), NewNode("b", id=2, parent=1)]
+    good = history.write(stories.make_story, None, "good")
+    bad = history.write(stories.make_story, None, "bad", loop)
+    given_up = history.write(stories.make_story, None, "given up")
+    given_up.cancel()
+    also_good = history.write(stories.make_story, None, "also good")
+    free.set()
+    with pytest.raises(InvalidRequestError, match="come before themselves"):
+        bad.result()
+    assert good.result().title, also_good.result().title
+    assert titles(history) == ["also good", "good"]
+
+
+def root_page(db: sqlite3.Connection, table: str) -> int:
+    return int(db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0])
+
+
+def test_a_damaged_file_is_said(path: Path) -> None:
+    with History(path) as history:
+        for _ in range(20):
+            history.write(stories.make_story, None, "x" * 4_000).result()
+        page = history.read(root_page, "stories")
+    data = bytearray(path.read_bytes())
+    data[4_096 * (page - 1) : 4_096 * page] = bytes(4_096)
+    path.write_bytes(data)
+    with History(path) as history:
+        with pytest.raises(HistoryError, match="is damaged: move it away"):
+            history.read(stories.list_stories, None)
+        with pytest.raises(HistoryError):
+            history.write(stories.make_story, None, "y").result()
+
+
+def test_preparing_twice_changes_nothing(path: Path) -> None:
+    prepare(path)
+    prepare(path)
+    with History(path) as history:
+        assert titles(history) == []

@@ -1,0 +1,193 @@
+"""Stories: trees that several write at once."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from srb.errors import InvalidRequestError, NotFoundError
+from srb.history import find, stories
+from srb.history.export import story_as_markdown
+from srb.history.history import History
+from srb.history.nodes import NewNode, Node
+from srb.history.texts import ANYBODY
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with History(tmp_path / "history.db") as history:
+        yield history
+
+
+@pytest.fixture
+def story(history: History) -> str:
+    return history.write(stories.make_story, None, "A tale").result().id
+
+
+def add(history: History, story: str, parent: int | None, text: str, **fields: object) -> Node:
+    node = NewNode(text, **fields)  # type: ignore[arg-type]
+    return history.write(stories.add_node, None, story, parent, node).result()
+
+
+def test_a_node_comes_back_as_it_was_written(history: History, story: str) -> None:
+    root = add(history, story, None, "Once", notes="a beginning")
+    node = add(
+        history,
+        story,
+        root.id,
+        " upon",
+        tokens=(2402,),
+        author="model",
+        request="cmpl-1",
+        index=3,
+        seed=2**32 - 1,
+        settings={"temperature": 1.2},
+        label="wild",
+        length=2,
+        finish_reason="length",
+        kept=False,
+    )
+    found, nodes = history.read(stories.read_nodes, None, story)
+    assert nodes == [root, node]
+    assert (root.id, root.parent, root.author, root.notes, root.tokens) == (1, None, "person", "a beginning", None)
+    assert (node.id, node.parent, node.tokens, node.kept, node.settings) == (2, 1, (2402,), False, {"temperature": 1.2})
+    assert (found.node_count, found.change) == (2, 2)
+
+
+def test_tokens_stand_for_the_text_alone(history: History, story: str) -> None:
+    fields = {"author": "model", "tokens": (1, 2, 3), "length": 3}
+    cut = add(history, story, None, "abc", finish_reason="length", **fields)
+    ended = add(history, story, None, "ab", finish_reason="stop", **fields)
+    matched = add(history, story, None, "a", finish_reason="stop", stop_reason="c", **fields)
+    assert [node.tokens for node in (cut, ended, matched)] == [(1, 2, 3), (1, 2), None]
+
+
+def test_since_tells_what_is_new_and_what_has_changed(history: History, story: str) -> None:
+    first, second = add(history, story, None, "a"), add(history, story, None, "b")
+    seen = second.change
+    assert history.read(stories.read_nodes, None, story, seen)[1] == []
+    history.write(stories.remark, None, story, first.id, {"kept": True}).result()
+    third = add(history, story, first.id, "c")
+    found, nodes = history.read(stories.read_nodes, None, story, seen)
+    assert [(node.id, node.kept) for node in nodes] == [(first.id, True), (third.id, None)]
+    assert found.change == seen + 2
+
+
+def test_what_was_said_before_stays(history: History, story: str) -> None:
+    node = add(history, story, None, "a", notes="from the desk")
+    said: list[dict[str, bool | str | None]] = [
+        {"kept": True, "notes": "from the phone"},
+        {"kept": None},
+        {"notes": "from the desk again"},
+    ]
+    for values in said:
+        history.write(stories.remark, None, story, node.id, values).result()
+    found, remarks = history.read(stories.read_node, None, story, node.id)
+    assert (found.kept, found.notes) == (None, "from the desk again")
+    all_said = [(each.field, each.value) for each in remarks]
+    assert all_said == [("kept", True), ("notes", "from the phone"), ("kept", None), ("notes", "from the desk again")]
+
+
+def test_the_prompt_is_the_path(history: History, story: str) -> None:
+    a = add(history, story, None, "One ")
+    b = add(history, story, a.id, "two ")
+    c = add(history, story, b.id, "three", tokens=(7, 8), author="model", finish_reason="length")
+    d = add(history, story, c.id, " four")
+    add(history, story, a.id, "elsewhere")
+    assert history.read(stories.prompt_at, None, story, d.id) == ["One two ", 7, 8, " four"]
+    assert history.read(stories.prompt_at, None, story, None) == []
+    with pytest.raises(NotFoundError, match="no node 99"):
+        history.read(stories.prompt_at, None, story, 99)
+
+
+def test_a_tree_is_brought_from_elsewhere(history: History, story: str) -> None:
+    tree = [NewNode("c", id="z", parent="y"), NewNode("a", id="x"), NewNode("b", id="y", parent="x"), NewNode("d")]
+    made = history.write(stories.make_story, None, "Copy", tree).result()
+    _, nodes = history.read(stories.read_nodes, None, made.id)
+    assert [(node.id, node.parent, node.text) for node in nodes] == [
+        (1, None, "a"),
+        (2, None, "d"),
+        (3, 1, "b"),
+        (4, 3, "c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ([NewNode("a", id=1), NewNode("b", id=1)], "several with the id 1"),
+        ([NewNode("a", parent="gone")], "hangs on 'gone', which isn't there"),
+        ([NewNode("a", id=1, parent=1)], "come before themselves"),
+    ],
+)
+def test_what_is_no_tree_is_refused(history: History, tree: list[NewNode], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        history.write(stories.make_story, None, "Bad", tree).result()
+    assert history.read(stories.list_stories, None) == []
+
+
+def test_a_story_is_seen_with_the_key_that_made_it(history: History) -> None:
+    mine = history.write(stories.make_story, "me", "Mine").result()
+    history.write(stories.make_story, None, "Everybody's").result()
+    assert [each.title for each in history.read(stories.list_stories, "me")] == ["Everybody's", "Mine"]
+    assert [each.title for each in history.read(stories.list_stories, "you")] == ["Everybody's"]
+    with pytest.raises(NotFoundError):
+        history.read(stories.read_nodes, "you", mine.id)
+    with pytest.raises(NotFoundError):
+        history.write(stories.remove_story, None, mine.id).result()
+    history.write(stories.add_node, "me", mine.id, None, NewNode("the secret")).result()
+    assert len(history.read(find.search, "me", "secret")) == 1
+    assert history.read(find.search, "you", "secret") == []
+    assert len(history.read(find.search, ANYBODY, "secret")) == 1
+
+
+def test_a_removed_story_is_gone_from_everywhere(history: History, story: str) -> None:
+    add(history, story, None, "gone forever")
+    add(history, history.write(stories.make_story, None, "Other").result().id, None, "gone never")
+    history.write(stories.remove_story, None, story).result()
+    with pytest.raises(NotFoundError):
+        history.read(stories.read_nodes, None, story)
+    assert [each.snippet for each in history.read(find.search, None, "gone")] == ["gone never"]
+    for table in ("nodes", "texts", "remarks"):
+        assert history.read(count, table) == (0 if table == "remarks" else 1)
+
+
+def count(db: sqlite3.Connection, table: str) -> int:
+    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def test_a_renamed_story(history: History, story: str) -> None:
+    assert history.write(stories.rename_story, None, story, "Better").result().title == "Better"
+    assert history.read(stories.get_story, None, story).change == 1
+
+
+def test_markdown_is_the_path_to_what_was_kept_last(history: History, story: str) -> None:
+    a = add(history, story, None, "Once")
+    b = add(history, story, a.id, " upon", author="model", finish_reason="length")
+    add(history, story, a.id, " there", author="model", finish_reason="length")
+    assert history.read(story_as_markdown, None, story) == "# A tale\n\nOnce\n"
+    history.write(stories.remark, None, story, b.id, {"kept": True}).result()
+    assert history.read(story_as_markdown, None, story) == "# A tale\n\nOnce upon\n"
+    assert history.read(story_as_markdown, None, story, 3) == "# A tale\n\nOnce there\n"
+
+
+def test_search(history: History, story: str) -> None:
+    for text in ("Die Straße nach Süden", "The dragon slept", "Two dragons, one cave", "dragon's tail"):
+        add(history, story, None, text)
+
+    def found(words: str, **options: int) -> list[str]:
+        return [each.snippet for each in history.read(find.search, None, words, **options)]
+
+    assert found("dragon") == ["dragon's tail", "The dragon slept"]
+    assert found("drag*") == ["dragon's tail", "Two dragons, one cave", "The dragon slept"]
+    assert found('"one cave"') == ["Two dragons, one cave"]
+    assert found("cave two") == ["Two dragons, one cave"]
+    assert found("suden") == ["Die Straße nach Süden"]
+    assert found("drag*", limit=1) == ["dragon's tail"]
+    place = history.read(find.search, None, "drag*", limit=1)[0].place
+    assert found("drag*", limit=1, before=place) == ["Two dragons, one cave"]
+    for odd in ("NEAR(", "a OR", "text:x", "^x", "{x}", "x\0y", "-dragons", 'x"y'):
+        assert found(odd) == (["Two dragons, one cave"] if odd == "-dragons" else [])
+    with pytest.raises(InvalidRequestError, match="words to look for"):
+        found('"" *')

@@ -1,0 +1,384 @@
+"""Requests that are kept: what is written of them, what stories get of them, and how they go on after a restart."""
+
+import asyncio
+import json
+import secrets
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+from fake_backend import FakeBackend, says
+from server.conftest import Client, Connect
+
+from srb.history import find
+from srb.history.history import History
+from srb.history.unfinished import unfinished
+from srb.server.exchange import ENGINE, resume_all
+
+LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, "detach": True}
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with History(tmp_path / "history.db", keep_seconds=900) as history:
+        yield history
+
+
+async def read(answer: ClientResponse) -> AsyncIterator[tuple[int | None, dict[str, Any]]]:
+    """The events of a stream, with their ids."""
+    number = None
+    async for line in answer.content:
+        if line.startswith(b"id: "):
+            number = int(line[4:])
+        elif line.startswith(b"data: "):
+            yield number, json.loads(line[6:])
+
+
+async def run(client: Client, **body: Any) -> tuple[str, list[tuple[int | None, dict[str, Any]]]]:
+    """Runs a request to its end: its id, and its events."""
+    async with client.post("/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        return answer.headers["X-Request-Id"], [each async for each in read(answer)]
+
+
+async def get(client: Client, path: str, status: int = 200, **headers: str) -> Any:
+    async with client.get(path, headers=headers) as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json()
+
+
+def texts(events: list[tuple[int | None, dict[str, Any]]]) -> dict[int, str]:
+    result: dict[int, str] = {}
+    for _, event in events:
+        if event["event"] == "stream":
+            result[event["index"]] = result.get(event["index"], "") + event["text"]
+    return result
+
+
+async def test_a_request_is_kept_with_all_that_it_was(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(script=says(b"one\xc3\xa9", b"two. three", prompt=2)), history=history)
+    body = {
+        "prompt": "ab",
+        "seed": 0,
+        "branches": [{"temperature": 1.5, "label": "wild"}, {"stop": ["."]}],
+        "logit_bias": {"5": False},
+    }
+    request_id, _ = await run(client, **body)
+    kept = await get(client, f"/v1/history/{request_id}")
+    assert (kept["body"], kept["path"], kept["status"], kept["title"]) == (body, "/v1/completions", "finished", "ab")
+    assert (kept["usage"]["prompt_tokens"], kept["detached"], kept["model"]) == (2, False, "fake")
+    wild, stopped = kept["choices"]
+    assert (wild["text"], wild["tokens"], wild["label"], wild["seed"]) == ("oneé", list("oneé".encode()), "wild", 0)
+    assert wild["settings"] == {"temperature": 1.5, "logit_bias": [[5, False]]}
+    assert (stopped["text"], stopped["finish_reason"], stopped["stop_reason"]) == ("two", "stop", ".")
+    assert [each["id"] for each in (await get(client, "/v1/history"))["data"]] == [request_id]
+    assert (await get(client, "/v1/history?q=two"))["data"][0]["request"] == request_id
+
+
+async def test_an_echoed_prompt_is_not_the_models_word(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(script=says(b"xyz", prompt=2)), history=history)
+    request_id, _ = await run(client, prompt="ab", n=1, echo=True)
+    assert (await get(client, f"/v1/history/{request_id}"))["choices"][0]["text"] == "xyz"
+
+
+async def test_a_refused_request_is_not_kept(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(n_cells=32), history=history)
+    answer = await client.post("/v1/completions", json={"prompt": "x" * 40, "n": 1})
+    assert answer.status == 400
+    assert (await get(client, "/v1/history"))["data"] == []
+
+
+async def test_each_format_is_kept(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(), history=history)
+    for path, body in (
+        ("/v1/completions", {"prompt": "a", "stream": False, "n": 2}),
+        ("/completion", {"prompt": "a", "n_predict": 2}),
+        ("/api/v1/generate", {"prompt": "a", "max_length": 2}),
+    ):
+        answer = await client.post(path, json=body)
+        assert answer.status == 200, await answer.text()
+    listed = (await get(client, "/v1/history"))["data"]
+    assert [(each["path"], each["count"], each["status"]) for each in listed] == [
+        ("/api/v1/generate", 1, "finished"),
+        ("/completion", 1, "finished"),
+        ("/v1/completions", 2, "finished"),
+    ]
+
+
+async def begin(client: Client, *parts: dict[str, Any]) -> str:
+    async with client.post("/v1/stories", json={"title": "A tale", "nodes": list(parts)}) as answer:
+        return str((await answer.json())["id"])
+
+
+async def test_alternatives_become_children_of_a_node(connect: Connect, history: History) -> None:
+    backend = FakeBackend(script=says(b"xy", prompt=4))
+    client = await connect(backend, history=history)
+    story = await begin(client, {"id": 1, "text": "ab"}, {"id": 2, "parent": 1, "text": "cd", "tokens": [99, 100]})
+    request_id, events = await run(client, story=story, node=2, n=2, temperature=1.25)
+    start = events[0][1]
+    assert (start["prompt_tokens"], start["nodes"]) == (4, [3, 4])
+    nodes = (await get(client, f"/v1/stories/{story}"))["nodes"]
+    assert [(node["id"], node["parent"], node["text"], node["author"]) for node in nodes[2:]] == [
+        (3, 2, "xy", "model"),
+        (4, 2, "xy", "model"),
+    ]
+    node = nodes[3]
+    assert (node["request"], node["index"], node["seed"]) == (request_id, 1, start["seeds"][1])
+    assert (node["tokens"], node["settings"], node["finish_reason"]) == ([120, 121], {"temperature": 1.25}, "stop")
+    _, events = await run(client, story=story, node=4, n=1, max_tokens=0)
+    assert events[0][1]["prompt_tokens"] == 6
+    assert [each["story"] for each in (await get(client, f"/v1/history?story={story}"))["data"]] == [story, story]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"story": "none", "node": 1}, 404, "story"),
+        ({"story": "STORY", "node": 9}, 404, "node"),
+        ({"story": "STORY", "node": 9, "prompt": "a"}, 404, "node"),
+        ({"story": "STORY"}, 400, "node"),
+        ({"node": 1}, 400, "node"),
+        ({"story": "STORY", "node": 1, "echo": True}, 400, "echo"),
+    ],
+)
+async def test_a_place_that_is_none_is_refused(
+    connect: Connect, history: History, body: dict[str, Any], status: int, param: str
+) -> None:
+    client = await connect(FakeBackend(), history=history)
+    story = await begin(client, {"text": "a"})
+    body = {name: story if value == "STORY" else value for name, value in body.items()}
+    answer = await client.post("/v1/completions", json=body)
+    assert (answer.status, (await answer.json())["error"]["param"]) == (status, param)
+
+
+async def test_stories_without_a_history_are_refused(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    answer = await client.post("/v1/completions", json={"story": "a", "node": 1})
+    assert answer.status == 501
+
+
+async def test_a_watcher_sees_the_texts_grow(connect: Connect, history: History) -> None:
+    steps = threading.Semaphore(3)
+
+    def wait() -> None:
+        assert steps.acquire(timeout=10)
+
+    backend = FakeBackend(on_decode=wait)
+    client = await connect(backend, history=history)
+    story = await begin(client, {"text": "a"})
+    async with client.get(f"/v1/stories/{story}/nodes?since=1", headers={"Accept": "text/event-stream"}) as answer:
+        watching = read(answer)
+        body = {"story": story, "node": 1, "n": 2, "max_tokens": 30, "ignore_eos": True, "seed": 1}
+        running = asyncio.ensure_future(run(client, **body))
+        grown, ended, pieces = {2: "", 3: ""}, 0, 0
+        while ended < 2:
+            _, event = await anext(watching)
+            steps.release()  # the model writes on when what it wrote was seen
+            if event["event"] == "text":
+                grown[event["node"]] += event["text"]
+                pieces += 1
+            else:
+                node = event["node"]
+                assert node["text"].startswith(grown[node["id"]])
+                grown[node["id"]] = node["text"]
+                ended += node["finish_reason"] is not None
+        _, events = await running
+        assert {node - 2: text for node, text in grown.items()} == texts(events)
+        assert pieces > 0
+
+
+async def test_a_node_that_grows_is_no_place_to_go_on_from(connect: Connect, history: History) -> None:
+    gate = asyncio.Event()
+    backend, loop = FakeBackend(), asyncio.get_running_loop()
+    client = await connect(backend, history=history)
+    story = await begin(client, {"text": "a"})
+    backend.on_decode = lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result() and None
+    answer = await client.post("/v1/completions", json={"story": story, "node": 1, "n": 1})
+    refused = await client.post("/v1/completions", json={"story": story, "node": 2, "n": 1})
+    assert (refused.status, (await refused.json())["error"]["param"]) == (400, "node")
+    gate.set()
+    await answer.read()
+
+
+def snapshot(source: Path, target: Path) -> None:
+    """What a killed process leaves: all that was committed."""
+    with closing(sqlite3.connect(source)) as db, closing(sqlite3.connect(target)) as copy:
+        db.backup(copy)
+
+
+def snapshots(backend: FakeBackend, source: Path, folder: Path) -> list[Path]:
+    """Takes one in the middle of every decode."""
+    paths: list[Path] = []
+
+    def take() -> None:
+        paths.append(folder / f"{len(paths)}.db")
+        snapshot(source, paths[-1])
+
+    backend.on_decode = take
+    return paths
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stop": ["ab", "\u00e9"], "max_tokens": 200},
+        {"logprobs": 2, "return_tokens": True},
+        {"n": 1, "branches": [{"max_tokens": 3}]},
+    ],
+)
+async def test_a_request_goes_on_after_a_crash(connect: Connect, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Its stream, read on from anywhere, is the one that it would have been."""
+    with History(tmp_path / "history.db") as history:
+        backend = FakeBackend()
+        client = await connect(backend, history=history)
+        paths = snapshots(backend, history.path, tmp_path)
+        request_id, undisturbed = await run(client, **LONG | options)
+    for number, path in enumerate(paths):
+        if number % 7 != 3:
+            continue
+        with History(path) as history:
+            (left,) = history.read(unfinished)
+            after = len(left.events) * number // len(paths)
+            again = await connect(FakeBackend(), history=history)
+            await resume_all(again.app, goes_on=True)
+            async with again.get(f"/v1/completions/{request_id}/events?starting_after={after}") as answer:
+                rest = [each async for each in read(answer)]
+            assert [each for each, _ in rest] == [each for each, _ in undisturbed[after:]]
+            assert by_index(rest) == by_index(undisturbed[after:])
+            kept = history.read(find.get_request, None, request_id)
+            assert kept.summary.status == "finished"
+            assert {each.index: each.text for each in kept.alternatives} == {
+                each.index: texts(undisturbed).get(each.index, "") for each in kept.alternatives
+            }
+            await again.app[ENGINE].stop()
+
+
+def by_index(numbered: list[tuple[int | None, dict[str, Any]]]) -> dict[int | None, list[dict[str, Any]]]:
+    """The events of each alternative. Which comes first may change: what was held back is drawn again."""
+    result: dict[int | None, list[dict[str, Any]]] = {}
+    for _, event in numbered:
+        kept = {name: value for name, value in event.items() if name not in ("timings", "usage")}
+        result.setdefault(event.get("index"), []).append(kept)
+    return result
+
+
+async def test_a_request_that_was_ended_by_the_servers_end_goes_on(connect: Connect, tmp_path: Path) -> None:
+    """SIGTERM: readers are told of no end, and the next start goes on."""
+    with History(tmp_path / "history.db") as history:
+        _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
+    steps = threading.Semaphore(12)
+
+    def wait() -> None:
+        steps.acquire(timeout=10)
+
+    path = tmp_path / "stopped.db"
+    with History(path) as history:
+        client = await connect(FakeBackend(on_decode=wait), history=history)
+        async with client.post("/v1/completions", json=LONG) as answer:
+            request_id, seen = answer.headers["X-Request-Id"], read(answer)
+            got = [await anext(seen) for _ in range(10)]
+            stopping = asyncio.ensure_future(client.app[ENGINE].stop())
+            steps.release(1_000)
+            got += [each async for each in seen]
+            await stopping
+    assert not {"stop", "done"} & {event["event"] for _, event in got}
+    with History(path) as history:
+        again = await connect(FakeBackend(), history=history)
+        await resume_all(again.app, goes_on=True)
+        async with again.get(
+            f"/v1/completions/{request_id}/events", headers={"Last-Event-ID": str(got[-1][0])}
+        ) as answer:
+            got += [each async for each in read(answer)]
+    assert texts(got) == texts(undisturbed)
+    assert [event["event"] for _, event in got].count("stop") == 3
+    assert [number for number, _ in got] == list(range(1, len(got) + 1))
+
+
+async def crash(connect: Connect, tmp_path: Path, **body: Any) -> tuple[str, Path]:
+    """A request that was ended in the middle: its id, and the file that it left."""
+    with History(tmp_path / "first.db") as history:
+        backend = FakeBackend()
+        client = await connect(backend, history=history)
+        paths = snapshots(backend, history.path, tmp_path)
+        request_id, _ = await run(client, **body)
+    return request_id, paths[10]
+
+
+async def test_without_resume_it_stays_interrupted(connect: Connect, tmp_path: Path) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    with History(path) as history:
+        client = await connect(FakeBackend(), history=history)
+        await resume_all(client.app, goes_on=False)
+        await asyncio.wrap_future(history.write(lambda _db: None))
+        kept = await get(client, f"/v1/history/{request_id}")
+        assert kept["status"] == "interrupted"
+        state = await get(client, f"/v1/completions/{request_id}")
+        assert (state["status"], [each["text"] for each in state["choices"]]) == (
+            "interrupted",
+            [each["text"] for each in kept["choices"]],
+        )
+        await get(client, f"/v1/completions/{request_id}/events", 410)
+        assert all(each["text"] and each["finish_reason"] == "abort" for each in kept["choices"])
+
+
+async def test_a_request_that_has_finished_can_be_read_after_a_restart(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    with History(path, keep_seconds=900) as history:
+        request_id, events = await run(await connect(FakeBackend(), history=history), **LONG)
+    with History(path, keep_seconds=900) as history:
+        client = await connect(FakeBackend(), history=history)
+        async with client.get(f"/v1/completions/{request_id}/events?starting_after=5") as answer:
+            assert [each async for each in read(answer)] == events[5:]
+        assert (await get(client, f"/v1/completions/{request_id}"))["status"] == "finished"
+        assert (await client.delete(f"/v1/history/{request_id}")).status == 204
+        assert (await client.delete(f"/v1/history/{request_id}")).status == 404
+        await get(client, f"/v1/completions/{request_id}", 404)
+
+
+async def test_a_request_that_will_go_on_is_not_gone(connect: Connect, tmp_path: Path) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    with History(path) as history:
+        client = await connect(FakeBackend(), history=history)
+        await get(client, f"/v1/completions/{request_id}/events", 503)
+
+
+async def test_an_attached_request_ends_with_the_server(connect: Connect, tmp_path: Path) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG | {"detach": False})
+    with History(path) as history:
+        client = await connect(FakeBackend(), history=history)
+        await resume_all(client.app, goes_on=True)
+        await asyncio.wrap_future(history.write(lambda _db: None))
+        kept = await get(client, f"/v1/history/{request_id}")
+        assert kept["status"] == "finished"
+        assert {each["stop_reason"] for each in kept["choices"]} == {"shutdown"}
+        assert all(each["text"] for each in kept["choices"])
+
+
+async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Path) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE requests SET model = 'other'")
+    db.close()
+    with History(path) as history:
+        client = await connect(FakeBackend(), history=history)
+        await resume_all(client.app, goes_on=True)
+        await asyncio.wrap_future(history.write(lambda _db: None))
+        assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
+
+
+async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(), history=history)
+    (pages,) = await asyncio.wrap_future(history.write(lambda db: db.execute("PRAGMA page_count").fetchone()))
+    await asyncio.wrap_future(history.write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()))
+    note = secrets.token_hex(50_000)  # nobody can make that smaller
+    _, events = await run(client, prompt="x", n=4, seed=0, max_tokens=8, ignore_eos=True, note=note)
+    assert len(texts(events)) == 4
+    assert "disk is full" in (await get(client, "/health"))["history"]
+    refused = await client.post("/v1/stories", json={"title": "x" * 1_000})
+    assert refused.status == 503

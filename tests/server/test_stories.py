@@ -1,0 +1,175 @@
+"""Stories over HTTP, on the fake backend."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+from fake_backend import FakeBackend
+from server.conftest import Client, Connect
+
+from srb.errors import HistoryError
+from srb.history.history import History
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with History(tmp_path / "history.db") as history:
+        yield history
+
+
+@pytest.fixture
+async def client(connect: Connect, history: History) -> Client:
+    return await connect(FakeBackend(), history=history)
+
+
+async def call(client: Client, method: str, path: str, body: Any = None, status: int = 200, **headers: str) -> Any:
+    answer = await client.request(method, path, json=body, headers=headers)
+    assert answer.status == status, await answer.text()
+    return None if status == 204 else await answer.json()
+
+
+async def begin(client: Client, **body: Any) -> str:
+    story = await call(client, "POST", "/v1/stories", {"title": "A tale"} | body)
+    assert story["object"] == "story"
+    return str(story["id"])
+
+
+async def events(answer: ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    async for line in answer.content:
+        if line.startswith(b"data: "):
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+async def test_a_story_is_written_and_read(client: Client) -> None:
+    story = await begin(client)
+    nodes = f"/v1/stories/{story}/nodes"
+    root = await call(client, "POST", nodes, {"text": "Once upon a time,"})
+    child = await call(client, "POST", nodes, {"parent": root["id"], "text": " there", "tokens": [5], "notes": "hm"})
+    assert (root["id"], root["parent"], root["author"]) == (1, None, "person")
+    assert (child["id"], child["parent"], child["tokens"], child["notes"]) == (2, 1, [5], "hm")
+    kept = await call(client, "PATCH", f"{nodes}/2", {"kept": True})
+    assert (kept["kept"], kept["notes"]) == (True, "hm")
+    assert (await call(client, "GET", f"{nodes}/2"))["remarks"][0]["value"] is True
+    whole = await call(client, "GET", f"/v1/stories/{story}")
+    assert whole["nodes"] == [root, kept]
+    assert await call(client, "GET", nodes, None) == {"object": "list", "data": [root, kept], "change": 3}
+    assert await call(client, "GET", f"{nodes}?since=2") == {"object": "list", "data": [kept], "change": 3}
+    answer = await client.get(f"/v1/stories/{story}?format=markdown")
+    assert (answer.content_type, await answer.text()) == ("text/markdown", "# A tale\n\nOnce upon a time, there\n")
+    assert (await call(client, "PATCH", f"/v1/stories/{story}", {"title": "Better"}))["title"] == "Better"
+    assert [each["title"] for each in (await call(client, "GET", "/v1/stories"))["data"]] == ["Better"]
+    await call(client, "DELETE", f"/v1/stories/{story}", status=204)
+    await call(client, "GET", f"/v1/stories/{story}", status=404)
+
+
+async def test_what_was_exported_can_be_imported(client: Client) -> None:
+    story = await begin(client)
+    for parent, text in ((None, "a"), (1, "b"), (1, "c")):
+        await call(client, "POST", f"/v1/stories/{story}/nodes", {"parent": parent, "text": text, "tokens": [1, 2]})
+    await call(client, "PATCH", f"/v1/stories/{story}/nodes/3", {"kept": False, "notes": "no"})
+    whole = await call(client, "GET", f"/v1/stories/{story}")
+    answer = await client.post("/v1/stories", json=whole)
+    assert "x-srb-ignored" not in answer.headers
+    copy = await call(client, "GET", f"/v1/stories/{(await answer.json())['id']}")
+    for each in (*whole["nodes"], *copy["nodes"]):
+        del each["change"]
+    assert copy["nodes"] == whole["nodes"]
+    assert copy["title"] == whole["title"]
+
+
+async def test_a_watcher_sees_what_others_write(client: Client) -> None:
+    story = await begin(client)
+    nodes = f"/v1/stories/{story}/nodes"
+    await call(client, "POST", nodes, {"text": "a"})
+    async with client.get(nodes, headers={"Accept": "text/event-stream"}) as answer:
+        seen = events(answer)
+        assert (await anext(seen))["node"]["text"] == "a"
+        await call(client, "POST", nodes, {"text": "b", "parent": 1})
+        assert (await anext(seen))["node"]["text"] == "b"
+        await call(client, "PATCH", f"{nodes}/1", {"kept": True})
+        changed = await anext(seen)
+        assert (changed["event"], changed["node"]["id"], changed["node"]["kept"]) == ("node", 1, True)
+        await call(client, "PATCH", f"/v1/stories/{story}", {"title": "Better"})
+        assert (await anext(seen))["story"]["title"] == "Better"
+        async with client.get(f"{nodes}?since=3", headers={"Accept": "text/event-stream"}) as second:
+            await call(client, "DELETE", f"/v1/stories/{story}", status=204)
+            assert [each["event"] async for each in events(second)] == ["deleted"]
+        assert [each["event"] async for each in seen] == ["deleted"]
+
+
+async def test_a_story_is_seen_with_the_key_that_made_it(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(), history=history, api_keys=(b"one", b"two"))
+    story = (await call(client, "POST", "/v1/stories", {"title": "Mine"}, Authorization="Bearer one"))["id"]
+    await call(client, "GET", f"/v1/stories/{story}", Authorization="Bearer one")
+    await call(client, "GET", f"/v1/stories/{story}", status=404, Authorization="Bearer two")
+    assert (await call(client, "GET", "/v1/stories", Authorization="Bearer two"))["data"] == []
+    await call(client, "GET", "/v1/stories", status=401)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "text"),
+        ({"text": 1}, "text"),
+        ({"text": "\ud800"}, "text"),
+        ({"text": "a", "parent": "x"}, "parent"),
+        ({"text": "a", "parent": -1}, "parent"),
+        ({"text": "a", "tokens": [2**31]}, "tokens[0]"),
+        ({"text": "a", "author": "nobody"}, "author"),
+        ({"text": "a", "index": 2**63}, "index"),
+    ],
+)
+async def test_what_is_no_node_is_refused(client: Client, body: dict[str, Any], param: str) -> None:
+    story = await begin(client)
+    assert (await call(client, "POST", f"/v1/stories/{story}/nodes", body, 400))["error"]["param"] == param
+
+
+async def test_what_is_not_there_is_said(client: Client) -> None:
+    story = await begin(client)
+    nodes = f"/v1/stories/{story}/nodes"
+    refused = await call(client, "POST", nodes, {"text": "a", "parent": 7}, 404)
+    assert (refused["error"]["param"], refused["error"]["message"]) == ("parent", "there is no node 7 in this story")
+    await call(client, "PATCH", f"{nodes}/7", {"kept": True}, 404)
+    await call(client, "GET", f"{nodes}/x", status=404)
+    await call(client, "GET", "/v1/stories/no/nodes", status=404, Accept="text/event-stream")
+    await call(client, "POST", "/v1/stories", {"title": "x" * 1_001}, 400)
+    await call(client, "POST", "/v1/stories", {"nodes": [{"text": "a", "parent": 1}]}, 400)
+    answer = await client.post(nodes, json={"text": "a", "mood": "sad"})
+    assert answer.headers["x-srb-ignored"] == "mood"
+
+
+async def test_without_a_history(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    refused = await call(client, "GET", "/v1/stories", status=501)
+    assert "start it with --history FILE" in refused["error"]["message"]
+    assert "history" not in await call(client, "GET", "/health")
+
+
+async def test_health_says_that_there_is_one(client: Client) -> None:
+    assert (await call(client, "GET", "/health"))["history"] == "ok"
+
+
+async def test_with_a_history_that_cant_be_used(connect: Connect) -> None:
+    client = await connect(FakeBackend(), history=HistoryError("the file is of a newer version"))
+    refused = await call(client, "POST", "/v1/stories", {"title": "a"}, status=503)
+    assert refused["error"]["message"] == "the file is of a newer version"
+    assert (await call(client, "GET", "/health"))["history"] == "the file is of a newer version"
+    answer = await client.post("/v1/completions", json={"prompt": "a", "n": 1, "stream": False})
+    assert answer.status == 200
+
+
+async def test_search_and_list(client: Client) -> None:
+    story = await begin(client)
+    for text in ("a dragon", "a knight", "two dragons"):
+        await call(client, "POST", f"/v1/stories/{story}/nodes", {"text": text})
+    found = await call(client, "GET", "/v1/history?q=drag*&limit=1")
+    assert [(each["story"], each["node"], each["snippet"]) for each in found["data"]] == [(story, 3, "two dragons")]
+    found = await call(client, "GET", f"/v1/history?q=drag*&limit=1&before={found['before']}")
+    assert [each["snippet"] for each in found["data"]] == ["a dragon"]
+    assert await call(client, "GET", "/v1/history") == {"object": "list", "data": [], "before": None}
+    for wrong in ("q=", "limit=0", "limit=x", "q=a&before=x", f"limit={10**6}"):
+        await call(client, "GET", f"/v1/history?{wrong}", status=400)
+    await call(client, "GET", "/v1/history/cmpl-none", status=404)
