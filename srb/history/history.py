@@ -87,6 +87,7 @@ class History:
         """Adds a request that the engine is about to take. The future has the ids of its alternatives' nodes."""
         nodes: list[int] = []
         future: Future[list[int]] = Future()
+        future.set_running_or_notify_cancel()  # nobody can cancel it: it will be written
         self._record(lambda recorder: recorder.begin(submitted, nodes), lambda: future.set_result(nodes))
         return future
 

@@ -79,24 +79,25 @@ async def submit(
     journal = Journal(completion, owner=owner_of(request), detach=detach, created=int(time.time()))
     # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
     linger = 0 if answers.own else request.app[LIMITS].linger
-    if keeper.is_on:
-        submitted = Submitted(
-            completion,
-            journal.owner,
-            detach,
-            journal.created,
-            path=request.path,
-            model=request.app[LIMITS].model,
-            body=await request.read(),
-            title=_title(engine, completion),
-            story=story,
-            node=node,
-        )
-        nodes = await keeper.begin(submitted)
-        answers = replace(answers, nodes=nodes or None)
     try:
+        if keeper.is_on:
+            nodes = await keeper.begin(
+                Submitted(
+                    completion,
+                    journal.owner,
+                    detach,
+                    journal.created,
+                    path=request.path,
+                    model=request.app[LIMITS].model,
+                    body=await request.read(),
+                    title=_title(engine, completion),
+                    story=story,
+                    node=node,
+                )
+            )
+            answers = replace(answers, nodes=nodes or None)
         stream = await engine.submit(completion, journal=journal, linger=linger)
-    except BaseException:
+    except BaseException:  # it was refused, or its client has gone
         if keeper.is_on:
             keeper.forget(completion.id)
         raise

@@ -72,6 +72,10 @@ class Feeds:
         self._stories[request_id] = story
         self.tell(story)
 
+    def writers(self, story: str) -> list[str]:
+        """The ids of the requests that write at a story."""
+        return [request_id for request_id, each in self._stories.items() if each == story]
+
     def tell_events(self, events: Iterable[Event]) -> None:
         """There are these events of requests; what they say can be read."""
         if not self._stories:

@@ -78,8 +78,11 @@ async def rename_story(request: web.Request) -> web.Response:
 
 
 async def remove_story(request: web.Request) -> web.Response:
-    """DELETE /v1/stories/{story}: it and the requests that were made in it."""
-    await write_file(request, stories.remove_story, request.match_info["story"])
+    """DELETE /v1/stories/{story}: it and the requests that were made in it, which end if they still run."""
+    story = request.match_info["story"]
+    await write_file(request, stories.remove_story, story)
+    for request_id in request.app[KEEPER].feeds.writers(story):
+        request.app[ENGINE].abort(request_id)
     return web.Response(status=204)
 
 

@@ -382,3 +382,21 @@ async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: 
     assert "disk is full" in (await get(client, "/health"))["history"]
     refused = await client.post("/v1/stories", json={"title": "x" * 1_000})
     assert refused.status == 503
+
+
+async def test_a_removed_story_ends_what_writes_there(connect: Connect, history: History) -> None:
+    steps = threading.Semaphore(5)
+
+    def wait() -> None:
+        steps.acquire(timeout=10)
+
+    client = await connect(FakeBackend(on_decode=wait), history=history)
+    story = await begin(client, {"text": "a"})
+    body = LONG | {"story": story, "prompt": "b", "n": 1}
+    async with client.post("/v1/completions", json=body) as answer:  # it is accepted
+        assert (await client.delete(f"/v1/stories/{story}")).status == 204
+        steps.release(1_000)
+        events = [each async for _, each in read(answer)]
+    assert events[-2]["stop_reason"] == "cancelled"
+    assert (await get(client, "/v1/history"))["data"] == []
+    assert (await get(client, "/health"))["history"] == "ok"

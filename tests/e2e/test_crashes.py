@@ -1,0 +1,15 @@
+"""A server that is killed while stories are written loses nothing that it has acknowledged."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_killed_server_has_lost_nothing() -> None:
+    """bench/crashes.py kills one a hundred times; here it is three times."""
+    command = [sys.executable, str(ROOT / "bench" / "crashes.py"), "--rounds", "3", "--longest", "2"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "texts are there" in ended.stdout
