@@ -140,8 +140,7 @@ class Recorder:
             elif isinstance(event, StopEvent):
                 yield partial(_stop_at, running, event)
             elif isinstance(event, DoneEvent):
-                yield partial(_finish, running, event.usage)
-                self._finished.append((time.time(), running.number))
+                yield partial(_finish, running, event.usage, self._finished)
                 del self._running[running.submitted.request.id]
 
 
@@ -240,7 +239,8 @@ def _stop_at(running: _Running, stop: StopEvent, db: sqlite3.Connection) -> None
         )
 
 
-def _finish(running: _Running, usage: Usage, db: sqlite3.Connection) -> None:
+def _finish(running: _Running, usage: Usage, finished: deque[tuple[float, int]], db: sqlite3.Connection) -> None:
+    finished.append((time.time(), running.number))
     db.execute(
         "UPDATE requests SET status = 'finished', finished = ?, usage = ? WHERE number = ?",
         (int(time.time()), json.dumps(dataclasses.asdict(usage)), running.number),
