@@ -28,7 +28,7 @@ async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_to
 
     engine = AsyncEngine(lambda _progress: FakeBackend(script=script))
     stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(AsyncEngine, "from_settings", lambda _settings, _observe: engine)
+    monkeypatch.setattr(AsyncEngine, "from_settings", lambda _settings, _observe, _record: engine)
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
     monkeypatch.setattr(serve_module, "_stop_signal", lambda: stop)
     serving = asyncio.create_task(serve_module.serve(Settings(port=0, exit_on_fatal=exit_on_fatal)))
