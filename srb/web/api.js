@@ -9,14 +9,13 @@ export class ApiError extends Error {
   }
 }
 
-// The stream has ended before it was done.
-export class ConnectionLost extends Error {}
+const LONGEST_PAUSE = 10_000; // milliseconds, between two tries to reach the server
 
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
 
 async function call(path, options = {}) {
   const key = sessionStorage.getItem(KEY);
-  const headers = key ? { "x-api-key": key } : {};
+  const headers = key ? { ...options.headers, "x-api-key": key } : options.headers;
   let response;
   try {
     response = await fetch(path, { ...options, headers });
@@ -32,51 +31,108 @@ async function call(path, options = {}) {
 export const openapi = async () => (await call("openapi.json")).json();
 export const health = async () => (await call("health")).json();
 
-// Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error.
-export async function cancel(id, index) {
+// Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
+// reached, `controller` ends the reading at least.
+export async function cancel(id, controller, index) {
   try {
     await call(`v1/completions/${id}${index === undefined ? "" : `/choices/${index}`}`, { method: "DELETE" });
   } catch (error) {
-    if (error.status !== 404) throw error;
+    if (!error.status) controller.abort();
+    else if (error.status !== 404) throw error;
   }
 }
 
-// Asks for a completion. onOpen gets its id as soon as it is queued, onEvent each event.
-// Throws ApiError when it's refused, ConnectionLost when its stream breaks off.
-export async function complete(body, { onOpen = () => {}, onEvent }) {
+// Asks for a completion. Returns what `read` reads: its id, and the answer. Throws ApiError when it's refused.
+export async function submit(body) {
   const response = await call("v1/completions", { method: "POST", body: JSON.stringify({ ...body, stream: "events" }) });
-  onOpen(response.headers.get("X-Request-Id"));
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  let last;
-  for (;;) {
-    const { value, done } = await reader.read().catch(() => ({ done: true }));
-    if (done) break;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines.filter((each) => each.startsWith("data: "))) {
-      last = JSON.parse(line.slice("data: ".length));
-      onEvent(last);
+  return { id: response.headers.get("X-Request-Id"), response };
+}
+
+// Reads a request's events behind the one with the id `after`, to the last one. Comes again when the connection breaks,
+// until the server answers. Throws ApiError when there is no such request any more, and AbortError when `signal` is
+// aborted.
+export async function read({ id, response }, { after = 0, onEvent, onLost, onBack, signal }) {
+  for (let tries = 0; ; tries++) {
+    try {
+      if (!response) {
+        response = await call(`v1/completions/${id}/events`, { headers: { "Last-Event-ID": after }, signal });
+        onBack();
+      }
+      if (response.status === 204) return; // it's over, and all was read
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status < 500) throw error;
     }
+    for await (const event of response ? eventsOf(response, signal) : []) {
+      tries = 0;
+      after = event.id;
+      onEvent(event.data, event.id);
+      if (event.data.event === "done") return;
+    }
+    signal.throwIfAborted();
+    response = null;
+    onLost();
+    await pause(Math.min(LONGEST_PAUSE, 500 * 2 ** tries), signal);
   }
-  if (last?.event !== "done") throw new ConnectionLost("The connection was lost. What had arrived is kept.");
+}
+
+// The server-sent events of an answer until it ends or breaks off: {id, data}.
+async function* eventsOf(response, signal) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const close = () => reader.cancel().catch(() => {});
+  signal.addEventListener("abort", close);
+  let rest = "";
+  let id;
+  try {
+    for (;;) {
+      const { value, done } = await reader.read().catch(() => ({ done: true }));
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (line.startsWith("id: ")) id = Number(line.slice("id: ".length));
+        if (line.startsWith("data: ")) yield { id, data: JSON.parse(line.slice("data: ".length)) };
+      }
+    }
+  } finally {
+    signal.removeEventListener("abort", close);
+    close();
+  }
+}
+
+// Until it's time to try again, or until the browser says that it is back in the network. Throws when it's aborted.
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const end = (settle) => () => {
+      clearTimeout(timer);
+      removeEventListener("online", online);
+      signal.removeEventListener("abort", abort);
+      settle(signal.reason);
+    };
+    const [online, abort] = [end(resolve), end(reject)];
+    const timer = setTimeout(online, milliseconds);
+    addEventListener("online", online);
+    signal.addEventListener("abort", abort);
+  });
 }
 
 // The token ids of a text, which is evaluated on the way, so that a request that continues it begins at once.
 // null when somebody has stopped it.
-export async function evaluate(text, { onOpen, onProgress }) {
+export async function evaluate(text, { onOpen, onProgress, ...listener }) {
   let ids = [];
-  await complete(
-    { prompt: text, n: 1, max_tokens: 0, echo: true, return_tokens: true, return_progress: true },
-    {
-      onOpen,
-      onEvent: (event) => {
-        if (event.event === "stream") ids = event.tokens ?? [];
-        if (event.event === "progress") onProgress(event);
-        if (event.event === "error") throw new ApiError(event.error.message);
-        if (event.event === "stop" && event.finish_reason === "abort") ids = null;
-      },
-    },
-  );
+  const body = { prompt: text, n: 1, max_tokens: 0, echo: true, return_tokens: true, return_progress: true };
+  const onEvent = (event) => {
+    if (event.event === "stream") ids.push(...(event.tokens ?? []));
+    if (event.event === "progress") onProgress(event);
+    if (event.event === "error") throw new ApiError(event.error.message);
+    if (event.event === "stop" && event.finish_reason === "abort") ids = null;
+  };
+  const request = await submit(body);
+  onOpen(request.id);
+  try {
+    await read(request, { onEvent, ...listener });
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+    return null;
+  }
   return ids;
 }

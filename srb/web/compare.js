@@ -1,6 +1,6 @@
 // Comparing: columns that differ in one setting or in their prompts, with the same seeds in each.
 
-const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
+export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 export class Compare {
   constructor(settings, story) {
@@ -59,10 +59,11 @@ export class Compare {
   }
 }
 
-// The fields for columns of settings: a branch for each, row by row, so that a row has the same seed.
+// The fields of a request for columns that are compared: a branch for each alternative, row by row, so that a row has the
+// same seed.
 export function branches(columns, { n, seed, ...fields }) {
-  if (columns.length === 1) return { n, seed, ...fields };
-  const first = seed ?? drawSeed();
-  const rows = Array.from({ length: n }, (_, k) => (first + k) % 2 ** 32);
-  return { ...fields, branches: rows.flatMap((each) => columns.map((column) => ({ ...column.fields, seed: each }))) };
+  if (columns[0].label === null) return { n, seed, ...fields };
+  const rows = Array.from({ length: n }, (_, k) => (seed + k) % 2 ** 32);
+  const branch = (column, each) => ({ ...column.fields, label: column.label, seed: each });
+  return { ...fields, branches: rows.flatMap((each) => columns.map((column) => branch(column, each))) };
 }

@@ -1,46 +1,61 @@
-// One request that is running: its events become the pieces of its nodes.
+// One request that is running: its events become the pieces of its nodes. It runs on when the page is closed.
 
-import { cancel, complete } from "./api.js";
+import { cancel, read, submit } from "./api.js";
+
+const LOST = "the connection was lost; this is what had arrived";
 
 export class Generation {
-  // nodes: one per index. listener: opened(), changed(node), ended(node), told(event).
-  constructor(nodes, body, listener) {
-    this.nodes = nodes;
-    this.body = { ...body, return_tokens: true, return_progress: true };
+  // listener: changed(node), ended(node), told(event), and of its connection lost() and back(how many run). id: of a
+  // request that is there already.
+  constructor(listener, id = null) {
     this.listener = listener;
-    this.id = null;
-    this.running = new Set(nodes);
+    this.request = { id };
+    this.nodes = []; // by index; some may have gone from the tree since
+    this.running = new Set();
+    this.leaving = new AbortController();
     this.seen = new Map(); // when a node's last piece came
   }
 
-  async run() {
+  // Asks for it, and returns its id. Throws ApiError when it's refused.
+  async ask(body) {
+    this.request = await submit({ ...body, return_tokens: true, return_progress: true, detach: true });
+    return this.request.id;
+  }
+
+  // Reads what comes for these nodes of the request, behind what they have.
+  async read(nodes) {
+    for (const node of nodes) this.nodes[node.index] = node;
+    this.running = new Set(nodes.filter((node) => node.end === undefined));
     try {
-      await complete(this.body, {
-        onOpen: (id) => {
-          this.id = id;
-          for (const node of this.nodes) delete node.end;
-          this.listener.opened();
-        },
-        onEvent: (event) => this.#take(event),
+      await read(this.request, {
+        after: Math.max(...nodes.map((node) => node.after)),
+        onEvent: (event, id) => this.#take(event, id),
+        onLost: () => this.listener.lost(),
+        onBack: () => this.listener.back(this.running.size),
+        signal: this.leaving.signal,
       });
-    } finally {
-      for (const node of this.id ? this.running : []) this.#end(node, "the connection was lost; this is what had arrived");
+      this.#endAll("cut off");
+    } catch (error) {
+      const isGone = error.name === "AbortError" || [404, 410].includes(error.status);
+      if (!isGone) throw error;
+      this.#endAll(LOST);
     }
   }
 
   // Ends one alternative, or all that still run.
   async stop(node) {
-    if (!this.id) return;
-    if (node) await cancel(this.id, this.nodes.indexOf(node));
-    else await cancel(this.id);
+    if (this.request.id) await cancel(this.request.id, this.leaving, node?.index);
   }
 
-  #take(event) {
+  #take(event, id) {
+    if (event.event === "start") for (const node of this.running) node.seed = event.seeds[node.index];
     const node = this.nodes[event.index];
-    if (event.event === "start") this.nodes.forEach((each, index) => (each.seed = event.seeds[index]));
-    else if (event.event === "stream") this.#append(node, event);
-    else if (event.event === "error" && node) node.fault = event.error.message;
-    else if (event.event === "stop") this.#stop(node, event);
+    if (node) {
+      node.after = id;
+      if (event.event === "stream") this.#append(node, event);
+      if (event.event === "error") node.fault = event.error.message;
+      if (event.event === "stop") this.#stop(node, event);
+    }
     this.listener.told(event);
   }
 
@@ -62,6 +77,10 @@ export class Generation {
   #stop(node, event) {
     if (event.finish_reason === "stop") dropTheEnd(node, event.stop_reason);
     this.#end(node, reason(event, node));
+  }
+
+  #endAll(end) {
+    for (const node of this.running) this.#end(node, end);
   }
 
   #end(node, end) {

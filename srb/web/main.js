@@ -40,6 +40,7 @@ const cardActions = (desk, writing) => ({
 function listen(desk, writing) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
+  const resume = safely(() => writing.resume());
   onClick("#generate", generate);
   onClick("#stop", safely(() => writing.stopAll()));
   onClick("#undo", () => desk.undo());
@@ -69,8 +70,10 @@ function listen(desk, writing) {
     find("#key").hidden = true;
     forgive();
     tell("The key is used from now on. Generate again.");
+    resume();
   });
   document.addEventListener("input", () => desk.savePage());
+  resume();
   addEventListener("pagehide", () => desk.save());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;

@@ -1,7 +1,7 @@
 // Requests: from what lies on the desk to alternatives that are being written.
 
 import { cancel, evaluate } from "./api.js";
-import { branches } from "./compare.js";
+import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
 
@@ -11,32 +11,63 @@ export class Writing {
     this.generations = new Map(); // by node, while it runs
     this.requests = new Set(); // what Stop stops
     this.stopButton = document.querySelector("#stop");
+    this.listener = {
+      changed: (node) => {
+        desk.cards.change(node);
+        desk.saveSoon(node);
+      },
+      ended: (node) => {
+        this.generations.delete(node);
+        desk.cards.update(node);
+        desk.saveSoon(node);
+      },
+      told: hear,
+      lost: tellLost,
+      back: (running) => tell(`${count(running)} being written.`),
+    };
   }
 
   isRunning(node) {
     return this.generations.has(node);
   }
 
+  // Goes on reading what was being written when the page was closed.
+  async resume() {
+    const isLeft = (node) => node.request && node.end === undefined && !this.isRunning(node);
+    const requests = Map.groupBy(this.desk.tree.nodes.values(), (node) => node.request);
+    const left = [...requests].filter(([, nodes]) => nodes.some(isLeft));
+    const resume = ([request, nodes]) => {
+      for (const node of nodes) node.milliseconds = NaN; // nobody knows how long what was missed took
+      return this.#run(new Generation(this.listener, request), () => nodes);
+    };
+    await Promise.all(left.map(resume));
+  }
+
   // New alternatives of the text so far, or of each of the columns to compare. Throws an Error in words.
   async generate() {
-    const { compare, settings, tree } = this.desk;
-    const columns = compare.columns();
-    const fields = settings.read();
+    const { desk } = this;
+    const columns = desk.compare.columns();
+    const fields = desk.settings.read();
+    if (columns.length > 1) fields.seed ??= drawSeed();
     const parents = await this.#parents(columns);
     if (!parents) return tell("Stopped.");
-    const areTexts = compare.what.value === "prompts";
-    const prompts = parents.map((id) => tree.prompt(id));
-    const body = areTexts ? { ...fields, prompt: prompts } : { ...branches(columns, fields), prompt: prompts[0] };
-    // Cards stand in rows of columns, as branches do; with several prompts those of one come one after another.
-    const { n } = fields;
     const batch = Date.now();
-    const nodes = Array.from({ length: n * columns.length }, (_, index) => {
-      const order = areTexts ? (index % n) * columns.length + Math.floor(index / n) : index;
-      const column = order % columns.length;
-      const label = columns[column].label ?? undefined;
-      return tree.add({ parent: parents[column], order, label, columns: columns.length, batch });
-    });
-    await this.#run(nodes, body, () => this.desk.go(parents[0], [...new Set(parents)]));
+    // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
+    const ask = (parent, asked, first) => {
+      const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
+        const order = first + (index * columns.length) / asked.length;
+        const label = columns[order % columns.length].label ?? undefined;
+        return { parent, order, label, columns: columns.length, batch };
+      });
+      return this.#ask({ ...branches(asked, fields), prompt: desk.tree.prompt(parent) }, (request) => {
+        const nodes = plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
+        desk.go(parents[0], [...new Set(parents)]);
+        desk.cards.reveal(nodes[0]);
+        return nodes;
+      });
+    };
+    if (desk.compare.what.value !== "prompts") return ask(parents[0], columns, 0);
+    await Promise.all(columns.map((column, k) => ask(parents[k], [column], k)));
   }
 
   // New alternatives that begin with the text so far up to a node.
@@ -51,7 +82,11 @@ export class Writing {
   async continue(node) {
     const { settings, tree } = this.desk;
     if (tree.children(node.id).length) return this.desk.go(node.id); // its text must stay: others go on from its end
-    await this.#run([node], { ...settings.read(), n: 1, prompt: tree.prompt(node.id) }, () => {});
+    await this.#ask({ ...settings.read(), n: 1, prompt: tree.prompt(node.id) }, (request) => {
+      Object.assign(node, { request, index: 0, after: 0 });
+      delete node.end;
+      return [node];
+    });
   }
 
   stop(node) {
@@ -71,10 +106,11 @@ export class Writing {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || node.pieces[0].ids) continue;
       tell("Reading the text …");
-      let request;
-      const reading = { stop: () => request && cancel(request) };
-      const listener = { onOpen: (opened) => (request = opened), onProgress: tellProgress };
-      const known = await this.#during(reading, () => evaluate(desk.tree.text(id), listener));
+      const leaving = new AbortController();
+      const reading = { stop: () => reading.id && cancel(reading.id, leaving) };
+      const listener = { onOpen: (id) => (reading.id = id), onProgress: tellProgress, onLost: tellLost, onBack: () => {} };
+      const evaluating = () => evaluate(desk.tree.text(id), { ...listener, signal: leaving.signal });
+      const known = await this.#during(reading, evaluating);
       if (!known) return null;
       node.pieces[0].ids = known;
       node.whole = true;
@@ -83,34 +119,33 @@ export class Writing {
     return ids;
   }
 
-  // Runs a request whose alternatives become these nodes; new ones that never ran don't stay in the tree.
-  async #run(nodes, body, opened) {
-    const { desk } = this;
-    const generation = new Generation(nodes, body, {
-      opened: () => {
-        for (const node of nodes) this.generations.set(node, generation);
-        tell(`${count(nodes)} asked for …`);
-        opened();
-        for (const node of nodes) desk.cards.update(node);
-        desk.cards.reveal(nodes[0]);
-      },
-      changed: (node) => {
-        desk.cards.change(node);
-        desk.saveSoon(node);
-      },
-      ended: (node) => {
-        this.generations.delete(node);
-        desk.cards.update(node);
-        desk.saveSoon(node);
-      },
-      told: (event) => hear(event, nodes),
+  // Asks for a request; begin(its id) says what its nodes are.
+  async #ask(body, begin) {
+    const generation = new Generation(this.listener);
+    await this.#run(generation, async () => {
+      const nodes = begin(await generation.ask(body));
+      tell(`${count(nodes.length)} asked for …`);
+      return nodes;
     });
-    try {
-      await this.#during(generation, () => generation.run());
-    } finally {
-      if (!generation.id) for (const node of nodes) if (!node.pieces.length) desk.tree.remove(node.id);
+  }
+
+  async #run(generation, begin) {
+    const { desk } = this;
+    await this.#during(generation, async () => {
+      const nodes = await begin();
+      for (const node of nodes) {
+        if (node.end === undefined) this.generations.set(node, generation);
+        desk.cards.update(node);
+      }
       desk.save(...nodes);
-    }
+      await generation.read(nodes).finally(() => {
+        for (const node of nodes) {
+          if (this.generations.get(node) === generation) this.generations.delete(node);
+          desk.cards.update(node);
+        }
+        desk.save(...nodes);
+      });
+    });
   }
 
   // While something runs that Stop can stop.
@@ -127,12 +162,13 @@ export class Writing {
   }
 }
 
-const count = (nodes) => (nodes.length === 1 ? "One alternative" : `${nodes.length} alternatives`);
+const count = (number) => (number === 1 ? "One alternative" : `${number} alternatives`);
+const tellLost = () => tell("The connection was lost; the page tries again. Stop gives up.");
 
-function hear(event, nodes) {
+function hear(event) {
   if (event.event === "progress") tellProgress(event);
   if (event.event === "start") {
-    tell(`${count(nodes)} being written.`);
+    tell(`${count(event.count)} being written.`);
     if (event.ignored.length) complain(new Error(`These settings have no effect here: ${event.ignored.join(", ")}`));
   }
   if (event.event === "error" && event.index === undefined) complain(new Error(event.error.message));

@@ -226,14 +226,58 @@ def test_errors_are_in_words(story: Story) -> None:
     expect(story.find("#error")).to_be_hidden()
 
 
-def test_a_lost_connection_keeps_what_has_arrived(blank: Story, start_server: Callable[..., Server]) -> None:
+def test_what_is_being_written_goes_on_over_a_reload(story: Story, server: Server) -> None:
+    story.set(n=2, max_tokens=50, seed=5)
+    story.generate(PROMPT, cards=2, wait=False)
+    expect(story.cards.first.locator("[data-k]").nth(5)).to_be_attached()
+    story.reload()
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    expect(story.cards.first.locator(".facts")).to_contain_text("50 tokens · reached its length")
+    expect(story.cards.nth(1).locator(".facts")).to_contain_text("50 tokens · reached its length")
+    assert [story.said(card) for card in story.cards.all()] == server.texts(
+        prompt=PROMPT, n=2, max_tokens=50, seed=5, ignore_eos=True
+    )
+
+
+def test_a_lost_connection_loses_nothing(story: Story) -> None:
+    story.set(n=2, max_tokens=40)
+    story.page.route("**/events", lambda route: route.abort())
+    # The first answer breaks off in the middle, as the page sees it.
+    story.page.evaluate(
+        """() => {
+            const fetched = window.fetch;
+            window.fetch = async (path, options) => {
+                const response = await fetched(path, options);
+                if (options.method !== "POST" || JSON.parse(options.body).max_tokens !== 40) return response;
+                window.fetch = fetched;
+                let parts = 0;
+                const cut = new TransformStream({
+                    transform: (part, to) => (parts++ < 9 ? to.enqueue(part) : to.terminate()),
+                });
+                return new Response(response.body.pipeThrough(cut), response);
+            };
+        }"""
+    )
+    story.generate(PROMPT, cards=2, wait=False)
+    expect(story.find("#status")).to_contain_text("connection was lost")
+    story.page.unroute("**/events")
+    story.wait_done()
+    for card in story.cards.all():
+        expect(card.locator(".facts")).to_contain_text("40 tokens")
+    assert all("ERR_FAILED" in fault for fault in story.faults)
+    story.faults.clear()
+
+
+def test_what_a_server_has_lost_keeps_what_has_arrived(blank: Story, start_server: Callable[..., Server]) -> None:
     server = start_server()
     blank.open(server.url)
     blank.set(n=2, max_tokens=1000)
     blank.generate(PROMPT, cards=2, wait=False)
     expect(blank.cards.first.locator("[data-k]").nth(5)).to_be_attached()
     server.stop(signal.SIGKILL)
-    expect(blank.find("#error")).to_contain_text("connection was lost")
+    expect(blank.find("#status")).to_contain_text("connection was lost")
+    blank.find("#stop").click()
     expect(blank.cards.first.locator(".facts")).to_contain_text("connection was lost")
     said = blank.said(blank.cards.first)
     blank.press(blank.cards.first, "Keep")
