@@ -29,7 +29,15 @@ async function call(path, options = {}) {
 }
 
 export const openapi = async () => (await call("openapi.json")).json();
-export const health = async () => (await call("health")).json();
+
+// How the server is, also while it can't take requests.
+export const health = async () => (await fetch("health")).json();
+
+// What the server answers to a story's route, as an object; null where it says nothing.
+export async function stories(path = "", method = "GET", body = undefined) {
+  const response = await call(`v1/stories${path}`, { method, body: body && JSON.stringify(body) });
+  return response.status === 204 ? null : response.json();
+}
 
 // Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
 // reached, `controller` ends the reading at least.
@@ -48,14 +56,29 @@ export async function submit(body) {
   return { id: response.headers.get("X-Request-Id"), response };
 }
 
-// Reads a request's events behind the one with the id `after`, to the last one. Comes again when the connection breaks,
-// until the server answers. Throws ApiError when there is no such request any more, and AbortError when `signal` is
-// aborted.
-export async function read({ id, response }, { after = 0, onEvent, onLost, onBack, signal }) {
+// Reads a request's events behind the one with the id `after`, to the last one. Throws ApiError when there is no such
+// request any more, and AbortError when `signal` is aborted. onLost and onBack: see `follow`.
+export function read({ id, response }, { onEvent, ...listener }) {
+  const hear = (event, place) => {
+    onEvent(event, place);
+    return event.event === "done";
+  };
+  return follow(`v1/completions/${id}/events`, { ...listener, response, onEvent: hear });
+}
+
+// Reads what is new in a story behind the change `after`, until it's deleted.
+export function watch(story, listener) {
+  return follow(`v1/stories/${story}/nodes`, { onLost() {}, onBack() {}, ...listener });
+}
+
+// Reads server-sent events behind the one with the id `after`, until onEvent says that this was the last one. Comes
+// again when the connection breaks, until the server answers; it calls onLost then, and onBack.
+async function follow(path, { response = null, after = 0, onEvent, onLost, onBack, signal }) {
   for (let tries = 0; ; tries++) {
     try {
       if (!response) {
-        response = await call(`v1/completions/${id}/events`, { headers: { "Last-Event-ID": after }, signal });
+        const headers = { Accept: "text/event-stream", "Last-Event-ID": after };
+        response = await call(path, { headers, signal });
         onBack();
       }
       if (response.status === 204) return; // it's over, and all was read
@@ -64,11 +87,10 @@ export async function read({ id, response }, { after = 0, onEvent, onLost, onBac
     }
     for await (const event of response ? eventsOf(response, signal) : []) {
       tries = 0;
-      after = event.id;
-      onEvent(event.data, event.id);
-      if (event.data.event === "done") return;
+      after = event.id ?? after;
+      if (onEvent(event.data, after)) return;
     }
-    signal.throwIfAborted();
+    signal?.throwIfAborted();
     response = null;
     onLost();
     await pause(Math.min(LONGEST_PAUSE, 500 * 2 ** tries), signal);
@@ -79,7 +101,7 @@ export async function read({ id, response }, { after = 0, onEvent, onLost, onBac
 async function* eventsOf(response, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const close = () => reader.cancel().catch(() => {});
-  signal.addEventListener("abort", close);
+  signal?.addEventListener("abort", close);
   let rest = "";
   let id;
   try {
@@ -94,7 +116,7 @@ async function* eventsOf(response, signal) {
       }
     }
   } finally {
-    signal.removeEventListener("abort", close);
+    signal?.removeEventListener("abort", close);
     close();
   }
 }
@@ -105,13 +127,13 @@ function pause(milliseconds, signal) {
     const end = (settle) => () => {
       clearTimeout(timer);
       removeEventListener("online", online);
-      signal.removeEventListener("abort", abort);
-      settle(signal.reason);
+      signal?.removeEventListener("abort", abort);
+      settle(signal?.reason);
     };
     const [online, abort] = [end(resolve), end(reject)];
     const timer = setTimeout(online, milliseconds);
     addEventListener("online", online);
-    signal.addEventListener("abort", abort);
+    signal?.addEventListener("abort", abort);
   });
 }
 

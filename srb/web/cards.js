@@ -52,7 +52,7 @@ export class Card {
     if (seed !== undefined && !this.seed.textContent) this.seed.textContent = `seed ${seed}`;
     const facts = [`${length} tokens`];
     if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
-    if (!isRunning) facts.push(end ?? "cut off");
+    if (!isRunning && end !== "") facts.push(end ?? "cut off");
     if (follow) facts.push(`${follow} below`);
     const text = facts.join(" · ");
     if (this.facts.textContent !== text) this.facts.textContent = text;
@@ -75,6 +75,7 @@ export class Cards {
   constructor(element, desk, writing, actions) {
     Object.assign(this, { element, desk, writing, actions });
     this.cards = new Map();
+    this.grids = new Map();
     this.changed = new Set();
     this.flushed = 0;
   }
@@ -83,25 +84,26 @@ export class Cards {
   show() {
     const { tree } = this.desk;
     const nodes = tree.shown.flatMap((id) => tree.children(id)).filter((node) => !node.typed);
-    const batches = groupBy(nodes, (node) => node.batch);
-    const cards = new Map();
-    const grids = [...batches].sort(([a], [b]) => b - a).map(([, batch]) => {
-      const grid = document.createElement("ol");
-      grid.className = "batch";
-      if (batch[0].columns > 1) {
-        grid.classList.add("columns");
-        grid.style.setProperty("--columns", batch[0].columns);
-      }
-      for (const node of batch.sort((a, b) => a.order - b.order)) {
-        const card = this.cards.get(node.id) ?? new Card(node, this.actions);
-        cards.set(node.id, card);
-        grid.append(card.element);
-      }
-      return grid;
-    });
-    this.cards = cards;
-    this.element.replaceChildren(...grids);
+    const batches = [...Map.groupBy(nodes, (node) => node.batch)].sort(([a], [b]) => b - a);
+    const shown = { cards: new Map(), grids: new Map() };
+    for (const [id, batch] of batches) {
+      const grid = this.grids.get(id) ?? document.createElement("ol");
+      shown.grids.set(id, grid);
+      const labels = new Set(batch.map((node) => node.label)); // what is compared has labels
+      grid.className = labels.size > 1 && !labels.has(undefined) ? "batch columns" : "batch";
+      grid.style.setProperty("--columns", labels.size);
+      for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
+      batch.sort((a, b) => a.order - b.order);
+      arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
+    }
+    Object.assign(this, shown);
+    arrange(this.element, [...this.grids.values()]);
     for (const node of nodes) this.update(node);
+  }
+
+  // Draws the card of a node anew when cards are shown the next time.
+  forget(node) {
+    this.cards.delete(node.id);
   }
 
   // Marks a node whose card is to be updated with the others that change.
@@ -132,8 +134,11 @@ export class Cards {
   }
 }
 
-function groupBy(items, key) {
-  const groups = new Map();
-  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
-  return groups;
+// Makes these the children of an element. Those that stay in their places stay scrolled, and keep the keyboard.
+function arrange(element, children) {
+  const staying = new Set(children);
+  for (const child of [...element.children]) if (!staying.has(child)) child.remove();
+  children.forEach((child, k) => {
+    if (element.children[k] !== child) element.insertBefore(child, element.children[k] ?? null);
+  });
 }

@@ -1,9 +1,9 @@
-// What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept in the browser.
+// What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { drawPath, drawTree } from "./places.js";
 import { complain } from "./say.js";
 import { Store } from "./store.js";
-import { Tree } from "./tree.js";
+import { ROOT, textOf, Tree } from "./tree.js";
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 
@@ -12,27 +12,56 @@ export class Desk {
     Object.assign(this, { settings, compare, story });
     this.tree = new Tree();
     this.cards = null;
-    this.store = null;
+    this.store = new Store();
     this.unsaved = new Set();
   }
 
-  // Brings back what the browser has kept, and shows it.
-  async open() {
-    let draft;
-    try {
-      this.store = await Store.open();
-      const { nodes, page } = await this.store.load();
-      this.tree = new Tree(nodes, page.current);
-      if (page.shown?.every((id) => this.tree.has(id))) this.tree.shown = page.shown;
-      this.tree.history = page.history ?? [];
-      this.settings.values = page.settings ?? {};
-      this.compare.values = page.compare ?? {};
-      draft = page.draft;
-    } catch (error) {
-      complain(new Error(`The browser doesn't keep the tree over reloads: ${error.message}`));
-    }
+  // Brings back what a store has kept, and shows it.
+  async open(store) {
+    const { nodes, page } = await store.load();
+    this.store = store;
+    this.tree = new Tree(nodes, page.current);
+    if (page.shown?.every((id) => this.tree.has(id))) this.tree.shown = page.shown;
+    this.tree.history = page.history ?? [];
+    this.settings.values = page.settings ?? {};
+    this.compare.values = page.compare ?? {};
     this.#draw();
-    this.story.value = draft ?? this.story.value;
+    this.story.value = page.draft ?? this.story.value;
+    if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
+  }
+
+  // Takes what a shared store says of a node. While that runs here, its request says the rest.
+  hear(heard, writing) {
+    const { pieces, ...said } = heard;
+    const node = this.tree.add(heard);
+    if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept: heard.kept, discarded: heard.discarded });
+    else {
+      if (textOf(node) !== textOf(heard)) {
+        this.cards.forget(node);
+        node.pieces = pieces;
+      }
+      Object.assign(node, said);
+    }
+    return node;
+  }
+
+  // Shows what was heard; this node last.
+  showNews(node) {
+    drawTree(document.querySelector("#tree"), this.tree, (id) => this.go(id));
+    this.cards.show();
+    this.#follow(node);
+  }
+
+  // Goes to where something was written, if it's further on from here, and nothing else is in sight or typed.
+  #follow(node) {
+    const { tree } = this;
+    const id = node.typed ? node.id : node.parent;
+    const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
+    const isFree = !this.cards.cards.size && this.story.value === tree.text(tree.current);
+    if (id === tree.current || !isOnTheWay || !isFree) return;
+    tree.go(id);
+    this.#draw();
+    this.save();
   }
 
   #draw() {
@@ -63,6 +92,19 @@ export class Desk {
     this.show();
   }
 
+  // The id of the node of the text so far as it was edited, or of another text.
+  async write(text) {
+    const node = this.tree.written(text);
+    return node.id ?? (await this.add(node)).id;
+  }
+
+  async add(fields) {
+    const added = await this.store.add(fields);
+    const node = Object.assign(this.tree.add(added), added);
+    this.save(node);
+    return node;
+  }
+
   save(...nodes) {
     for (const node of nodes) this.unsaved.add(node);
     clearTimeout(this.saving);
@@ -82,12 +124,12 @@ export class Desk {
     const { current, shown, history } = this.tree;
     const fields = { draft: this.story.value, settings: this.settings.values, compare: this.compare.values };
     this.store
-      ?.save(nodes, { current, shown, history, ...fields })
-      .catch((error) => complain(new Error(`The browser can't keep the tree: ${error.message}. Export it.`)));
+      .save(nodes, { current, shown, history, ...fields })
+      .catch((error) => complain(new Error(`What you did can't be kept: ${error.message}. Export the tree.`)));
   }
 
   async clear() {
-    await this.store?.clear();
+    await this.store.clear();
     this.tree = new Tree();
     this.unsaved.clear();
     this.show();

@@ -22,6 +22,11 @@ export class Generation {
     return this.request.id;
   }
 
+  // Leaves what was asked for to others who read it.
+  leave() {
+    this.request.response.body.cancel();
+  }
+
   // Reads what comes for these nodes of the request, behind what they have.
   async read(nodes) {
     for (const node of nodes) this.nodes[node.index] = node;
@@ -36,8 +41,7 @@ export class Generation {
       });
       this.#endAll("cut off");
     } catch (error) {
-      const isGone = error.name === "AbortError" || [404, 410].includes(error.status);
-      if (!isGone) throw error;
+      if (error.name !== "AbortError" && ![404, 410].includes(error.status)) throw error;
       this.#endAll(LOST);
     }
   }
@@ -76,7 +80,9 @@ export class Generation {
 
   #stop(node, event) {
     if (event.finish_reason === "stop") dropTheEnd(node, event.stop_reason);
-    this.#end(node, reason(event, node));
+    const { finish_reason, stop_reason } = event;
+    node.reason = { finish_reason, stop_reason };
+    this.#end(node, reason(event, node.fault));
   }
 
   #endAll(end) {
@@ -100,10 +106,11 @@ function dropTheEnd(node, stopString) {
   else last.ids = last.ids.slice(0, -1);
 }
 
-function reason(event, node) {
-  if (event.finish_reason === "stop")
-    return event.stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(event.stop_reason)}`;
-  if (event.finish_reason === "length") return "reached its length";
-  if (event.finish_reason === "error") return `failed: ${node.fault ?? "the server doesn't say why"}`;
-  return { cancelled: "stopped", timeout: "took longer than the server allows", shutdown: "the server was stopped" }[event.stop_reason];
+// Why an alternative has ended, in words.
+export function reason({ finish_reason, stop_reason }, fault = "the server doesn't say why") {
+  if (finish_reason === "stop") return stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(stop_reason)}`;
+  if (finish_reason === "length") return "reached its length";
+  if (finish_reason === "error") return `failed: ${fault}`;
+  const reasons = { cancelled: "stopped", timeout: "took longer than the server allows", shutdown: "the server was stopped" };
+  return reasons[stop_reason] ?? "cut off";
 }

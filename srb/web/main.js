@@ -6,9 +6,11 @@ import { Compare } from "./compare.js";
 import { Desk } from "./desk.js";
 import { copy, download, readJson } from "./files.js";
 import { Peek } from "./peek.js";
-import { forgive, safely, tell } from "./say.js";
+import { complain, forgive, safely, tell } from "./say.js";
 import { Settings } from "./settings.js";
-import { ROOT, textOf } from "./tree.js";
+import * as shelf from "./shelf.js";
+import { BrowserStore, Store } from "./store.js";
+import { ROOT, textOf, Tree } from "./tree.js";
 import { Writing } from "./writing.js";
 
 const find = (selector) => document.querySelector(selector);
@@ -37,29 +39,33 @@ const cardActions = (desk, writing) => ({
   },
 });
 
-function listen(desk, writing) {
+function listen(desk, writing, resume) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
-  const resume = safely(() => writing.resume());
   onClick("#generate", generate);
   onClick("#stop", safely(() => writing.stopAll()));
   onClick("#undo", () => desk.undo());
-  onClick("#new", () => {
+  onClick("#new", safely(async () => {
+    if (desk.store.isShared) return shelf.make();
     desk.go(ROOT);
     story.focus();
-  });
+  }));
   onClick("#export", () => download("story.json", "application/json", JSON.stringify(desk.tree.export())));
   onClick("#markdown", () => download("story.md", "text/markdown", `${desk.tree.text(desk.tree.current)}\n`));
   onClick("#error button", forgive);
   onClick("#forget", safely(async () => {
-    if (!confirm("Delete the whole tree from this browser? This can't be undone; export it first to keep it.")) return;
+    const what = desk.store.isShared ? "this story from the server" : "the whole tree from this browser";
+    if (!confirm(`Delete ${what}? This can't be undone; export it first to keep it.`)) return;
     await writing.stopAll();
     await desk.clear();
+    if (desk.store.isShared) shelf.open({ id: "" });
   }));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
-    const nodes = desk.tree.import(await readJson(file).finally(() => (target.value = "")));
+    const data = await readJson(file).finally(() => (target.value = ""));
+    if (desk.store.isShared) return shelf.make(file.name.replace(/\.json$/, ""), new Tree().import(data));
+    const nodes = desk.tree.import(data);
     desk.save(...nodes);
     desk.show();
     tell(`${nodes.length} texts were imported.`);
@@ -71,9 +77,9 @@ function listen(desk, writing) {
     forgive();
     tell("The key is used from now on. Generate again.");
     resume();
+    if (!document.body.dataset.ready) location.reload(); // the stories can be seen only now
   });
   document.addEventListener("input", () => desk.savePage());
-  resume();
   addEventListener("pagehide", () => desk.save());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
@@ -82,21 +88,49 @@ function listen(desk, writing) {
   });
 }
 
+// Where the story is kept: on the server if that has a history, else in the browser; or nowhere, which is said.
+async function openStore(history) {
+  const browser = await BrowserStore.open().catch((error) => {
+    complain(new Error(`The browser doesn't keep the tree over reloads: ${error.message}`));
+    return new Store();
+  });
+  if (!history) return browser;
+  return shelf.openShelf(browser).catch((error) => {
+    if (error.status !== 503) throw error;
+    complain(new Error(`${error.message}. Your text stays in this browser meanwhile.`));
+    return browser;
+  });
+}
+
 async function begin() {
-  const { components } = await openapi();
+  const [{ components }, { model, history }] = await Promise.all([openapi(), health()]);
+  find("#model").textContent = model;
   const settings = new Settings(components.schemas, { inSight: find("#in-sight"), folded: find("#folded") });
   const desk = new Desk(settings, new Compare(settings, find("#story")), find("#story"));
   const writing = new Writing(desk);
+  const resume = () => writing.resume().catch(complain);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
-  new Peek(find("#peek"), desk, safely((node, k, choice) => {
-    const id = desk.tree.fork(node.id, k, choice);
-    desk.save(desk.tree.nodes.get(id));
-    return writing.generateFrom(id);
+  new Peek(find("#peek"), desk, safely(async (node, k, choice) => {
+    const forked = await desk.add(desk.tree.forked(node.id, k, choice));
+    return writing.generateFrom(forked.id);
   }));
-  await desk.open();
-  listen(desk, writing);
+  listen(desk, writing, resume);
+  await desk.open(await openStore(history));
   document.body.dataset.ready = "true";
-  find("#model").textContent = (await health()).model;
+  resume();
+  let telling;
+  await desk.store.watch({
+    changed: (heard) => {
+      const node = desk.hear(heard, writing);
+      clearTimeout(telling);
+      telling = setTimeout(() => {
+        desk.showNews(node);
+        resume();
+      });
+    },
+    renamed: shelf.showTitle,
+    deleted: () => complain(new Error("This story was deleted. What you see is not kept; export it, or choose another story.")),
+  });
 }
 
 safely(begin)();

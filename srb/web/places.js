@@ -7,13 +7,21 @@ const shorten = (text, length) => {
   return words.length > length ? `${words.slice(0, length).trimEnd()}…` : words || "(blank)";
 };
 
-function button(text, isHere, onClick) {
+function button(tree, id, text, go) {
   const element = document.createElement("button");
   element.type = "button";
   element.textContent = text;
-  if (isHere) element.setAttribute("aria-current", "true");
-  element.addEventListener("click", onClick);
+  element.dataset.place = id;
+  if (id === tree.current) element.setAttribute("aria-current", "true");
+  element.addEventListener("click", () => go(id));
   return element;
+}
+
+// Draws a list anew; the keyboard stays where it was.
+function draw(list, items) {
+  const place = list.contains(document.activeElement) ? document.activeElement.dataset.place : null;
+  list.replaceChildren(...items);
+  if (place) list.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
 }
 
 function item(...content) {
@@ -25,16 +33,15 @@ function item(...content) {
 // The path as a row of buttons, the start first.
 export function drawPath(list, tree, go) {
   const nodes = tree.path(tree.current);
-  const start = item(button("Start", tree.current === ROOT, () => go(ROOT)));
-  const others = nodes.map((node) => item(button(shorten(textOf(node), 28), node.id === tree.current, () => go(node.id))));
-  list.replaceChildren(start, ...others);
+  const start = item(button(tree, ROOT, "Start", go));
+  draw(list, [start, ...nodes.map((node) => item(button(tree, node.id, shorten(textOf(node), 28), go)))]);
 }
 
 // The whole tree as nested lists, without the alternatives that nothing follows.
 export function drawTree(list, tree, go) {
   const branch = (node) => {
     const below = tree.places(node.id);
-    const element = item(button(shorten(textOf(node), 60), node.id === tree.current, () => go(node.id)));
+    const element = item(button(tree, node.id, shorten(textOf(node), 60), go));
     if (below.length) {
       const inner = document.createElement("ul");
       inner.append(...below.map(branch));
@@ -43,5 +50,5 @@ export function drawTree(list, tree, go) {
     return element;
   };
   const places = tree.places(ROOT).map(branch);
-  list.replaceChildren(...(places.length ? places : [item("Nothing yet: the story begins when you generate.")]));
+  draw(list, places.length ? places : [item("Nothing yet: the story begins when you generate.")]);
 }

@@ -26,7 +26,9 @@ export class Tree {
     return id === ROOT || this.nodes.has(id);
   }
 
+  // Adds a node of these fields; one that is there already stays.
   add(fields) {
+    if (this.nodes.has(fields.id)) return this.nodes.get(fields.id);
     const node = { id: newId(), pieces: [], batch: Date.now(), order: 0, ...fields };
     this.nodes.set(node.id, node);
     this.#hang(node);
@@ -86,23 +88,24 @@ export class Tree {
     return this.children(id).filter((node) => node.typed || node.kept || this.children(node.id).length > 0);
   }
 
-  // The node of a text that was edited: below the last node that the edit left as it was.
-  write(text) {
-    let at = this.current;
-    while (!text.startsWith(this.text(at))) at = this.nodes.get(at).parent;
-    const rest = text.slice(this.text(at).length);
-    if (!rest) return at;
-    const same = this.children(at).find((node) => node.typed && textOf(node) === rest);
-    return (same ?? this.add({ parent: at, pieces: [{ text: rest, ids: null }], typed: true })).id;
+  // The node of a text that was edited: below the last node that the edit left as it was. One that isn't there yet
+  // has no id.
+  written(text) {
+    let parent = this.current;
+    while (!text.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
+    const rest = text.slice(this.text(parent).length);
+    if (!rest) return { id: parent };
+    const same = this.children(parent).find((node) => node.typed && textOf(node) === rest);
+    return same ?? { parent, pieces: [{ text: rest, ids: null }], typed: true };
   }
 
-  // The node that begins as this one does, up to its piece k, and has another token there.
-  fork(id, k, choice) {
+  // A node, to be added, that begins as this one does, up to its piece k, and has another token there.
+  forked(id, k, choice) {
     const node = this.nodes.get(id);
     const text = choice.text.replace(/\ufffd+$/, ""); // a part of a character; the tokens after it complete it
     const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids: [choice.id] }];
     const label = `${node.label ?? `Alternative ${node.order + 1}`}, forked`;
-    return this.add({ parent: node.parent, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" }).id;
+    return { parent: node.parent, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" };
   }
 
   go(id, shown = [id]) {

@@ -10,6 +10,7 @@ export class Writing {
     this.desk = desk;
     this.generations = new Map(); // by node, while it runs
     this.requests = new Set(); // what Stop stops
+    this.asked = new Set(); // ids of requests whose nodes a shared store is going to tell of
     this.stopButton = document.querySelector("#stop");
     this.listener = {
       changed: (node) => {
@@ -31,16 +32,18 @@ export class Writing {
     return this.generations.has(node);
   }
 
-  // Goes on reading what was being written when the page was closed.
+  // Goes on reading what was being written when the page was closed, or was begun on another device.
   async resume() {
     const isLeft = (node) => node.request && node.end === undefined && !this.isRunning(node);
-    const requests = Map.groupBy(this.desk.tree.nodes.values(), (node) => node.request);
-    const left = [...requests].filter(([, nodes]) => nodes.some(isLeft));
+    const left = Map.groupBy([...this.desk.tree.nodes.values()].filter(isLeft), (node) => node.request);
     const resume = ([request, nodes]) => {
-      for (const node of nodes) node.milliseconds = NaN; // nobody knows how long what was missed took
-      return this.#run(new Generation(this.listener, request), () => nodes);
+      const generation = new Generation(this.listener, request);
+      for (const node of nodes) if (node.after) node.milliseconds = NaN; // nobody knows how long what was missed took
+      const reading = this.#during(generation, () => this.#read(generation, nodes));
+      if (this.asked.delete(request)) this.desk.cards.reveal(nodes[0]);
+      return reading;
     };
-    await Promise.all(left.map(resume));
+    await Promise.all([...left].map(resume));
   }
 
   // New alternatives of the text so far, or of each of the columns to compare. Throws an Error in words.
@@ -57,12 +60,13 @@ export class Writing {
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
-        return { parent, order, label, columns: columns.length, batch };
+        return { parent, order, label, batch };
       });
-      return this.#ask({ ...branches(asked, fields), prompt: desk.tree.prompt(parent) }, (request) => {
-        const nodes = plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
+      const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
+      return this.#ask({ ...branches(asked, fields), ...desk.store.place(desk.tree, parent) }, (request) => {
+        const nodes = desk.store.isShared ? [] : add(request);
         desk.go(parents[0], [...new Set(parents)]);
-        desk.cards.reveal(nodes[0]);
+        if (nodes.length) desk.cards.reveal(nodes[0]);
         return nodes;
       });
     };
@@ -78,14 +82,23 @@ export class Writing {
     return this.generate();
   }
 
-  // Writes on in a node.
+  // Writes on in a node; in a story that others see, too, below it.
   async continue(node) {
-    const { settings, tree } = this.desk;
-    if (tree.children(node.id).length) return this.desk.go(node.id); // its text must stay: others go on from its end
-    await this.#ask({ ...settings.read(), n: 1, prompt: tree.prompt(node.id) }, (request) => {
-      Object.assign(node, { request, index: 0, after: 0 });
-      delete node.end;
-      return [node];
+    const { desk } = this;
+    const { settings, store, tree } = desk;
+    if (tree.children(node.id).length) return desk.go(node.id); // its text must stay: others go on from its end
+    const fields = { ...settings.read(), n: 1 };
+    if (!store.isShared)
+      return this.#ask({ ...fields, ...store.place(tree, node.id) }, (request) => {
+        Object.assign(node, { request, index: 0, after: 0 });
+        delete node.end;
+        return [node];
+      });
+    const column = { label: `${node.label ?? `Alternative ${node.order + 1}`}, continued`, fields: {} };
+    fields.seed ??= drawSeed();
+    await this.#ask({ ...branches([column], fields), ...store.place(tree, node.id) }, () => {
+      desk.go(tree.current, [...tree.shown, node.id]);
+      return [];
     });
   }
 
@@ -97,12 +110,13 @@ export class Writing {
     return Promise.all([...this.requests].map((each) => each.stop()));
   }
 
-  // The nodes that columns continue. What was typed gets its token ids from the server, and is evaluated.
-  // null when that was stopped.
+  // The nodes that columns continue. What was typed gets its token ids from the server, and is evaluated, unless the
+  // story is kept there. null when that was stopped.
   async #parents(columns) {
     const { desk } = this;
-    const ids = columns.map(({ prompt }) => desk.tree.write(prompt ?? desk.story.value));
-    for (const id of new Set(ids)) {
+    const ids = [];
+    for (const { prompt } of columns) ids.push(await desk.write(prompt ?? desk.story.value));
+    for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || node.pieces[0].ids) continue;
       tell("Reading the text …");
@@ -119,32 +133,32 @@ export class Writing {
     return ids;
   }
 
-  // Asks for a request; begin(its id) says what its nodes are.
+  // Asks for a request; begin(its id) says what its nodes are, or none where a shared store is going to tell of them.
   async #ask(body, begin) {
     const generation = new Generation(this.listener);
-    await this.#run(generation, async () => {
-      const nodes = begin(await generation.ask(body));
-      tell(`${count(nodes.length)} asked for …`);
-      return nodes;
+    await this.#during(generation, async () => {
+      const request = await generation.ask(body);
+      const nodes = begin(request);
+      tell("Asked for; it has not begun yet.");
+      if (nodes.length) return this.#read(generation, nodes);
+      this.asked.add(request);
+      generation.leave();
     });
   }
 
-  async #run(generation, begin) {
+  async #read(generation, nodes) {
     const { desk } = this;
-    await this.#during(generation, async () => {
-      const nodes = await begin();
+    for (const node of nodes) {
+      if (node.end === undefined) this.generations.set(node, generation);
+      desk.cards.update(node);
+    }
+    desk.save(...nodes);
+    await generation.read(nodes).finally(() => {
       for (const node of nodes) {
-        if (node.end === undefined) this.generations.set(node, generation);
+        if (this.generations.get(node) === generation) this.generations.delete(node);
         desk.cards.update(node);
       }
       desk.save(...nodes);
-      await generation.read(nodes).finally(() => {
-        for (const node of nodes) {
-          if (this.generations.get(node) === generation) this.generations.delete(node);
-          desk.cards.update(node);
-        }
-        desk.save(...nodes);
-      });
     });
   }
 

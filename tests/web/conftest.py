@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ class Story:
 
     def wait_ready(self) -> None:
         expect(self.find("body[data-ready]")).to_be_visible()
+
+    def leave(self, selector: str) -> None:
+        """Presses what opens another story, and waits for that."""
+        self.page.evaluate("document.body.dataset.left = true")
+        self.find(selector).click()
+        expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
 
     def set(self, **values: object) -> None:
         for name, value in values.items():
@@ -136,8 +143,8 @@ def start_server() -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-@pytest.fixture
-def blank(browser: Browser) -> Iterator[Story]:
+@contextmanager
+def _profile(browser: Browser) -> Iterator[Story]:
     """A page with nothing stored. At the end it must have had no fault and have asked no other host."""
     context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
     story = Story(context.new_page())
@@ -153,6 +160,20 @@ def blank(browser: Browser) -> Iterator[Story]:
     context.close()
     assert story.faults == []
     assert hosts <= {"127.0.0.1", ""}  # what the page makes itself, a file to download, has none
+
+
+@pytest.fixture
+def blank(browser: Browser) -> Iterator[Story]:
+    """A page with nothing stored."""
+    with _profile(browser) as story:
+        yield story
+
+
+@pytest.fixture
+def other(browser: Browser) -> Iterator[Story]:
+    """A page on another device."""
+    with _profile(browser) as story:
+        yield story
 
 
 @pytest.fixture

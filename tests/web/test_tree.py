@@ -11,8 +11,12 @@ pytestmark = [pytest.mark.web, pytest.mark.e2e]
 SETUP = """
 const {Tree, ROOT, textOf} = await import("/web/tree.js");
 const piece = (text, ...ids) => ({text, ids, p: 0.5, top: [{id: 9, text: " other", p: 0.4}]});
+const write = (tree, text) => {
+  const node = tree.written(text);
+  return node.id ?? tree.add(node).id;
+};
 const tree = new Tree();
-const typed = tree.write("Once upon");
+const typed = write(tree, "Once upon");
 tree.nodes.get(typed).pieces[0].ids = [1, 2];
 tree.nodes.get(typed).whole = true;
 const said = tree.add({parent: typed, pieces: [piece(" a", 3), piece(" time", 4)], order: 1, batch: 5}).id;
@@ -36,7 +40,7 @@ def test_a_path_with_unknown_ids_is_sent_as_text(story: Story) -> None:
 def test_ids_of_a_whole_text_stand_for_all_of_it(story: Story) -> None:
     script = """
     tree.go(said);
-    const more = tree.write("Once upon a time there");
+    const more = write(tree, "Once upon a time there");
     const before = tree.prompt(more);
     tree.nodes.get(more).pieces[0].ids = [11, 12, 13];
     tree.nodes.get(more).whole = true;
@@ -48,18 +52,18 @@ def test_ids_of_a_whole_text_stand_for_all_of_it(story: Story) -> None:
 def test_an_edit_hangs_below_what_it_left(story: Story) -> None:
     script = """
     tree.go(said);
-    const changed = tree.write("Once upon the sea");
+    const changed = write(tree, "Once upon the sea");
     tree.go(changed);
-    const other = tree.write("Twice");
+    const other = write(tree, "Twice");
     return [tree.nodes.get(changed).parent === typed, textOf(tree.nodes.get(changed)), tree.nodes.get(other).parent,
-            tree.write("Once upon the sea") === changed, tree.write("Once upon") === typed];
+            write(tree, "Once upon the sea") === changed, write(tree, "Once upon") === typed];
     """
     assert run(story, script) == [True, " the sea", "root", True, True]
 
 
 def test_a_fork_begins_as_the_other_does(story: Story) -> None:
     script = """
-    const fork = tree.fork(said, 1, {id: 9, text: " \\ufffd", p: 0.4});
+    const fork = tree.add(tree.forked(said, 1, {id: 9, text: " \\ufffd", p: 0.4})).id;
     return [tree.text(fork), tree.prompt(fork), tree.nodes.get(fork).parent === typed, tree.text(said)];
     """
     assert run(story, script) == ["Once upon a ", [1, 2, 3, 9], True, "Once upon a time"]
@@ -91,7 +95,7 @@ def test_an_exported_tree_is_imported_beside_what_is_there(story: Story) -> None
     tree.go(said);
     const file = JSON.parse(JSON.stringify(tree.export()));
     const other = new Tree();
-    other.write("Mine");
+    write(other, "Mine");
     other.import(file);
     return [other.text(other.current), other.prompt(other.current), other.children(ROOT).length];
     """

@@ -1,0 +1,117 @@
+// A story on the server, which other devices see and write, too. Its nodes are only added; what changes is whether one is kept.
+
+import { stories, watch } from "./api.js";
+import { reason } from "./generation.js";
+import { Store } from "./store.js";
+import { ROOT, textOf } from "./tree.js";
+
+const TITLE_LENGTH = 50;
+
+const titleOf = (node) => textOf(node).trim().replace(/\s+/g, " ").slice(0, TITLE_LENGTH);
+
+const kept = (node) => (node.discarded ? false : node.kept ? true : null);
+
+// The ids of a text; null where they aren't known, or stand for more than it.
+const idsOf = ({ pieces, typed }) =>
+  typed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
+
+// A node of the page as the server has it.
+const toServer = (node) => ({
+  text: textOf(node),
+  tokens: idsOf(node),
+  author: node.typed ? "person" : "model",
+  request: node.request ?? null,
+  index: node.order ?? null,
+  seed: node.seed ?? null,
+  label: node.label ?? null,
+  length: node.length ?? null,
+  finish_reason: node.typed ? null : (node.reason?.finish_reason ?? "abort"),
+  stop_reason: node.reason?.stop_reason ?? null,
+  kept: kept(node),
+});
+
+const parentOf = (node) => (node.parent === ROOT ? null : node.parent);
+
+// Makes a story of a tree's nodes, and returns it.
+export const upload = (title, nodes) =>
+  stories("", "POST", { title, nodes: nodes.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) })) });
+
+export class StoryStore extends Store {
+  isShared = true;
+
+  // browser: a store for what this device shows of it.
+  constructor(story, browser) {
+    super();
+    Object.assign(this, { story, browser });
+    this.path = `/${story.id}`;
+    this.batches = new Map(); // the first node of each request
+    this.kept = new Map(); // by node, as the server knows it
+  }
+
+  async load() {
+    const [{ nodes, change }, { page }] = await Promise.all([stories(this.path), this.browser.load(this.story.id)]);
+    this.change = change;
+    return { nodes: nodes.map((each) => this.#fromServer(each)), page };
+  }
+
+  async add(fields) {
+    const parent = fields.parent === ROOT ? null : Number(fields.parent);
+    const added = await stories(`${this.path}/nodes`, "POST", { ...toServer(fields), parent });
+    if (!this.story.title) await this.rename(titleOf(fields));
+    return { ...this.#fromServer(added), ...fields };
+  }
+
+  async rename(title) {
+    this.story = await stories(this.path, "PATCH", { title });
+  }
+
+  async save(nodes, page) {
+    const changed = nodes.filter((node) => this.kept.has(node.id) && this.kept.get(node.id) !== kept(node));
+    for (const node of changed) this.kept.set(node.id, kept(node));
+    const remark = (node) => stories(`${this.path}/nodes/${node.id}`, "PATCH", { kept: kept(node) });
+    await Promise.all([this.browser.save([], page, this.story.id), ...changed.map(remark)]);
+  }
+
+  clear() {
+    return stories(this.path, "DELETE");
+  }
+
+  place(_tree, id) {
+    return id === ROOT ? { story: this.story.id, prompt: "" } : { story: this.story.id, node: Number(id) };
+  }
+
+  async watch(listener) {
+    const onEvent = (event) => {
+      if (event.event === "node") listener.changed(this.#fromServer(event.node));
+      if (event.event === "story") listener.renamed((this.story = event.story).title);
+      return event.event === "deleted";
+    };
+    await watch(this.story.id, { after: this.change, onEvent });
+    listener.deleted();
+  }
+
+  // A node of the server as the page has it. One that grows has no text here: the page reads its request.
+  #fromServer(each) {
+    const { request, index, label, seed, length } = each;
+    const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
+    const batch = request ?? `below ${parent}`;
+    if (!this.batches.has(batch)) this.batches.set(batch, each.id);
+    this.kept.set(id, each.kept);
+    const node = {
+      id,
+      parent,
+      pieces: [{ text: each.text, ids: each.tokens }],
+      typed: each.author === "person",
+      kept: each.kept === true,
+      discarded: each.kept === false,
+      batch: this.batches.get(batch),
+      order: index ?? 0,
+      label: label ?? undefined,
+      seed: seed ?? undefined,
+      length: length ?? undefined,
+    };
+    if (!request) return { ...node, end: "" };
+    if (each.finish_reason === null) return { ...node, request, index, after: 0, pieces: [], length: undefined };
+    return { ...node, request, index, end: reason(each) };
+  }
+}

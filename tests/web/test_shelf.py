@@ -1,0 +1,116 @@
+"""Stories that the server keeps: begun on one device, read and continued on another."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.conftest import Server, start
+from playwright.sync_api import expect
+from web.conftest import Story
+
+pytestmark = [pytest.mark.web, pytest.mark.e2e]
+
+PROMPT = "The old lighthouse keeper had one rule, and everybody in the village knew what it was:"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start("--history", str(tmp_path_factory.mktemp("history") / "stories.db"))
+    yield server
+    server.stop()
+    server.close()
+
+
+def begin(story: Story, server: Server) -> None:
+    """A new story."""
+    story.open(server.url)
+    story.leave("#new")
+    story.end_early(False)
+    expect(story.find("#title")).to_have_text("(no title)")
+
+
+def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
+    blank: Story, other: Story, server: Server
+) -> None:
+    begin(blank, server)
+    blank.set(n=2, max_tokens=1000)
+    blank.generate(PROMPT, cards=2, wait=False)
+    expect(blank.cards.first.locator("[data-k]").nth(3)).to_be_attached()
+    url = blank.page.url
+    blank.page.close()
+    other.page.goto(url)
+    other.wait_ready()
+    expect(other.find("#story")).to_have_value(PROMPT)
+    expect(other.find(".card.running")).to_have_count(2)
+    tokens = other.cards.first.locator("[data-k]")
+    expect(tokens.nth(tokens.count() + 5)).to_be_attached()
+    other.find("#stop").click()
+    other.wait_done()
+    for card in other.cards.all():
+        expect(card.locator(".facts")).to_contain_text("stopped")
+    said = [other.said(card) for card in other.cards.all()]
+    story = json.loads(server.request(f"/v1/stories/{url.partition('#')[2]}")[1])
+    assert [node["text"] for node in story["nodes"]] == [PROMPT, *said]
+    other.press(other.cards.nth(1), "Keep")
+    other.reload()
+    assert other.text == PROMPT + said[1]
+    expect(other.find("#title")).to_have_text(PROMPT[:50])
+
+
+def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, other: Story, server: Server) -> None:
+    begin(blank, server)
+    other.open(blank.page.url)
+    for story in (blank, other):
+        story.set(n=1, max_tokens=5)
+        story.find("summary", has_text="The whole tree").click()
+    blank.find("#story").fill("The king slept.")
+    other.find("#story").fill("The queen rode.")
+    blank.find("#generate").click()
+    other.find("#generate").click()
+    for story in (blank, other):
+        expect(story.find("#tree")).to_contain_text("The king slept.")
+        expect(story.find("#tree")).to_contain_text("The queen rode.")
+        expect(story.cards).to_have_count(1)
+        story.wait_done()
+    assert (blank.text, other.text) == ("The king slept.", "The queen rode.")
+    other.find("#tree button", has_text="The king slept.").click()
+    expect(other.cards).to_have_count(1)
+    assert other.said(other.cards.first) == blank.said(blank.cards.first)
+    other.press(other.cards.first, "Discard")
+    expect(blank.cards).to_have_count(0)
+    other.find("#undo").click()
+    expect(blank.cards).to_have_count(1)
+    blank.press(blank.cards.first, "Continue")
+    expect(blank.cards).to_have_count(2)
+    blank.wait_done()
+    expect(blank.find(".title").first).to_have_text("Alternative 1, continued")
+    assert blank.accessibility_faults() == []
+
+
+def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Server, tmp_path: Path) -> None:
+    # The same browser has written at another server, without a history, at the same address.
+    blank.page.route("**/health", lambda route: route.fulfill(json={"model": "a model"}))
+    blank.open(server.url)
+    blank.set(n=2, max_tokens=5)
+    blank.generate(PROMPT, cards=2)
+    said = [blank.said(card) for card in blank.cards.all()]
+    blank.page.unroute("**/health")
+    blank.reload()
+    blank.find("#stories summary").click()
+    blank.leave("#move")
+    expect(blank.find("#title")).to_have_text("From this browser")
+    expect(blank.find("#story")).to_have_value(PROMPT)
+    assert [blank.said(card) for card in blank.cards.all()] == said
+    expect(blank.find("#move")).to_be_hidden()
+    blank.find("#stories summary").click()
+    blank.page.on("dialog", lambda dialog: dialog.accept("A keeper"))
+    blank.find("#rename").click()
+    expect(blank.find("#story-list [aria-current]")).to_have_text("A keeper")
+    blank.page.set_viewport_size({"width": 360, "height": 740})
+    assert blank.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert blank.accessibility_faults() == []
+    blank.find("summary", has_text="The whole tree").click()
+    blank.leave("#forget")
+    blank.find("#stories summary").click()
+    expect(blank.find("#story-list")).not_to_contain_text("A keeper")
