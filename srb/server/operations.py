@@ -9,6 +9,7 @@ from srb.server.schemas import (
     CHAT_COMPLETION,
     COMPLETION,
     COUNTED,
+    COUNTED_CHAT,
     ENCODED,
     EVENT_STREAM,
     EVENTS,

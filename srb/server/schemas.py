@@ -70,6 +70,7 @@ TOKENS = object_of(tokens=list_of({"type": ["integer", "object"]}))
 BOOLEAN: Schema = {"type": "boolean"}
 RESULTS = object_of(results=list_of(object_of(text=STRING)))
 COUNTED = object_of(value=INTEGER, ids=list_of(INTEGER))
+COUNTED_CHAT = object_of(object={"const": "response.input_tokens"}, input_tokens=INTEGER)
 ENCODED = object_of(tokens=list_of(INTEGER), length=INTEGER)
 REQUEST = object_of(
     id=STRING,
