@@ -227,7 +227,7 @@ def snapshots(backend: FakeBackend, source: Path, folder: Path) -> list[Path]:
     "options",
     [
         {},
-        {"stop": ["ab", "\u00e9"], "max_tokens": 200},
+        {"stop": ["ab", "\u00e9"], "max_tokens": 60},
         {"logprobs": 2, "return_tokens": True},
         {"n": 1, "branches": [{"max_tokens": 3}]},
     ],
