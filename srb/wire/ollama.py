@@ -30,6 +30,7 @@ class OllamaFields(BodyFields):
     stream: bool = Field(True, description="a line for each piece of text, or one object.")
     options: SamplingFields | None = Field(None, description="how to draw; num_predict is max_tokens.")
     format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
+    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
     think: bool | str | None = Field(
         None, description="the variable `enable_thinking` of the chat template. Thoughts stay in the text."
     )
@@ -116,6 +117,7 @@ def _reply(
         json_schema=_schema(fields.format) if fields.format else None,
         chat_template_kwargs=None if fields.think is None else {"enable_thinking": bool(fields.think)},
         stream=fields.stream,
+        detach=fields.detach,
         logprobs=bool(fields.logprobs),
         top_logprobs=fields.top_logprobs if fields.logprobs else None,
         model=fields.model,
@@ -126,7 +128,7 @@ def _reply(
         out = _Out(serving, content)
         return out.chunks if fields.stream else out.object
 
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin)
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, detach=parsed.detach)
 
 
 def _schema(form: Any) -> dict[str, Any]:

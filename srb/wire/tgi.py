@@ -43,6 +43,7 @@ class TgiFields(BodyFields):
     inputs: str = Field(description="the prompt.")
     parameters: TgiParameters | None = Field(None, description="how to draw, and what to show.")
     stream: bool = Field(False, description="answer with a stream; /generate_stream always does.")
+    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
 
 def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: bool = False) -> Reply:
@@ -65,6 +66,7 @@ def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: boo
             prompt=_prompt(fields.inputs, parameters.truncate, serving),
             n=best_of,
             stream=stream,
+            detach=fields.detach,
             logprobs=(parameters.top_n_tokens or 0) if details or best_of > 1 else None,
             echo=echo,
             **_grammar(parameters.grammar),
@@ -88,7 +90,7 @@ def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: boo
         )
         return out.chunks if stream else out.listed if listed else out.object
 
-    return Reply(parsed.completion, parsed.ignored, stream, begin)
+    return Reply(parsed.completion, parsed.ignored, stream, begin, detach=parsed.detach)
 
 
 def _best_of(parameters: TgiParameters, stream: bool, limits: Limits) -> int:

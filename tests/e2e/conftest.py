@@ -85,8 +85,8 @@ def start(*options: str) -> Server:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One server for all tests that leave it as it was."""
-    server = start()
+    """One server for all tests that leave it as it was. Who leaves it has cancelled at once."""
+    server = start("--linger", "0")
     yield server
     code = server.stop()
     server.close()

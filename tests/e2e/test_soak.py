@@ -14,7 +14,7 @@ SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 
 
 def test_everybody_gets_what_they_asked_for(start_server: Callable[..., Server]) -> None:
-    server = start_server("--cache-ram", "20", "--ctx-size", "2048")
+    server = start_server("--cache-ram", "20", "--ctx-size", "2048", "--linger", "0")
     arguments = [server.url, "--rounds", "2", "--requests", "40", "--seconds", "5"]
     done = subprocess.run([sys.executable, str(SOAK), *arguments], capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
