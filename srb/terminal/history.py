@@ -31,6 +31,9 @@ def add_history_arguments(parser: argparse.ArgumentParser) -> None:
 
     def add(name: str, text: str, run: Callable[[Path, argparse.Namespace], None]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.add_argument(
+            "--history", default=argparse.SUPPRESS, metavar="FILE", help="the same as before the command"
+        )
         command.set_defaults(show=run)
         return command
 

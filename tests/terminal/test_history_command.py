@@ -115,3 +115,8 @@ def test_a_file_that_isnt_there(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["history", "--history", str(tmp_path / "none"), "list"]) == 2
     assert "there is no such file" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_may_be_named_after_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "list", "--limit", "1", "--history", str(path)]) == 0
+    assert "cmpl-10" in capsys.readouterr().out
