@@ -104,7 +104,7 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
 
     CREATE VIRTUAL TABLE search USING fts5(
-        text, content='texts', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
+        text, content='texts', content_rowid='id', tokenize='unicode61 remove_diacritics 2', prefix='2 3'
     );
     CREATE TRIGGER texts_added AFTER INSERT ON texts BEGIN
         INSERT INTO search(rowid, text) VALUES (new.id, new.text);
