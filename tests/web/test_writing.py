@@ -320,7 +320,7 @@ def test_it_is_accessible(story: Story, scheme: str) -> None:
     story.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     story.set(n=4, max_tokens=40)
     story.generate(PROMPT, cards=4)
-    for summary in story.find("summary").all():
+    for summary in story.find("summary:visible").all():
         summary.click()
     story.find("#compare-what").select_option("prompts")
     story.word(story.cards.first).hover()
