@@ -96,12 +96,13 @@ async def submit(
                 )
             )
             answers = replace(answers, nodes=nodes or None)
+        # Before the engine has it: a detached request lives on although its client goes in this moment.
+        request.app[ANSWERS][journal] = answers
         stream = await engine.submit(completion, journal=journal, linger=linger)
     except BaseException:  # it was refused, or its client has gone
         if keeper.is_on:
             keeper.forget(completion.id)
         raise
-    request.app[ANSWERS][journal] = answers
     if story is not None:
         keeper.feeds.add_writer(completion.id, story)
     async with stream:
