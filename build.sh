@@ -20,7 +20,7 @@ usage: ./build.sh VERB [OPTION...]
   serve   set up, then start the server; options go to `srb serve` (see ./build.sh serve --help)
   generate, compare, history   the same, with srb's other commands
   test    set up, then run every check: ruff, mypy and all tests
-  bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes, with --quick 10
+  bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
 The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.

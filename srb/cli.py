@@ -46,45 +46,53 @@ def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add_arguments(parser, without=CLIENT_OPTIONS)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="srb", description="n alternatives of one prompt, streamed")
     llama = importlib.metadata.version("llama-cpp-python")
     parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     ways = "Every option is also an SRB_... variable (SRB_CTX_SIZE=4096) and a key in a TOML file (ctx-size = 4096)."
-    serve_parser = commands.add_parser(
-        "serve", help="start the HTTP server", description=f"Starts the HTTP server. {ways}"
-    )
-    add_arguments(serve_parser, without=CLIENT_OPTIONS)
-    serve_parser.set_defaults(run=_serve)
-    generate_parser = commands.add_parser(
+
+    def add(
+        name: str, text: str, more: str, add_options: Callable[[argparse.ArgumentParser], object], run: Command
+    ) -> None:
+        command = commands.add_parser(name, help=text, description=f"{more} {ways}")
+        add_options(command)
+        command.set_defaults(run=run)
+
+    add("serve", "start the HTTP server", "Starts the HTTP server.", _add_serve_arguments, _serve)
+    add(
         "generate",
-        help="show the alternatives of a prompt",
-        description=f"Shows the alternatives of a prompt as they grow. {ways}",
+        "show the alternatives of a prompt",
+        "Shows the alternatives of a prompt as they grow.",
+        add_generate_arguments,
+        generate,
     )
-    add_generate_arguments(generate_parser)
-    generate_parser.set_defaults(run=generate)
-    compare_parser = commands.add_parser(
+    add(
         "compare",
-        help="compare prompts and sampler settings in a report",
-        description=f"Runs prompts with sampler settings, and writes a report. {ways}",
+        "compare prompts and sampler settings in a report",
+        "Runs prompts with sampler settings, and writes a report.",
+        add_compare_arguments,
+        compare,
     )
-    add_compare_arguments(compare_parser)
-    compare_parser.set_defaults(run=compare)
-    history_parser = commands.add_parser(
+    add(
         "history",
-        help="list, show, search, export or prune what a server has kept",
-        description=f"Shows what a server with --history FILE has kept. {ways}",
+        "list, show, search, export or prune what a server has kept",
+        "Shows what a server with --history FILE has kept.",
+        add_history_arguments,
+        history,
     )
-    add_history_arguments(history_parser)
-    history_parser.set_defaults(run=history)
-    tune_parser = commands.add_parser(
+    add(
         "tune",
-        help="find what is fastest for a model on this machine",
-        description=f"Measures what is fastest for a model on this machine. The other commands use it. {ways}",
+        "find what is fastest for a model on this machine",
+        "Measures what is fastest for a model on this machine. The other commands use it.",
+        add_tune_arguments,
+        tune,
     )
-    add_tune_arguments(tune_parser)
-    tune_parser.set_defaults(run=tune)
     return parser
 
 

@@ -1,18 +1,10 @@
 """Retained states in files, so that what was evaluated outlives the process.
 
-A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/NAME.state. IDENTITY is a hash of all that a state must fit:
-the model, the types of the cache, llama.cpp's build. NAME is a hash of the piece's tokens and of its parent's name. So
-a name always means the same content, and servers that share a folder can't get in each other's way: a file appears
-whole, by a rename, and is never changed. It may vanish at any time, and then its tokens are evaluated again.
-
-    header      _HEADER: sizes, the parent's name, and a SHA-256 of all other bytes of the file
-    key         UTF-8
-    tokens      4 bytes each
-    logits      as the backend has them
-    state       as llama.cpp has it
-
-Reading a state that is damaged could end the process, so the hash is checked before llama.cpp sees it. Nothing is
-forced to the disk, for the same reason: a file that a power failure has left half-written is one that is damaged.
+A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `srb.state_file` has its format. IDENTITY
+is a hash of all that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a hash of the
+piece's tokens and of its parent's name. So a name always means the same content, and servers that share a folder can't
+get in each other's way: a file appears whole, and is never changed. It may vanish at any time, and then its tokens are
+evaluated again.
 """
 
 import hashlib
@@ -20,7 +12,6 @@ import logging
 import mmap
 import os
 import queue
-import struct
 import tempfile
 import threading
 import time
@@ -30,23 +21,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from srb.engine.backend import State
-from srb.engine.radix import Tokens, pack
+from srb.engine.radix import Tokens
 from srb.engine.store import Record, StoreStats
 from srb.errors import SettingsError
+from srb.state_file import MAGIC, piece_name, read_record, read_state, write_state
 
 logger = logging.getLogger("srb")
 
-_MAGIC = b"srbstat1"
-_HEADER = struct.Struct("<8sIIIIQ16s32s")
-"""Magic, start, and the number of tokens, bytes of the key, of the logits and of the state; parent, digest."""
-
-_DIGEST_BYTES = 32
 _SUFFIX = ".state"
 _MOST_WAITING = 256 << 20
 """Bytes. When so many wait to be written, nothing more is taken."""
-
-_FIRST_READ = 4096
-"""Bytes of each file that are read at the start; more where a piece has more tokens."""
 
 _KEPT = 0.9
 """Of the allowed size; so much is left when the oldest files are removed."""
@@ -80,7 +64,7 @@ class DiskCache:
 
     def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:
         self._root = folder
-        self._folder = folder / hashlib.sha256(_MAGIC + identity.encode()).hexdigest()[:16]
+        self._folder = folder / hashlib.sha256(MAGIC + identity.encode()).hexdigest()[:16]
         self._max_bytes = max_bytes
         self._lock = threading.Lock()  # of the next four
         self._paths: dict[str, Path] = {}  # by the name of the piece
@@ -116,7 +100,7 @@ class DiskCache:
         for file_name in self._unread.pop(family, ()):
             path = self._folder / file_name
             try:
-                record = _read_record(path)
+                record = read_record(path)
             except OSError:  # another server has removed it
                 continue
             except ValueError as error:
@@ -147,7 +131,7 @@ class DiskCache:
         logits: bytes | None,
     ) -> str | None:
         """Takes a piece, to be written soon by another thread, and returns its name. See `Store.put`."""
-        record = Record(_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
+        record = Record(piece_name(parent, start, tokens, key), parent, start, tokens, key, logits is not None)
         path = self._folder / f"{family}-{record.name}{_SUFFIX}"
         piece = _Piece(record, state, logits, time.time_ns(), path)
         with self._lock:
@@ -175,7 +159,8 @@ class DiskCache:
         try:
             with path.open("rb") as file:
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            state, logits = self._read(name, content)
+            state, logits = read_state(content, verify=name not in self._verified)
+            self._verified.add(name)
         except FileNotFoundError:  # another server has removed it
             self._forget(name)
             return None
@@ -186,20 +171,6 @@ class DiskCache:
             return None
         self._count(disk_reads=1, disk_bytes_read=len(content))
         return state, logits
-
-    def _read(self, name: str, content: memoryview) -> tuple[State, bytes | None]:
-        """The state and the logits in a file. Raises `ValueError` if it isn't what was written."""
-        header, key_at = _unpack(content)
-        logits_at = key_at + header.key_bytes + 4 * header.n_tokens
-        state_at = logits_at + header.logits_bytes
-        if len(content) != state_at + header.state_bytes:
-            raise ValueError(f"it has {len(content)} bytes, and not {state_at + header.state_bytes}")
-        if name not in self._verified:
-            if _digest([content[: _HEADER.size - _DIGEST_BYTES], content[_HEADER.size :]]) != header.digest:
-                raise ValueError("its bytes aren't those that were written")
-            self._verified.add(name)
-        logits = bytes(content[logits_at:state_at]) if header.logits_bytes else None
-        return content[state_at:], logits
 
     def touch(self, names: Iterable[str]) -> None:
         """Marks pieces as just used, children before their parents."""
@@ -265,25 +236,10 @@ class DiskCache:
                 self._make_room()
 
     def _write(self, piece: _Piece) -> None:
-        record, logits = piece.record, piece.logits or b""
-        key, tokens = record.key.encode(), record.tokens.tobytes()
-        parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
-        sizes = (len(record.tokens), len(key), len(logits), len(piece.state))
-        head = _HEADER.pack(_MAGIC, record.start, *sizes, parent, bytes(_DIGEST_BYTES))[:-_DIGEST_BYTES]
-        digest = _digest([head, key, tokens, logits, piece.state])
-        descriptor, temporary = tempfile.mkstemp(dir=self._folder)
-        try:
-            with open(descriptor, "wb") as file:
-                for part in (head, digest, key, tokens, logits, piece.state):
-                    file.write(part)
-                size = file.tell()
-            os.replace(temporary, piece.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        size = write_state(piece.path, piece.record, piece.state, piece.logits)
         with self._lock:  # its parents were touched after it was taken, and stay younger
             os.utime(piece.path, ns=(piece.used, piece.used))
-            self._verified.discard(record.name)
+            self._verified.discard(piece.record.name)
         self._count(disk_bytes=size, disk_bytes_written=size)
 
     def _make_room(self) -> None:
@@ -317,50 +273,6 @@ class DiskCache:
             self._stats = replace(self._stats, disk_bytes=size)
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    start: int
-    n_tokens: int
-    key_bytes: int
-    logits_bytes: int
-    state_bytes: int
-    parent: str | None
-    digest: bytes
-
-
-def _unpack(content: bytes | memoryview) -> tuple[_Header, int]:
-    """The header of a file, and where it ends. Raises `ValueError` if it isn't one."""
-    if len(content) < _HEADER.size:
-        raise ValueError("it is too short")
-    magic, start, n_tokens, key_bytes, logits_bytes, state_bytes, parent, digest = _HEADER.unpack_from(content)
-    if magic != _MAGIC:
-        raise ValueError("it isn't a state of this version")
-    name = parent.hex() if any(parent) else None
-    return _Header(start, n_tokens, key_bytes, logits_bytes, state_bytes, name, digest), _HEADER.size
-
-
-def _read_record(path: Path) -> Record:
-    """What a file says of its piece. Raises `OSError` and `ValueError`."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        content = os.read(descriptor, _FIRST_READ)
-        header, at = _unpack(content)
-        end = at + header.key_bytes + 4 * header.n_tokens
-        if end > os.fstat(descriptor).st_size:
-            raise ValueError("it is too short")
-        if end > len(content):
-            content += os.read(descriptor, end - len(content))
-    finally:
-        os.close(descriptor)
-    key = content[at : at + header.key_bytes].decode()
-    tokens = pack(())
-    tokens.frombytes(content[at + header.key_bytes : end])
-    name = _name(header.parent, header.start, tokens, key)
-    if path.stem.partition("-")[2] != name:
-        raise ValueError("its name isn't that of its content")
-    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0)
-
-
 def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record]:
     """Parents before their children, and none without its parent, that is among the records or known before."""
     ordered: dict[str, Record] = {}
@@ -371,18 +283,6 @@ def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record
         if parent is None or parent in ordered or parent in known:
             ordered |= {each.name: each for each in reversed(chain) if each.name not in ordered}
     return list(ordered.values())
-
-
-def _name(parent: str | None, start: int, tokens: Tokens, key: str) -> str:
-    head = f"{parent or ''}/{start}/{key}/".encode()
-    return hashlib.sha256(head + tokens.tobytes()).hexdigest()[:32]
-
-
-def _digest(parts: Iterable[bytes | State]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
 
 
 def _unlink(path: Path) -> bool:

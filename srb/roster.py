@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from srb.engine.events import AbortReason, DoneEvent, Event
+from srb.engine.events import AbortReason, DoneEvent, Event, by_request
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
 from srb.journal import Journal
 from srb.request_log import done_line
@@ -168,10 +168,7 @@ class Roster:
 
     def put(self, events: list[Event]) -> None:
         """Takes what the engine has said in a step, and wakes the readers."""
-        by_request: dict[str, list[Event]] = {}
-        for event in events:
-            by_request.setdefault(event.request_id, []).append(event)
-        for request_id, batch in by_request.items():
+        for request_id, batch in by_request(events).items():
             living = self._living.get(request_id)
             if living and living.suspended:
                 if isinstance(batch[-1], DoneEvent):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from driver import check_order, request, stops, texts
 from fake_backend import FakeBackend, FakeCompiled, babble, says
+from waiting import until
 
 from srb.async_engine import AsyncEngine
 from srb.engine.engine import Engine
@@ -23,13 +24,6 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
     return [event async for event in engine.generate(each)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that another thread brings about."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  the other thread can't set an asyncio.Event
-            await asyncio.sleep(0.001)
 
 
 class Gate:

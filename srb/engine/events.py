@@ -5,6 +5,7 @@ index, after that index's last `StreamEvent`; one `DoneEvent`. A fault adds an `
 `DoneEvent` still come. A request that is aborted before it was admitted has no `StartEvent`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -143,3 +144,11 @@ class DoneEvent:
 
 
 Event = StartEvent | ProgressEvent | StreamEvent | StopEvent | ErrorEvent | DoneEvent
+
+
+def by_request(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """The events of each request, in their order."""
+    batches: dict[str, list[Event]] = {}
+    for event in events:
+        batches.setdefault(event.request_id, []).append(event)
+    return batches

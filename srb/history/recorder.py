@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Usage
+from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Usage, by_request
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.history import nodes
 from srb.history.events import pack, pack_request
@@ -112,11 +112,8 @@ class Recorder:
 
     def take(self, events: list[Event]) -> list[Change]:
         """What a step has brought."""
-        by_request: dict[str, list[Event]] = {}
-        for event in events:
-            by_request.setdefault(event.request_id, []).append(event)
         changes: list[Change] = []
-        for request_id, batch in by_request.items():
+        for request_id, batch in by_request(events).items():
             if running := self._running.get(request_id):
                 changes += self._take(running, batch)
         if self._finished and self._finished[0][0] < time.time() - self._keep_seconds:

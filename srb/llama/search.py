@@ -9,8 +9,8 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from srb.errors import BackendError, ModelLoadError
 from srb.llama.context import physical_cores
 from srb.llama.flash_attn import MEASURED, Paces, can_choose
 from srb.llama.logprobs import Floats
+from srb.llama.others import watch_others
 from srb.llama.probe import Attention, Shape, Timings, Weights, divergence
 from srb.llama.tensors import read_tensors
 from srb.llama.tuned import Tuned
@@ -104,7 +105,7 @@ class Search:
     def run(self) -> None:
         """Searches. Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured."""
         self._say("looking how busy the machine is")
-        with _others() as others:
+        with watch_others() as others:
             time.sleep(_LOOK_SECONDS)
         try:
             self._search(others.busy)
@@ -330,7 +331,7 @@ class Search:
         return weights.n_bytes + weights.cache_bytes(self._settings.ctx_size or weights.n_trained)
 
     def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
-        with _others() as others:
+        with watch_others() as others:
             timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
         if self.busy <= BUSY < others.busy / 2:  # the machine isn't idle any more
             raise _DisturbedError(others.busy)
@@ -379,28 +380,3 @@ class _DisturbedError(Exception):
     def __init__(self, busy: float) -> None:
         super().__init__(busy)
         self.busy = busy
-
-
-@dataclass(slots=True)
-class _Others:
-    busy: float = 0.0
-
-
-@contextmanager
-def _others() -> Iterator[_Others]:
-    """Tells afterwards how many processors others have taken in the block."""
-    result, before, start = _Others(), _busy_elsewhere(), time.monotonic()
-    yield result
-    result.busy = max(0.0, (_busy_elsewhere() - before) / (time.monotonic() - start))
-
-
-def _busy_elsewhere() -> float:
-    """Seconds of processors that were not free, and not used by this process and its children."""
-    try:
-        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except (OSError, ValueError):
-        return 0.0
-    user, nice, system, _idle, _waiting, irq, softirq, steal = ticks
-    mine = os.times()
-    used = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    return used - mine.user - mine.system - mine.children_user - mine.children_system

@@ -98,13 +98,13 @@ async def submit(
             answers = replace(answers, nodes=nodes or None)
         # Before the engine has it: a detached request lives on although its client goes in this moment.
         request.app[ANSWERS][journal] = answers
+        if story is not None:
+            keeper.feeds.add_writer(completion.id, story)
         stream = await engine.submit(completion, journal=journal, linger=linger)
     except BaseException:  # it was refused, or its client has gone
-        if keeper.is_on:
+        if journal not in engine.requests:
             keeper.forget(completion.id)
         raise
-    if story is not None:
-        keeper.feeds.add_writer(completion.id, story)
     async with stream:
         return await (answers.own or answer_natively)(request, stream)
 
@@ -115,19 +115,15 @@ def _title(engine: AsyncEngine, completion: CompletionRequest) -> str:
     return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
 
 
-async def resume_all(app: web.Application, *, goes_on: bool) -> None:
-    """Goes on with the requests that the last server left unfinished; see `Keeper.resume_all`."""
-
-    def resumed(journal: Journal) -> None:
-        app[ANSWERS][journal] = Answers([])
-
-    await app[KEEPER].resume_all(app[ENGINE], app[LIMITS].model, goes_on=goes_on, resumed=resumed)
+def answers_of(app: web.Application, journal: Journal) -> Answers:
+    """How the readers of a request are answered: natively, unless it was made in another format."""
+    return app[ANSWERS].get(journal) or Answers([])
 
 
 async def answer_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers with a request's native events."""
     journal, model = stream.journal, request.app[LIMITS].model
-    answers = request.app[ANSWERS][journal]
+    answers = answers_of(request.app, journal)
 
     def to_json(events: list[tuple[int, Event]]) -> Iterator[sse.Item]:
         for number, event in events:

@@ -73,14 +73,14 @@ class Keeper:
 
     def forget(self, request_id: str) -> None:
         """Removes a request that the engine has refused."""
-        self.history.forget(request_id)
+        self.feeds.remove_writer(request_id)
+        if self.is_on:
+            self.history.forget(request_id)
 
-    async def resume_all(
-        self, engine: AsyncEngine, model: str, *, goes_on: bool, resumed: Callable[[Journal], object]
-    ) -> None:
+    async def resume_all(self, engine: AsyncEngine, model: str, *, goes_on: bool) -> None:
         """Goes on with the detached requests that were ended in the middle, or leaves them to be continued by hand.
 
-        model: the one that is loaded. resumed: is called with the journal of each request that goes on.
+        model: the one that is loaded.
         """
         self._loop = asyncio.get_running_loop()
         for each in await asyncio.to_thread(self.history.read, unfinished):
@@ -93,9 +93,9 @@ class Keeper:
                     "request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model
                 )
             else:
-                await self._resume(engine, each, resumed)
+                await self._resume(engine, each)
 
-    async def _resume(self, engine: AsyncEngine, each: Unfinished, resumed: Callable[[Journal], object]) -> None:
+    async def _resume(self, engine: AsyncEngine, each: Unfinished) -> None:
         submitted, request_id = each.submitted, each.submitted.request.id
         try:
             request = resume(submitted.request, each.events)
@@ -112,7 +112,6 @@ class Keeper:
             logger.error("request %s can't go on: %s", request_id, error.message)
             self.history.end(each)
         else:
-            resumed(journal)
             logger.info("request %s goes on", request_id)
 
 

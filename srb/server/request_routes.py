@@ -9,8 +9,8 @@ from srb.errors import GoneError, InvalidRequestError, NotFoundError, Unavailabl
 from srb.history.unfinished import Unfinished, read_journal
 from srb.journal import Journal
 from srb.server.auth import owner_of
-from srb.server.exchange import ANSWERS, ENGINE, LIMITS, Answers, answer_natively, json_response
-from srb.server.keeping import KEEPER
+from srb.server.exchange import ENGINE, LIMITS, answer_natively, answers_of, json_response
+from srb.server.keeping import KEEPER, read_file
 from srb.wire import native
 from srb.wire.fields import show
 
@@ -35,7 +35,7 @@ async def events(request: web.Request) -> web.StreamResponse:
         raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
     # A browser's EventSource repeats the address, with its parameter, and says in the header where it is by then.
     after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
-    own = request.app[ANSWERS][journal].own
+    own = answers_of(request.app, journal).own
     if own and after is None:
         async with engine.read(journal) as stream:
             return await own(request, stream)
@@ -54,7 +54,7 @@ async def _find(request: web.Request) -> tuple[Journal, bool]:
     try:
         return request.app[ENGINE].find(request_id, owner), False
     except (NotFoundError, GoneError):
-        found = await asyncio.to_thread(keeper.history.read, read_journal, owner, request_id) if keeper.is_on else None
+        found = await read_file(request, read_journal, request_id) if keeper.is_on else None
         if found == "running":
             raise UnavailableError(f"request {request_id} goes on when the model is loaded; try again soon") from None
         if not isinstance(found, Unfinished):
@@ -62,7 +62,6 @@ async def _find(request: web.Request) -> tuple[Journal, bool]:
     submitted = found.submitted
     journal = Journal(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
     journal.put(found.events)
-    request.app[ANSWERS][journal] = Answers([])
     return journal, not journal.done
 
 

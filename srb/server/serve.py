@@ -15,7 +15,6 @@ from srb.history.history import History
 from srb.llama.model_file import find_model
 from srb.progress import show_loading
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.exchange import resume_all
 from srb.server.formats import OPENAI
 from srb.server.hosts import read_hosts
 from srb.server.keeping import Keeper
@@ -85,7 +84,7 @@ async def serve(settings: Settings) -> None:
                     print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
                     print(f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,"}}'\n""", flush=True)
                     if keeper.is_on:
-                        await resume_all(app, goes_on=settings.resume)
+                        await keeper.resume_all(engine, model, goes_on=settings.resume)
                 await _end(engine, stop, settings.exit_on_fatal)
                 logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
             finally:

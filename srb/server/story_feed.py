@@ -72,6 +72,10 @@ class Feeds:
         self._stories[request_id] = story
         self.tell(story)
 
+    def remove_writer(self, request_id: str) -> None:
+        """A request that doesn't come to write."""
+        self._stories.pop(request_id, None)
+
     def writers(self, story: str) -> list[str]:
         """The ids of the requests that write at a story."""
         return [request_id for request_id, each in self._stories.items() if each == story]

@@ -10,7 +10,7 @@ from srb.errors import SrbError
 from srb.wire.body import chat_prompt
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import SamplingFields
-from srb.wire.messages import Message, Text
+from srb.wire.messages import Message, Text, system_message
 from srb.wire.one import Answer, answer_of, parse_one, refuse_tools
 from srb.wire.read import depth_refused, read_fields, validate
 from srb.wire.reply import Reply, Serving
@@ -41,7 +41,7 @@ class MessagesFields(SamplingFields):
     def conversation(self) -> list[Message]:
         """The messages, with the system's first."""
         return [
-            *([Message(role="system", content=self.system, tool_calls=None)] if self.system else []),
+            *system_message(self.system),
             *self.messages,
         ]
 

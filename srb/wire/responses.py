@@ -11,7 +11,7 @@ from srb.wire.body import chat_prompt
 from srb.wire.chat import content_of
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import Int, SamplingFields, show
-from srb.wire.messages import Message, Text
+from srb.wire.messages import Message, Text, system_message
 from srb.wire.one import Answer, answer_of, parse_one, refuse_tools
 from srb.wire.read import depth_refused, read_fields, validate
 from srb.wire.reply import Reply, Serving
@@ -57,7 +57,7 @@ class ResponseFields(SamplingFields):
     def messages(self) -> list[Message]:
         """The conversation, with the instructions first."""
         return [
-            *([Message(role="system", content=self.instructions, tool_calls=None)] if self.instructions else []),
+            *system_message(self.instructions),
             *self.input,
         ]
 

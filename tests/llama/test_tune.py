@@ -10,7 +10,7 @@ from tiny_model import write_tiny_model
 
 from srb.cli import main
 from srb.engine.backend import Batch
-from srb.llama import LlamaBackend, probe, search, weights
+from srb.llama import LlamaBackend, others, probe, search, weights
 from srb.llama.flash_attn import Pace
 from srb.llama.probe import Attention, Shape, Timings, Weights
 from srb.llama.search import USUAL
@@ -62,7 +62,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> 
     monkeypatch.setattr(search, "convert", convert)
     monkeypatch.setattr(Weights, "measure", measure)
     monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.001)
-    monkeypatch.setattr(search, "_busy_elsewhere", lambda: 0.0)
+    monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
     monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
     return factors
 
@@ -121,7 +121,7 @@ def test_threads_are_compared_on_an_idle_machine_only(
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert (tuned.threads, tuned.threads_batch) == (2, 2)
-    monkeypatch.setattr(search, "_busy_elsewhere", time.monotonic)  # one processor
+    monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)  # one processor
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None

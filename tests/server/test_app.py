@@ -15,6 +15,7 @@ from aiohttp import ClientResponse
 from aiohttp.compression_utils import ZLibDecompressor
 from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
+from waiting import until
 
 from srb.async_engine import AsyncEngine
 from srb.errors import ModelLoadError
@@ -33,12 +34,6 @@ async def events_of(response: ClientResponse) -> list[dict[str, Any]]:
     assert list(heads) == [f"id: {number}" for number in range(1, len(lines) + 1)]
     assert all(line.startswith("data: ") for line in data)
     return [json.loads(line.removeprefix("data: ")) for line in data]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
-            await asyncio.sleep(0.001)
 
 
 async def test_native_events(connect: Connect) -> None:

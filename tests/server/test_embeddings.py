@@ -13,14 +13,9 @@ import pytest
 from aiohttp import ClientResponse
 from fake_backend import FakeBackend, says
 from server.conftest import Connect
+from waiting import until
 
 from srb.wire import embeddings as module
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
-            await asyncio.sleep(0.001)
 
 
 @dataclass

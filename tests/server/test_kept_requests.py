@@ -14,11 +14,13 @@ import pytest
 from aiohttp import ClientResponse
 from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
+from waiting import until
 
 from srb.history import find
 from srb.history.history import History
 from srb.history.unfinished import unfinished
-from srb.server.exchange import ENGINE, resume_all
+from srb.server.exchange import ENGINE, LIMITS
+from srb.server.keeping import KEEPER
 
 LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, "detach": True}
 
@@ -44,6 +46,12 @@ async def run(client: Client, **body: Any) -> tuple[str, list[tuple[int | None, 
     async with client.post("/v1/completions", json=body) as answer:
         assert answer.status == 200, await answer.text()
         return answer.headers["X-Request-Id"], [each async for each in read(answer)]
+
+
+async def go_on(client: Client, *, goes_on: bool) -> None:
+    """What the server does at its start."""
+    app = client.app
+    await app[KEEPER].resume_all(app[ENGINE], app[LIMITS].model, goes_on=goes_on)
 
 
 async def get(client: Client, path: str, status: int = 200, **headers: str) -> Any:
@@ -246,7 +254,7 @@ async def test_a_request_goes_on_after_a_crash(connect: Connect, tmp_path: Path,
             (left,) = history.read(unfinished)
             after = len(left.events) * number // len(paths)
             again = await connect(FakeBackend(), history=history)
-            await resume_all(again.app, goes_on=True)
+            await go_on(again, goes_on=True)
             async with again.get(f"/v1/completions/{request_id}/events?starting_after={after}") as answer:
                 rest = [each async for each in read(answer)]
             assert [each for each, _ in rest] == [each for each, _ in undisturbed[after:]]
@@ -290,7 +298,7 @@ async def test_a_request_that_was_ended_by_the_servers_end_goes_on(connect: Conn
     assert not {"stop", "done"} & {event["event"] for _, event in got}
     with History(path) as history:
         again = await connect(FakeBackend(), history=history)
-        await resume_all(again.app, goes_on=True)
+        await go_on(again, goes_on=True)
         async with again.get(
             f"/v1/completions/{request_id}/events", headers={"Last-Event-ID": str(got[-1][0])}
         ) as answer:
@@ -314,7 +322,7 @@ async def test_without_resume_it_stays_interrupted(connect: Connect, tmp_path: P
     request_id, path = await crash(connect, tmp_path, **LONG)
     with History(path) as history:
         client = await connect(FakeBackend(), history=history)
-        await resume_all(client.app, goes_on=False)
+        await go_on(client, goes_on=False)
         await asyncio.wrap_future(history.write(lambda _db: None))
         kept = await get(client, f"/v1/history/{request_id}")
         assert kept["status"] == "interrupted"
@@ -352,7 +360,7 @@ async def test_an_attached_request_ends_with_the_server(connect: Connect, tmp_pa
     request_id, path = await crash(connect, tmp_path, **LONG | {"detach": False})
     with History(path) as history:
         client = await connect(FakeBackend(), history=history)
-        await resume_all(client.app, goes_on=True)
+        await go_on(client, goes_on=True)
         await asyncio.wrap_future(history.write(lambda _db: None))
         kept = await get(client, f"/v1/history/{request_id}")
         assert kept["status"] == "finished"
@@ -367,7 +375,7 @@ async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Pa
     db.close()
     with History(path) as history:
         client = await connect(FakeBackend(), history=history)
-        await resume_all(client.app, goes_on=True)
+        await go_on(client, goes_on=True)
         await asyncio.wrap_future(history.write(lambda _db: None))
         assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
 
@@ -400,3 +408,26 @@ async def test_a_removed_story_ends_what_writes_there(connect: Connect, history:
     assert events[-2]["stop_reason"] == "cancelled"
     assert (await get(client, "/v1/history"))["data"] == []
     assert (await get(client, "/health"))["history"] == "ok"
+
+
+async def test_a_detached_request_whose_client_goes_at_once_is_kept(connect: Connect, history: History) -> None:
+    client = await connect(backend := FakeBackend(), history=history)
+    added, may_go = threading.Event(), threading.Event()
+    compile_ = backend.compile
+
+    def slow(branches: Any) -> Any:
+        added.set()
+        assert may_go.wait(10)
+        return compile_(branches)
+
+    backend.compile = slow  # type: ignore[method-assign]
+    waiting = asyncio.ensure_future(run(client, **LONG))
+    await asyncio.to_thread(added.wait)
+    (journal,) = client.app[ENGINE].requests
+    waiting.cancel()
+    await until(lambda: not client.app[ENGINE]._roster._living[journal.request.id].readers)
+    may_go.set()
+    await until(lambda: journal.done)
+    kept = history.read(find.get_request, None, journal.request.id)
+    assert kept.summary.status == "finished"
+    assert [each.length for each in kept.alternatives] == [40] * 3

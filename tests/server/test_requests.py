@@ -5,12 +5,12 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, babble, says
 from server.conftest import Client, Connect
+from waiting import until
 
 from srb.llama.chat_template import ChatTemplate
 from srb.server.exchange import ENGINE
@@ -18,12 +18,6 @@ from srb.server.exchange import ENGINE
 BODY: dict[str, Any] = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 6, "ignore_eos": True, "stop": ["zz"]}
 KEPT: dict[str, Any] = {"keep_seconds": 60, "keep_bytes": 1 << 20}
 EVENTS = "/v1/completions/{}/events"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
-            await asyncio.sleep(0.001)
 
 
 class Gate:

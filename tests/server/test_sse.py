@@ -3,11 +3,11 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable
 
 import pytest
 from fake_backend import Context, FakeBackend
 from server.conftest import Client, Connect
+from waiting import until
 
 from srb.engine.backend import Logprobs
 from srb.server import sse
@@ -22,12 +22,6 @@ class Wordy(FakeBackend):
 
     def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
         return -1.0, LIKELIEST[:top]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  it is another thread that brings it about
-            await asyncio.sleep(0.001)
 
 
 async def post_and_never_read(client: Client, **fields: int) -> socket.socket:
