@@ -6,11 +6,12 @@ from typing import Any
 from aiohttp import web
 
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
+from srb.history.recorder import forget_events
 from srb.history.unfinished import Unfinished, read_journal
 from srb.journal import Journal
 from srb.server.auth import owner_of
 from srb.server.exchange import ENGINE, LIMITS, answer_natively, answers_of, json_response
-from srb.server.keeping import KEEPER, read_file
+from srb.server.keeping import KEEPER, read_file, write_file
 from srb.wire import native
 from srb.wire.fields import show
 
@@ -103,12 +104,19 @@ async def cancel(request: web.Request) -> web.Response:
     except GoneError as error:  # there is nothing left to do
         raise NotFoundError(error.message, param="id") from None
     if index is None:
-        found = engine.abort(request_id) or engine.forget(request_id)
+        found = engine.abort(request_id) or await _forget(request, request_id)
     else:
         found = index in map(str, range(request.app[LIMITS].max_n)) and engine.abort(request_id, int(index))
     if not found:
         raise NotFoundError(f"no alternative {index} of request {request_id} is waiting or running", param="index")
     return web.Response(status=204)
+
+
+async def _forget(request: web.Request, request_id: str) -> bool:
+    """Forgets a request that has finished, so that it can't be read again. Returns False if it isn't kept."""
+    if request.app[KEEPER].is_on:
+        await write_file(request, forget_events, request_id)
+    return request.app[ENGINE].forget(request_id)
 
 
 async def requests(request: web.Request) -> web.Response:

@@ -431,3 +431,13 @@ async def test_a_detached_request_whose_client_goes_at_once_is_kept(connect: Con
     kept = history.read(find.get_request, None, journal.request.id)
     assert kept.summary.status == "finished"
     assert [each.length for each in kept.alternatives] == [40] * 3
+
+
+async def test_what_is_forgotten_cannot_be_read_again_from_the_file(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(), history=history, keep_seconds=900, keep_bytes=1 << 20)
+    request_id, _ = await run(client, prompt="p", n=1, max_tokens=3)
+    await get(client, f"/v1/completions/{request_id}")
+    async with client.delete(f"/v1/completions/{request_id}") as answer:
+        assert answer.status == 204
+    await get(client, f"/v1/completions/{request_id}", 404)
+    assert history.read(find.get_request, None, request_id).summary.status == "finished"
