@@ -211,6 +211,10 @@ class AsyncEngine:
         assert self._engine is not None
         return b"".join(map(self._engine.tokenizer.special_piece, tokens)).decode(errors="replace")
 
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if a request can never run; see `Engine.check`."""
+        self._ready_engine().check(request)
+
     async def submit(
         self, request: CompletionRequest, *, journal: Journal | None = None, linger: float = 0, is_new: bool = True
     ) -> RequestStream:

@@ -120,8 +120,8 @@ class Engine:
         """The model's chat template, if it has one."""
         return self._backend.chat_template
 
-    def add_request(self, request: CompletionRequest) -> None:
-        """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if a request can never run. Grammars are looked at by `add_request` alone."""
         for tokens in request.prompts:
             self._check_tokens("prompt", tokens)
         for resumed in request.resumed:
@@ -129,6 +129,10 @@ class Engine:
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
         self._scheduler.check(request)
+
+    def add_request(self, request: CompletionRequest) -> None:
+        """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
+        self.check(request)
         compiled = self._backend.compile(request.branches)
         active = ActiveRequest(request, compiled, self._clock())
         with self._lock:

@@ -81,6 +81,7 @@ async def submit(
     linger = 0 if answers.own else request.app[LIMITS].linger
     try:
         if keeper.is_on:
+            engine.check(completion)  # before its tokens become a title
             nodes = await keeper.begin(
                 Submitted(
                     completion,

@@ -40,7 +40,7 @@ _COMPLETION = Operation(
     summary="Go on with a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object",
     body=CompletionFields,
     reply={EVENTS: EVENT_STREAM, JSON: COMPLETION},
-    errors=(400, 413, 429, 503),
+    errors=(400, 404, 413, 429, 501, 503),
 )
 _CHAT = Operation(
     method="POST",
@@ -48,7 +48,7 @@ _CHAT = Operation(
     summary="Go on with a conversation, in n alternatives: OpenAI's object or chunks, or native events",
     body=CompletionFields,
     reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
-    errors=(400, 413, 429, 503),
+    errors=(400, 404, 413, 429, 501, 503),
 )
 _MODELS = Operation(
     method="GET",

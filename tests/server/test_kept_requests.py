@@ -441,3 +441,14 @@ async def test_what_is_forgotten_cannot_be_read_again_from_the_file(connect: Con
         assert answer.status == 204
     await get(client, f"/v1/completions/{request_id}", 404)
     assert history.read(find.get_request, None, request_id).summary.status == "finished"
+
+
+async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_kept(
+    connect: Connect, history: History
+) -> None:
+    client = await connect(FakeBackend(), history=history)
+    for token in (-1, 10**6, 2**70):
+        async with client.post("/v1/completions", json={"prompt": [1, token]}) as answer:
+            assert answer.status == 400
+            assert "has the token id" in (await answer.json())["error"]["message"]
+    assert history.read(lambda connection: connection.execute("SELECT count(*) FROM requests").fetchone()[0]) == 0
