@@ -1,17 +1,19 @@
 """Anthropic's wire format: `/v1/messages`. Pure functions."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent
+from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
 from srb.wire.body import chat_prompt
+from srb.wire.call_format import CallFormat
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import SamplingFields
-from srb.wire.messages import Message, Text, system_message
-from srb.wire.one import Answer, answer_of, parse_one, refuse_tools
+from srb.wire.messages import Message, Text, as_text, system_message
+from srb.wire.one import parse_one
+from srb.wire.parts import Change, Part, Parts
 from srb.wire.read import depth_refused, read_fields, validate
 from srb.wire.reply import Reply, Serving
 from srb.wire.tokens import Answer as Counted
@@ -28,51 +30,115 @@ _ERRORS = {
 """What errors are called, by their status. Other faults of a request are `invalid_request_error`, ours `api_error`."""
 
 
+class Turn(BaseModel):
+    """One of `messages`: a text, or blocks of the types text, thinking, tool_use and tool_result."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(description="user or assistant.")
+    content: str | list[dict[str, Any]] = Field(description="a text, or blocks.")
+    _messages: list[Message] = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _split(self) -> "Turn":
+        self._messages = list(_messages_of(self))
+        return self
+
+
+def _messages_of(turn: Turn) -> Iterator[Message]:
+    """What a turn is in OpenAI's notation. Raises `ValueError`."""
+    texts: str | list[Any] = turn.content if isinstance(turn.content, str) else []
+    calls, thoughts, n_results = [], [], 0
+    for k, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
+        match block:
+            case {"type": "tool_use", "id": str(call), "name": str(name), "input": dict(arguments)}:
+                calls.append({"id": call, "function": {"name": name, "arguments": arguments}})
+            case {"type": "tool_result", "tool_use_id": str(call), **rest} if isinstance(
+                content := rest.get("content") or "", str | list
+            ):  # they come before the texts, as Anthropic wants it
+                n_results += 1
+                yield Message.model_validate({"role": "tool", "tool_call_id": call, "content": as_text(content)})
+            case {"type": "thinking", "thinking": str(thought)}:
+                thoughts.append(thought)
+            case {"type": "redacted_thinking"}:  # nobody but its author can read it
+                pass
+            case {"type": "tool_use" | "tool_result" | "thinking" as kind}:
+                raise ValueError(f"block {k} should have what a {kind} has")
+            case _:
+                assert isinstance(texts, list)
+                texts.append(block)
+    if texts or calls or not n_results:
+        shown = {"tool_calls": calls or None, "reasoning_content": "\n".join(thoughts) or None}
+        message = {"role": turn.role, "content": as_text(texts)} | shown
+        yield Message.model_validate((turn.model_extra or {}) | message)
+
+
+class Tool(BaseModel):
+    """One of `tools`."""
+
+    type: Literal["custom"] | None = Field(None, description="there is no other.")
+    name: str = Field(description="its name.")
+    description: str | None = Field(None, description="what the model should know of it.")
+    input_schema: dict[str, Any] = Field(description="the JSON schema of its input, which every call matches.")
+
+
+class Choice(BaseModel):
+    """What `tool_choice` says."""
+
+    type: Literal["auto", "any", "tool", "none"] = Field(description="any: there has to be a call.")
+    name: str | None = Field(None, description="of the tool that is to be called.")
+    disable_parallel_tool_use: bool = Field(False, description="there is one call at most.")
+
+
 class MessagesFields(SamplingFields):
     """The body of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
     model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
-    messages: list[Message] = Field(description="the conversation, with texts, or blocks of the type text.")
+    messages: list[Turn] = Field(description="the conversation.")
     system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")
-    tools: list[Any] | None = Field(None, description="refused, unless empty.")
+    tools: list[Tool] | None = Field(None, description="functions that the model may call.")
+    tool_choice: Choice | None = Field(None, description="whether it may, or must, and which.")
     stream: bool = Field(False, description="answer with events.")
 
     @property
-    def conversation(self) -> list[Message]:
-        """The messages, with the system's first."""
-        return [
-            *system_message(self.system),
-            *self.messages,
+    def chat(self) -> dict[str, Any]:
+        """The conversation and the tools as chats have them."""
+        tools = [
+            {"function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}}
+            for tool in self.tools or ()
         ]
+        conversation = [*system_message(self.system), *(each for turn in self.messages for each in turn._messages)]
+        choice = self.tool_choice
+        if choice is None:
+            return {"messages": conversation, "tools": tools}
+        named = {"type": "function", "function": {"name": choice.name}}
+        return {
+            "messages": conversation,
+            "tools": tools,
+            "tool_choice": {"any": "required", "tool": named}.get(choice.type, choice.type),
+            "parallel_tool_calls": False if choice.disable_parallel_tool_use else None,
+        }
 
 
 def messages(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /v1/messages`."""
     with depth_refused():
         fields = read_fields(body, MessagesFields)
-        refuse_tools(fields.tools)
         parsed = parse_one(
-            fields,
-            fields,
-            serving,
-            prefix="msg_",
-            messages=fields.conversation,
-            model=fields.model,
-            stream=fields.stream,
+            fields, fields, serving, prefix="msg_", model=fields.model, stream=fields.stream, **fields.chat
         )
 
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(parsed.completion.id, serving.limits.model)
+        out = _Out(parsed.completion.id, serving.limits.model, parsed.calls)
         return out.chunks if fields.stream else out.object
 
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin)
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame)
 
 
 def count_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
     """`POST /v1/messages/count_tokens`: how many tokens the prompt has."""
     fields = read_fields(data, MessagesFields)
-    refuse_tools(fields.tools)
-    asked = validate({"messages": fields.conversation}, CompletionFields)
+    asked = validate(fields.chat, CompletionFields)
     text = chat_prompt(asked, vocabulary.template)
     return {"input_tokens": len(vocabulary.encode(text, "messages"))}, []
 
@@ -86,17 +152,21 @@ def error(error: SrbError) -> dict[str, Any]:
 class _Out:
     """A message on its way out."""
 
-    def __init__(self, message_id: str, model: str) -> None:
+    def __init__(self, message_id: str, model: str, calls: CallFormat | None) -> None:
         self._head = {"id": message_id, "type": "message", "role": "assistant", "model": model}
-        self._answer = Answer()
+        self._parts = Parts(message_id, calls)
         self._begun = False
 
     def object(self, events: list[Event]) -> dict[str, Any]:
         """The message of a request that is over. Raises `SrbError` if it broke."""
-        self._answer = answer = answer_of(events)
-        assert answer.stop
-        content = [{"type": "text", "text": answer.text}] if answer.text else []
-        return self._message(content) | _end(answer.stop) | {"usage": self._usage(answer.stop.length)}
+        for event in events:
+            for _ in self._parts.take(event):
+                pass
+        stop = self._parts.answer.stop
+        assert stop
+        content = [_block(part, part.text, part.arguments) for part in self._parts.all]
+        content = [block for block in content if block.get("text") or block.get("input") is not None]
+        return self._message(content) | self._end(stop) | {"usage": self._usage(stop.length)}
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The events of some of a stream's."""
@@ -104,18 +174,14 @@ class _Out:
             if isinstance(event, ErrorEvent):
                 yield error(event.error)
                 continue
-            self._answer.take(event)
+            changes = list(self._parts.take(event))
             if not self._begun:
                 self._begun = True
                 yield {"type": "message_start", "message": self._message([])}
-                yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-            match event:
-                case StreamEvent(text=text) if text:
-                    yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
-                case StopEvent():
-                    yield {"type": "content_block_stop", "index": 0}
-                    yield {"type": "message_delta", "delta": _end(event), "usage": self._usage(event.length)}
-                    yield {"type": "message_stop"}
+            yield from filter(None, map(_said, changes))
+            if isinstance(event, StopEvent):
+                yield {"type": "message_delta", "delta": self._end(event), "usage": self._usage(event.length)}
+                yield {"type": "message_stop"}
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         end = {"stop_reason": None, "stop_sequence": None}
@@ -123,7 +189,7 @@ class _Out:
 
     def _usage(self, n_generated: int) -> dict[str, int]:
         """Tokens of the prompt count as input or as read from the cache."""
-        start = self._answer.start
+        start = self._parts.answer.start
         prompt, cached = (start.prompt_tokens, start.cached_tokens) if start else (0, 0)
         return {
             "input_tokens": prompt - cached,
@@ -132,11 +198,33 @@ class _Out:
             "output_tokens": n_generated,
         }
 
+    def _end(self, stop: StopEvent) -> dict[str, Any]:
+        """Why it ended. What the server has ended early may be sent back and continued: that's a pause."""
+        if self._parts.ends_with_calls:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        if stop.finish_reason == "stop":
+            reason = "stop_sequence" if stop.stop_reason else "end_turn"
+            return {"stop_reason": reason, "stop_sequence": stop.stop_reason}
+        reason = "max_tokens" if stop.finish_reason == "length" else "pause_turn"
+        return {"stop_reason": reason, "stop_sequence": None}
 
-def _end(stop: StopEvent) -> dict[str, Any]:
-    """Why it ended. What the server has ended early may be sent back and continued: that's a pause."""
-    if stop.finish_reason == "stop":
-        reason = "stop_sequence" if stop.stop_reason else "end_turn"
-        return {"stop_reason": reason, "stop_sequence": stop.stop_reason}
-    reason = "max_tokens" if stop.finish_reason == "length" else "pause_turn"
-    return {"stop_reason": reason, "stop_sequence": None}
+
+def _block(part: Part, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+    """A part of a message, with a text or the arguments of a call."""
+    if part.name is None:
+        return {"type": "text", "text": text}
+    return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+
+
+def _said(change: Change) -> dict[str, Any] | None:
+    """The event of a change, if it has one."""
+    part, place = change.part, {"index": change.part.index}
+    if change.kind == "begin":
+        return {"type": "content_block_start", **place, "content_block": _block(part, "", {})}
+    if change.kind == "end":
+        return {"type": "content_block_stop", **place}
+    if not change.text:
+        return None
+    if part.name is None:
+        return {"type": "content_block_delta", **place, "delta": {"type": "text_delta", "text": change.text}}
+    return {"type": "content_block_delta", **place, "delta": {"type": "input_json_delta", "partial_json": change.text}}

@@ -1,7 +1,7 @@
 """The body of `POST /v1/completions` and its chat sibling, turned into what the engine takes. Pure functions."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from srb.engine.backend import ChatTemplate
@@ -65,6 +65,11 @@ class Parsed:
     calls: CallFormat | None = None
     story: str | None = None
     node: int | None = None
+
+    @property
+    def blame(self) -> Callable[[InvalidRequestError], InvalidRequestError] | None:
+        """What the engine's refusal is in terms of the body, if tools are a grammar in it."""
+        return self.tools.blame if self.tools else None
 
 
 def parse(

@@ -17,9 +17,8 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
     limits = replace(serving.limits, openai=openai or serving.limits.openai)
     parsed = parse(body, limits, serving.tokenize, serving.vocabulary.template, chat=chat, path_to=serving.path_to)
     completion, created = parsed.completion, int(serving.now)
-    blame = parsed.tools.blame if parsed.tools else None
     if parsed.format == "events":
-        return Reply(completion, parsed.ignored, True, None, blame, parsed.detach, parsed.story, parsed.node)
+        return Reply(completion, parsed.ignored, True, None, parsed.blame, parsed.detach, parsed.story, parsed.node)
     stream = parsed.format == "chunks"
 
     def begin() -> Callable[[list[Event]], Any]:
@@ -36,4 +35,4 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
         )
         return out.chunks if stream else out.object
 
-    return Reply(completion, parsed.ignored, stream, begin, blame, parsed.detach, parsed.story, parsed.node)
+    return Reply(completion, parsed.ignored, stream, begin, parsed.blame, parsed.detach, parsed.story, parsed.node)

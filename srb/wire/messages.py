@@ -1,6 +1,7 @@
 """Conversations: `messages` in place of a prompt."""
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from srb.engine.backend import ChatTemplate
 from srb.errors import InvalidRequestError
-from srb.wire.call_format import call_format
+from srb.wire.call_format import arguments_text, call_format
 from srb.wire.plain_tools import without_tools
 from srb.wire.tools import Tools
 
@@ -16,7 +17,7 @@ _TEXTS = ("text", "input_text", "output_text")
 """The types of parts with a text, in OpenAI's chats and responses, and in Anthropic's messages."""
 
 
-def _as_text(content: Any) -> Any:
+def as_text(content: Any) -> Any:
     """The text of a content that may come in parts; like llama-server, with a line for each."""
     if not isinstance(content, list):
         return content
@@ -32,7 +33,7 @@ def _as_text(content: Any) -> Any:
     return "\n".join(texts)
 
 
-Text = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[dict[str, Any]])]
+Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
 """A text, or the parts of one."""
 
 
@@ -110,14 +111,20 @@ def prompt_of(
         form = call_format(template)
         if not form.is_native:
             conversation, described = without_tools(conversation, described or []), None
-        elif not form.as_text:
-            _read_arguments(conversation)
+        else:
+            _convert_arguments(conversation, arguments_text if form.as_text else _read)
     return template.render(conversation, variables, described) + continued
 
 
-def _read_arguments(conversation: list[dict[str, Any]]) -> None:
-    """Turns the arguments of calls, which are JSON texts, into objects. What was cut short stays a text."""
+def _convert_arguments(conversation: list[dict[str, Any]], convert: Callable[[Any], Any]) -> None:
     for message in conversation:
         for call in message.get("tool_calls", ()):
-            with suppress(ValueError):
-                call["function"]["arguments"] = json.loads(call["function"]["arguments"] or "{}")
+            call["function"]["arguments"] = convert(call["function"]["arguments"])
+
+
+def _read(arguments: Any) -> Any:
+    """The arguments of a call as an object. What was cut short stays a text."""
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            return json.loads(arguments or "{}")
+    return arguments

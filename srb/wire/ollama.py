@@ -6,15 +6,17 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.events import ErrorEvent, Event, StreamEvent
+from srb.engine.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.chat import content_of
 from srb.wire.fields import BodyFields, Int, SamplingFields, show
 from srb.wire.messages import Message
-from srb.wire.one import Answer, answer_of, parse_one, refuse_tools
+from srb.wire.one import Answer, parse_one
+from srb.wire.parts import Part, Parts
 from srb.wire.read import depth_refused, read_fields
 from srb.wire.reply import Reply, Serving
 from srb.wire.tokens import Vocabulary
+from srb.wire.tools import ToolFields
 
 VERSION = "0.13.0"
 """What this speaks: Ollama's interface of that version. Clients decide by it what to send."""
@@ -52,7 +54,7 @@ class OllamaChatFields(OllamaFields):
     """The body of `POST /api/chat`."""
 
     messages: list[Message] | None = Field(None, description="the conversation.")
-    tools: list[Any] | None = Field(None, description="refused, unless empty.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
 
 
 class OllamaShowFields(BodyFields):
@@ -84,14 +86,13 @@ def chat(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /api/chat`."""
     with depth_refused():
         fields = read_fields(body, OllamaChatFields)
-        refuse_tools(fields.tools)
         for message in fields.messages or ():
             _refuse_images((message.model_extra or {}).get("images"))
 
         def content(text: str) -> dict[str, Any]:
             return {"message": {"role": "assistant", "content": text}}
 
-        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages)
+        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
 
 
 def _refuse_images(images: Any) -> None:
@@ -104,7 +105,7 @@ def _reply(
 ) -> Reply:
     """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
     if not asked:  # it's how clients load a model
-        loaded = _Out(serving, content).head("") | {"done": True, "done_reason": "load"}
+        loaded = _Out(serving, content, Parts("", None)).head("") | {"done": True, "done_reason": "load"}
         return Reply(None, [], False, lambda: lambda _events: loaded)
     options = fields.options
     if options and options.max_tokens == -2:  # as much as the context has room for
@@ -125,10 +126,10 @@ def _reply(
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
 
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(serving, content)
+        out = _Out(serving, content, Parts(parsed.completion.id, parsed.calls))
         return out.chunks if fields.stream else out.object
 
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, detach=parsed.detach)
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
 
 
 def _schema(form: Any) -> dict[str, Any]:
@@ -142,43 +143,52 @@ def _schema(form: Any) -> dict[str, Any]:
 class _Out:
     """An answer on its way out."""
 
-    def __init__(self, serving: Serving, content: Callable[[str], dict[str, Any]]) -> None:
+    def __init__(self, serving: Serving, content: Callable[[str], dict[str, Any]], parts: Parts) -> None:
         self._model = serving.limits.model
         self._created = time_of(serving.now)
         self._content = content
-        self._answer = Answer()
+        self._parts = parts
 
-    def head(self, text: str) -> dict[str, Any]:
+    def head(self, text: str, calls: list[Part] | None = None) -> dict[str, Any]:
         """What every object has."""
-        return {"model": self._model, "created_at": self._created, **self._content(text)}
+        head = {"model": self._model, "created_at": self._created, **self._content(text)}
+        if shown := [_call(part) for part in calls or () if part.arguments is not None]:
+            head["message"]["tool_calls"] = shown
+        return head
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The lines of some events of a stream."""
+        """The lines of some events of a stream. A call is told when it's whole."""
         for event in events:
             if isinstance(event, ErrorEvent):
                 yield error(event.error)
                 continue
-            self._answer.take(event)
-            match event:
-                case StreamEvent() if event.text or event.token:
-                    shown = {"logprobs": content_of([event.token])} if event.token else {}
-                    yield self.head(event.text) | {"done": False} | shown
-        if self._answer.done:
-            yield self._last("", self._answer)
+            for change in self._parts.take(event):
+                part = change.part
+                if part.name is None and (change.text or change.tokens):
+                    shown = {"logprobs": content_of(list(change.tokens))} if change.tokens else {}
+                    yield self.head(change.text) | {"done": False} | shown
+                elif change.kind == "end" and part.arguments is not None:
+                    yield self.head("", [part]) | {"done": False}
+        if self._parts.answer.done:
+            yield self._last(self.head(""), self._parts.answer)
 
     def object(self, events: list[Event]) -> dict[str, Any]:
         """The answer of a request that is over. Raises `SrbError` if it broke."""
-        answer = answer_of(events)
-        shown = {"logprobs": content_of(answer.tokens)} if answer.tokens else {}
-        return self._last(answer.text, answer) | shown
+        for event in events:
+            for _ in self._parts.take(event):
+                pass
+        texts = [part for part in self._parts.all if part.name is None]
+        tokens = [token for part in texts for token in part.tokens]
+        head = self.head("".join(part.text for part in texts), self._parts.calls)
+        return self._last(head, self._parts.answer) | ({"logprobs": content_of(tokens)} if tokens else {})
 
-    def _last(self, text: str, answer: Answer) -> dict[str, Any]:
+    def _last(self, head: dict[str, Any], answer: Answer) -> dict[str, Any]:
         """The object with the end of it all. Times are in nanoseconds."""
         assert answer.stop
         assert answer.done
         timings, usage = answer.done.timings, answer.done.usage
         prompt, predicted = round(timings.prompt_ms * 1e6), round(timings.predicted_ms * 1e6)
-        return self.head(text) | {
+        return head | {
             "done": True,
             "done_reason": answer.stop.finish_reason,
             "total_duration": round(timings.queued_ms * 1e6) + prompt + predicted,
@@ -188,6 +198,11 @@ class _Out:
             "eval_count": usage.completion_tokens,
             "eval_duration": predicted,
         }
+
+
+def _call(part: Part) -> dict[str, Any]:
+    """A call that has all of its arguments."""
+    return {"id": part.id, "function": {"name": part.name, "arguments": part.arguments}}
 
 
 def error(error: SrbError) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What the formats share whose answers have place for one alternative."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,14 +39,6 @@ class Answer:
                 raise event.error
 
 
-def answer_of(events: Iterable[Event]) -> Answer:
-    """The alternative of a request that is over. Raises `SrbError` if it broke."""
-    answer = Answer()
-    for event in events:
-        answer.take(event)
-    return answer
-
-
 def parse_one(
     fields: BodyFields, sampling: SamplingFields | None, serving: Serving, *, prefix: str | None = None, **given: Any
 ) -> Parsed:
@@ -65,7 +56,8 @@ def parse_one(
                 param=name,
             )
     known = SamplingFields.model_fields.keys() & sampling.model_fields_set if sampling else ()
-    asked = validate({name: getattr(sampling, name) for name in known} | given, CompletionFields)
+    sent = {name: getattr(sampling, name) for name in known} | given
+    asked = validate({name: value for name, value in sent.items() if value is not None}, CompletionFields)
     chat = asked.messages is not None
     parsed = parse_fields(asked, serving.limits, serving.tokenize, serving.vocabulary.template, chat=chat)
     parsed.ignored.extend(name for name in extra if name not in ("n", "best_of", "branches"))
@@ -73,9 +65,3 @@ def parse_one(
         completion = replace(parsed.completion, id=prefix + new_request_id().removeprefix("cmpl-"))
         parsed = replace(parsed, completion=completion)
     return parsed
-
-
-def refuse_tools(tools: list[Any] | None) -> None:
-    """Raises `InvalidRequestError` if there are any."""
-    if tools:
-        raise InvalidRequestError("tools are for /v1/chat/completions; leave them out here", param="tools")

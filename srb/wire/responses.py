@@ -3,29 +3,80 @@
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
-from srb.wire.body import chat_prompt
+from srb.wire.body import Parsed, chat_prompt
 from srb.wire.chat import content_of
-from srb.wire.completion_fields import CompletionFields
+from srb.wire.completion_fields import CompletionFields, Parallel, ToolChoice
 from srb.wire.fields import Int, SamplingFields, show
 from srb.wire.messages import Message, Text, system_message
-from srb.wire.one import Answer, answer_of, parse_one, refuse_tools
+from srb.wire.one import parse_one
+from srb.wire.parts import Change, Part, Parts
 from srb.wire.read import depth_refused, read_fields, validate
 from srb.wire.reply import Reply, Serving
 from srb.wire.tokens import Answer as Counted
 from srb.wire.tokens import Vocabulary
+from srb.wire.tools import FunctionFields
 
 _LOGPROBS = "message.output_text.logprobs"
 """What `include` may have."""
 
 
-class InputItem(Message):
-    """A message in `input`."""
+class InputItem(BaseModel):
+    """One of `input`: a message, a call, or what came of one."""
 
-    type: Literal["message"] = "message"
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["message", "function_call", "function_call_output"] = "message"
+    role: str | None = None
+    content: Text | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Text | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "InputItem":
+        for name in _NEEDED[self.type]:
+            if getattr(self, name) is None:
+                raise ValueError(f"a {self.type} should have {' and '.join(_NEEDED[self.type])}; {name} is missing")
+        return self
+
+
+_NEEDED = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+}
+"""What the types of items have."""
+
+
+def _conversation(items: list[InputItem]) -> list[Message]:
+    """Items as messages. Calls join what the assistant says before them."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        match item.type:
+            case "message":
+                messages.append((item.model_extra or {}) | {"role": item.role, "content": item.content})
+                messages[-1].pop("tool_calls", None)
+            case "function_call":
+                if not messages or messages[-1]["role"] != "assistant":
+                    messages.append({"role": "assistant", "content": ""})
+                call = {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
+                messages[-1].setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+    return [Message.model_validate(message) for message in messages]
+
+
+class _Typed(BaseModel):
+    type: Literal["function"] = Field("function", description="there is no other.")
+
+
+class Tool(FunctionFields, _Typed):  # the last one's fields come first, so that another type is refused by its name
+    """One of `tools`."""
 
 
 def _as_items(value: Any) -> Any:
@@ -37,7 +88,8 @@ class ResponseFields(SamplingFields):
 
     model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
     input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
-        description="a user's text, or a list of messages, with texts or parts of the types input_text and output_text."
+        description="a user's text, or a list of messages, calls and what came of these, with texts or parts of the "
+        "types input_text and output_text."
     )
     instructions: Text | None = Field(None, description="a system message before the input.")
     text: dict[str, Any] | None = Field(
@@ -48,18 +100,24 @@ class ResponseFields(SamplingFields):
     stream: bool = Field(False, description="answer with events.")
     metadata: dict[str, Any] | None = Field(None, description="comes back in the response.")
     store: bool = Field(False, description="responses are not kept; true is ignored.")
-    tools: list[Any] | None = Field(None, description="refused, unless empty.")
+    tools: list[Tool] | None = Field(None, description="functions that the model may call.")
+    tool_choice: ToolChoice = Field(
+        None, description='"auto", "none", "required", or the one function that is to be called.'
+    )
+    parallel_tool_calls: Parallel = Field(None, description="as in chats.")
     previous_response_id: str | None = Field(None, description="refused: responses are not kept.")
     conversation: Any = Field(None, description="refused: responses are not kept.")
     background: bool = Field(False, description="refused, if true: responses are not kept.")
 
     @property
-    def messages(self) -> list[Message]:
-        """The conversation, with the instructions first."""
-        return [
-            *system_message(self.instructions),
-            *self.input,
-        ]
+    def chat(self) -> dict[str, Any]:
+        """The conversation and the tools as chats have them."""
+        return {
+            "messages": [*system_message(self.instructions), *_conversation(self.input)],
+            "tools": [{"function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
+            "tool_choice": self.tool_choice,
+            "parallel_tool_calls": self.parallel_tool_calls,
+        }
 
 
 def create(body: bytes, serving: Serving) -> Reply:
@@ -73,11 +131,11 @@ def create(body: bytes, serving: Serving) -> Reply:
             fields,
             serving,
             prefix="resp_",
-            messages=fields.messages,
             model=fields.model,
             stream=fields.stream,
             logprobs=logprobs,
             top_logprobs=fields.top_logprobs,
+            **fields.chat,
             **_response_format(fields.text),
         )
     parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != _LOGPROBS)
@@ -85,23 +143,22 @@ def create(body: bytes, serving: Serving) -> Reply:
     parsed.ignored.extend(["store"] if fields.store else [])
 
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(parsed.completion.id, serving, fields, logprobs)
+        out = _Out(parsed, serving, fields)
         return out.chunks if fields.stream else out.object
 
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin)
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame)
 
 
 def input_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
     """`POST /v1/responses/input_tokens`: how many tokens the prompt has."""
     fields = read_fields(data, ResponseFields)
     _refuse_what_is_not_there(fields)
-    asked = validate({"messages": fields.messages}, CompletionFields)
+    asked = validate(fields.chat, CompletionFields)
     text = chat_prompt(asked, vocabulary.template)
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "input"))}, []
 
 
 def _refuse_what_is_not_there(fields: ResponseFields) -> None:
-    refuse_tools(fields.tools)
     for name in ("previous_response_id", "conversation", "background"):
         if getattr(fields, name):
             raise InvalidRequestError(
@@ -131,9 +188,10 @@ def _response_format(text: dict[str, Any] | None) -> dict[str, Any]:
 class _Out:
     """A response on its way out."""
 
-    def __init__(self, response_id: str, serving: Serving, fields: ResponseFields, logprobs: bool) -> None:
-        self._item_id = response_id.replace("resp_", "msg_")
-        self._logprobs = logprobs
+    def __init__(self, parsed: Parsed, serving: Serving, fields: ResponseFields) -> None:
+        response_id = parsed.completion.id
+        self._item_id = response_id.removeprefix("resp_")
+        self._logprobs = parsed.logprobs
         self._head = {
             "id": response_id,
             "object": "response",
@@ -146,75 +204,96 @@ class _Out:
             "top_logprobs": fields.top_logprobs,
             "text": {"format": {"type": "text"}} | (fields.text or {}),
             "metadata": fields.metadata or {},
-            "parallel_tool_calls": False,
-            "tool_choice": "auto",
-            "tools": [],
+            "parallel_tool_calls": fields.parallel_tool_calls is not False,
+            "tool_choice": fields.tool_choice or "auto",
+            "tools": [tool.model_dump() for tool in fields.tools or ()],
             "truncation": "disabled",
             "background": False,
             "store": False,
             "previous_response_id": None,
         }
-        self._answer = Answer()
+        self._parts = Parts(response_id, parsed.calls)
         self._error: SrbError | None = None
         self._n_sent = 0
 
     def object(self, events: list[Event]) -> dict[str, Any]:
         """The response of a request that is over. Raises `SrbError` if it broke."""
-        self._answer = answer_of(events)
+        for event in events:
+            for _ in self._parts.take(event):
+                pass
         return self._over()
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The events of some of a stream's, in the order of their numbers."""
         for event in events:
-            match event:
-                case ErrorEvent():
-                    self._error = event.error
-                case _:
-                    self._answer.take(event)
             for each in self._said(event):
                 yield each | {"sequence_number": self._n_sent}
                 self._n_sent += 1
 
     def _said(self, event: Event) -> Iterator[dict[str, Any]]:
         """What one event becomes."""
-        place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        match event:
-            case StartEvent():
-                begun = self._response("in_progress", [])
-                yield {"type": "response.created", "response": begun}
-                yield {"type": "response.in_progress", "response": begun}
-                item = self._item("in_progress", [])
-                yield {"type": "response.output_item.added", "output_index": 0, "item": item}
-                yield {"type": "response.content_part.added", **place, "part": self._part(Answer())}
-            case StreamEvent(text=text) if text or event.token:
-                shown = content_of([event.token]) if event.token else []
-                yield {"type": "response.output_text.delta", **place, "delta": text, "logprobs": shown}
-            case StopEvent() if self._answer.start:
-                part = self._part(self._answer)
-                done = {"text": part["text"], "logprobs": part["logprobs"]}
-                yield {"type": "response.output_text.done", **place, **done}
-                yield {"type": "response.content_part.done", **place, "part": part}
-                item = self._item("completed" if event.finish_reason == "stop" else "incomplete", [part])
-                yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-        if self._answer.done:
+        if isinstance(event, ErrorEvent):
+            self._error = event.error
+            return
+        changes = self._parts.take(event)
+        if isinstance(event, StartEvent):
+            begun = self._response("in_progress", [])
+            yield {"type": "response.created", "response": begun}
+            yield {"type": "response.in_progress", "response": begun}
+        for change in changes:
+            yield from self._text(change) if change.part.name is None else self._call(change)
+        if isinstance(event, DoneEvent):
             response = self._over()
             status = response["status"]
             ended = "incomplete" if status == "cancelled" else status  # there is no event for that
             yield {"type": f"response.{ended}", "response": response}
 
+    def _text(self, change: Change) -> Iterator[dict[str, Any]]:
+        """What has changed of a message."""
+        part = change.part
+        begun = self._item(part, "in_progress")
+        item = {"output_index": part.index, "item": begun}
+        place = {"item_id": begun["id"], "output_index": part.index, "content_index": 0}
+        if change.kind == "begin":
+            yield {"type": "response.output_item.added", **item}
+            yield {"type": "response.content_part.added", **place, "part": self._content(Part(0))}
+        elif change.kind == "end":
+            content = self._content(part)
+            yield {"type": "response.output_text.done", **place, "text": part.text, "logprobs": content["logprobs"]}
+            yield {"type": "response.content_part.done", **place, "part": content}
+            yield {"type": "response.output_item.done", **item, "item": self._item(part)}
+        elif change.text or change.tokens:
+            shown = content_of(list(change.tokens))
+            yield {"type": "response.output_text.delta", **place, "delta": change.text, "logprobs": shown}
+
+    def _call(self, change: Change) -> Iterator[dict[str, Any]]:
+        """What has changed of a call."""
+        part = change.part
+        begun = self._item(part, "in_progress")
+        item = {"output_index": part.index, "item": begun}
+        place = {"item_id": begun["id"], "output_index": part.index}
+        if change.kind == "begin":
+            yield {"type": "response.output_item.added", **item}
+        elif change.kind == "end":
+            done = {"name": part.name, "arguments": part.text}
+            yield {"type": "response.function_call_arguments.done", **place, **done}
+            yield {"type": "response.output_item.done", **item, "item": self._item(part)}
+        else:
+            yield {"type": "response.function_call_arguments.delta", **place, "delta": change.text}
+
     def _over(self) -> dict[str, Any]:
         """The response at its end."""
-        answer, stop = self._answer, self._answer.stop
+        answer = self._parts.answer
+        stop, done = answer.stop, answer.done
         assert stop
-        assert answer.done
+        assert done
         status = {"stop": "completed", "length": "incomplete", "abort": "cancelled"}.get(stop.finish_reason, "failed")
-        item = self._item("completed" if status == "completed" else "incomplete", [self._part(answer)])
-        response = self._response(status, [item] if answer.start else [])
+        response = self._response(status, [self._item(part) for part in self._parts.all])
         if status == "incomplete":
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         if self._error:
             response["error"] = {"code": "server_error", "message": self._error.message}
-        usage = answer.done.usage
+        usage = done.usage
         response["usage"] = {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
@@ -228,9 +307,19 @@ class _Out:
         nothing = {"error": None, "incomplete_details": None, "usage": None}
         return self._head | nothing | {"status": status, "output": output}
 
-    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self._item_id, "type": "message", "role": "assistant", "status": status, "content": content}
+    def _item(self, part: Part, status: str | None = None) -> dict[str, Any]:
+        """A part as an item of the output. status: left out: as the part's end says it."""
+        stop = self._parts.answer.stop
+        is_last = part is self._parts.all[-1]
+        is_cut = is_last and stop is not None and stop.finish_reason != "stop"
+        status = status or ("incomplete" if is_cut else "completed")
+        if part.name is None:
+            content = [] if status == "in_progress" else [self._content(part)]
+            message = {"type": "message", "role": "assistant", "status": status, "content": content}
+            return {"id": f"msg_{self._item_id}"} | message
+        call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.text}
+        return {"id": f"fc_{part.id}", "status": status} | call
 
-    def _part(self, answer: Answer) -> dict[str, Any]:
-        shown = content_of(answer.tokens) if self._logprobs else []
-        return {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": shown}
+    def _content(self, part: Part) -> dict[str, Any]:
+        shown = content_of(part.tokens) if self._logprobs else []
+        return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": shown}

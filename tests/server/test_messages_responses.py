@@ -87,7 +87,10 @@ async def test_errors_of_messages(connect: Connect) -> None:
     image = {"role": "user", "content": [{"type": "image", "source": {}}]}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"n": 2}, "n is 2"),
-        ({"tools": [{"name": "x"}]}, "tools"),
+        ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "tool", "name": "y"}, "tools": [{"name": "x", "input_schema": {}}]}, "tool_choice"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]}, "messages[0]"),
         ({"messages": [image]}, "'image'"),
         ({"messages": None}, "messages"),
         ({"top_p": 2}, "top_p"),
@@ -168,14 +171,16 @@ async def test_a_response_in_events(connect: Connect) -> None:
 
 async def test_errors_of_responses(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
-    call = {"type": "function_call_output", "call_id": "x", "output": "y"}
+    call = {"type": "function_call_output", "call_id": "x"}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "x y"}]}, "tools[0].name"),
+        ({"tool_choice": "any", "tools": [{"type": "function", "name": "x"}]}, "tool_choice"),
         ({"n": 2}, "n"),
-        ({"input": [call]}, "input[0].role"),
+        ({"input": [call]}, "input[0]"),
         ({"input": []}, "messages"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

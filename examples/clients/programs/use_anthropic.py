@@ -14,6 +14,28 @@ with client.messages.stream(model=model, max_tokens=8, messages=messages) as str
     text = "".join(stream.text_stream)
     assert text == stream.get_final_message().content[0].text
 assert client.messages.count_tokens(model=model, messages=messages).input_tokens > 5
+
+schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+tools = [{"name": "weather", "description": "How the weather is in a city", "input_schema": schema}]
+asked = {"model": model, "max_tokens": 64, "tools": tools, "tool_choice": {"type": "any"}}
+question = [{"role": "user", "content": "How is the weather in Rome?"}]
+called = client.messages.create(messages=question, **asked)
+(call,) = [block for block in called.content if block.type == "tool_use"]
+assert (call.name, called.stop_reason) == ("weather", "tool_use")
+assert call.input["city"] in ("Paris", "Rome")
+with client.messages.stream(messages=question, **asked) as stream:
+    pieces = [event.partial_json for event in stream if event.type == "input_json"]
+    assert len(pieces) > 1
+    (call,) = [block for block in stream.get_final_message().content if block.type == "tool_use"]
+    assert call.input["city"] in ("Paris", "Rome")
+turns = [
+    *question,
+    {"role": "assistant", "content": called.content},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": called.content[-1].id, "content": "It rains"}]},
+]
+asked["tool_choice"] = {"type": "none"}
+assert client.messages.create(messages=turns, **asked).content[0].text
+
 try:
     client.messages.create(model=model, max_tokens=8, messages=messages, extra_body={"top_p": 2})
 except BadRequestError as error:

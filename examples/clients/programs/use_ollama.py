@@ -18,6 +18,28 @@ assert text == client.chat(model=model, messages=messages, options=options).mess
 schema = {"type": "object", "properties": {"age": {"enum": [1, 2]}}, "required": ["age"]}
 answer = client.chat(model=model, messages=messages, format=schema, options={"num_predict": 40})
 assert answer.message.content.lstrip().startswith("{")
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: The first
+        b: The second
+    """
+    return a + b
+
+
+called = client.chat(model=model, messages=messages, tools=[add], options=options)
+assert called.message.content or called.message.tool_calls
+schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+tool = {"type": "function", "function": {"name": "add", "description": "Adds numbers", "parameters": schema}}
+messages += [
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
+    {"role": "tool", "tool_name": "add", "content": "3"},
+]
+assert client.chat(model=model, messages=messages, tools=[tool], options=options).message.role == "assistant"
+
 try:
     client.generate(model=model, prompt="p", options={"temperature": -1})
 except ollama.ResponseError as error:

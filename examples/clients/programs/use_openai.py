@@ -1,4 +1,5 @@
 # needs: openai
+import json
 import os
 
 from openai import BadRequestError, OpenAI
@@ -15,6 +16,22 @@ with client.responses.stream(model=model, input="Say hello", temperature=0) as s
     types = [event.type for event in stream]
     assert stream.get_final_response().output_text
 assert (types[0], types[-1]) == ("response.created", "response.completed")
+schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+schema["additionalProperties"] = False
+tools = [{"type": "function", "name": "weather", "description": "The weather", "parameters": schema, "strict": True}]
+asked = {"model": model, "tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+called = client.responses.create(input="How is the weather in Rome?", **asked)
+(call,) = called.output
+assert (call.type, call.name) == ("function_call", "weather")
+assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
+with client.responses.stream(input="How is the weather in Rome?", **asked) as stream:
+    assert "response.function_call_arguments.done" in {event.type for event in stream}
+    (call,) = stream.get_final_response().output
+    assert call.parsed_arguments["city"] in ("Paris", "Rome")
+items = [{"role": "user", "content": "How is the weather in Rome?"}, *called.output]
+items.append({"type": "function_call_output", "call_id": called.output[0].call_id, "output": "It rains"})
+assert client.responses.create(model=model, input=items, max_output_tokens=8).output_text
+
 try:
     client.completions.create(model=model, prompt="p", n=0)
 except BadRequestError as error:

@@ -1,0 +1,114 @@
+"""The parts of an answer with one alternative, as it comes: a text, and the calls of tools behind it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from srb.engine.events import Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.wire.call_format import CallFormat
+from srb.wire.one import Answer
+from srb.wire.tool_calls import CallReader, Delta, call_id
+
+
+@dataclass
+class Part:
+    """A text, or a call.
+
+    index: its number. name: of the function that is called; None: it's a text. id: the call's.
+    text: the text so far, or the JSON text of the arguments. tokens: those of a text, if they were asked for.
+    """
+
+    index: int
+    name: str | None = None
+    id: str = ""
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments of a call; None if they were cut short."""
+        try:
+            found = json.loads(self.text)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A part begins, has more, or ends. Each ends before the next one begins.
+
+    text, tokens: what it has more.
+    """
+
+    kind: Literal["begin", "more", "end"]
+    part: Part
+    text: str = ""
+    tokens: tuple[Token, ...] = ()
+
+
+class Parts:
+    """An answer, read from its events.
+
+    calls: how the model writes calls, if it may call something. If not, there is one text, also if it stays empty.
+    """
+
+    def __init__(self, request_id: str, calls: CallFormat | None) -> None:
+        self.answer = Answer()
+        self.all: list[Part] = []
+        self._request_id = request_id
+        self._reader = CallReader(calls) if calls else None
+        self._tokens: list[Token] = []  # whose text was kept back, or is none
+
+    @property
+    def calls(self) -> list[Part]:
+        """The calls that have begun."""
+        return [part for part in self.all if part.name is not None]
+
+    @property
+    def ends_with_calls(self) -> bool:
+        """Whether it has ended by itself, and with calls."""
+        stop = self.answer.stop
+        return bool(self._reader and self._reader.is_complete and stop and stop.finish_reason == "stop")
+
+    def take(self, event: Event) -> Iterator[Change]:
+        """What the next event changes. Raises `SrbError` if it's a fault."""
+        self.answer.take(event)
+        match event:
+            case StartEvent() if not self._reader:
+                yield self._begin(Part(0))
+            case StreamEvent(text=text, token=token):
+                self._tokens += [token] if token else []
+                yield from self._add(self._reader.push(text) if self._reader else [Delta("text", text)])
+            case StopEvent():
+                yield from self._add(self._reader.flush() if self._reader else [])
+                if self.all:
+                    yield Change("end", self.all[-1])
+
+    def _begin(self, part: Part) -> Change:
+        self.all.append(part)
+        return Change("begin", part)
+
+    def _add(self, deltas: list[Delta]) -> Iterator[Change]:
+        for delta in deltas:
+            if delta.kind == "name":
+                if self.all:
+                    yield Change("end", self.all[-1])
+                call = call_id(self._request_id, 0, delta.call or 0)
+                yield self._begin(Part(len(self.all), delta.text, call))
+            elif delta.text:
+                if not self.all:
+                    yield self._begin(Part(0))
+                yield self._more(delta.text)
+        if self._tokens and self.all and self.all[-1].name is None:
+            yield self._more("")
+
+    def _more(self, text: str) -> Change:
+        part, tokens = self.all[-1], tuple(self._tokens)
+        part.text += text
+        self._tokens = []
+        if part.name is not None:
+            return Change("more", part, text)
+        part.tokens += tokens
+        return Change("more", part, text, tokens)
