@@ -1,7 +1,7 @@
 """How decoding goes on beside programs that want the cores, too: `python bench/busy.py [MODEL.gguf]`.
 
 Each line is a process of its own that runs 8 alternatives, beside so many busy loops. Its threads wait for each other
-spinning, spinning a little and then sleeping, or sleeping. Prints tokens a second, and milliseconds of a step.
+spinning, sleeping, or in the one of both that srb chooses. Prints tokens a second, and milliseconds of a step.
 """
 
 import itertools
@@ -14,10 +14,10 @@ from pathlib import Path
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 10
 STEPS = 60
-WAYS = {
+WAYS: dict[str, dict[str, str]] = {
     "spinning": {"GOMP_SPINCOUNT": "300000"},
-    "a little": {"GOMP_SPINCOUNT": "3000"},
     "sleeping": {"GOMP_SPINCOUNT": "0"},
+    "as srb chooses": {},
 }
 """The first is how libgomp waits by default."""
 

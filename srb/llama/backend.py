@@ -28,6 +28,7 @@ from srb.llama.model_file import find_model, fingerprint
 from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.llama.tuned import Choice, choose
+from srb.llama.waiting import Crowd, Waiting
 from srb.settings import Settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
@@ -76,8 +77,12 @@ class LlamaBackend:
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
             is_on_gpu = settings.n_gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
-            n_threads = settings.threads_batch or settings.threads or physical_cores()
-            self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu)
+            n_threads = settings.threads or physical_cores()
+            n_threads_batch = settings.threads_batch or n_threads
+            self._estimated = None if choice.paces else estimated(model, n_threads_batch, is_on_gpu=is_on_gpu)
+            # Threads that wait for a GPU don't spin, and nothing can be told from them.
+            self._waiting = Waiting(n_threads, n_threads_batch, None if is_on_gpu else Crowd.of_libgomp())
+            stack.callback(self._waiting.close)
             self._paces = choice.paces or MEASURED
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings)
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
@@ -147,7 +152,8 @@ class LlamaBackend:
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. A GPU can be interrupted between ubatches only."""
-        return self._context.decode(batch, interrupted)
+        with self._waiting.watched(len(batch)):
+            return self._context.decode(batch, interrupted)
 
     def logits(self, row: int) -> Floats:
         """This row of the last batch, of shape (n_vocab,), valid until the next."""
