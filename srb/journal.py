@@ -37,6 +37,7 @@ class Journal:
     more; with `logprobs` 4 more, and 12 for each token that it names.
 
     owner: whose it is, where there are API keys. detach: whether the request lives on without readers.
+    exact: whether its readers get all events as they came, and never merged, because they count what they make of them.
     arrived: when it was submitted, in seconds of the event loop's clock. created: the same, in seconds since 1970.
     """
 
@@ -46,12 +47,14 @@ class Journal:
         *,
         owner: str | None = None,
         detach: bool = False,
+        exact: bool = False,
         arrived: float = 0.0,
         created: int = 0,
     ) -> None:
         self.request = request
         self.owner = owner
         self.detach = detach
+        self.exact = exact
         self.arrived = arrived
         self.created = created
         self.started = False
@@ -183,13 +186,13 @@ class Cursor:
     def read(self) -> list[tuple[int, Event]]:
         """The next events with their ids, at most MAX_READ; none if there are no more yet.
 
-        For one who is more than MERGE_ABOVE events late, adjacent events of the same alternative are merged. They have
-        the id of the last of them.
+        For one who is more than MERGE_ABOVE events late, adjacent events of the same alternative are merged, unless the
+        journal is `exact`. They have the id of the last of them.
         """
         journal, indexes = self._journal, self._journal._indexes
         if self.at == len(journal) - len(journal._latest):
             return self._read_latest()
-        merges = len(journal) - self.at > MERGE_ABOVE and journal.request.logprobs is None
+        merges = len(journal) - self.at > MERGE_ABOVE and journal.request.logprobs is None and not journal.exact
         events: list[tuple[int, Event]] = []
         place, end = self.at, min(len(journal), self.at + MAX_READ)
         while place < end:

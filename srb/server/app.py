@@ -25,6 +25,7 @@ from srb.server import (
     openapi,
     page,
     request_routes,
+    response_routes,
     story_routes,
     token_routes,
 )
@@ -87,6 +88,7 @@ def create_app(
     model_routes.add_routes(app)
     formats.add_routes(app)
     request_routes.add_routes(app)
+    response_routes.add_routes(app)
     llama_routes.add_routes(app)
     token_routes.add_routes(app)
     kobold_routes.add_routes(app)

@@ -26,6 +26,7 @@ from srb.wire import native
 from srb.wire.body import Limits
 from srb.wire.encode import encode
 from srb.wire.fields import show
+from srb.wire.reply import Answering
 
 MAX_BODY_BYTES = 4 << 20
 MAX_HEADER_CHARS = 1_000
@@ -52,11 +53,13 @@ class Answers:
     ignored: the names of the fields in its body that have no effect.
     own: in the format that it was made in, from the beginning; None if that is native events.
     nodes: the ids of its alternatives' nodes, if it writes at a story.
+    again: makes what answers those who come again by its format's own routes, if it has such.
     """
 
     ignored: list[str]
     own: Answer | None = None
     nodes: list[int] | None = None
+    again: Callable[[], Answering] | None = None
 
 
 ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
@@ -68,15 +71,18 @@ async def submit(
     answers: Answers,
     *,
     detach: bool,
+    first: Answer | None = None,
     story: str | None = None,
     node: int | None = None,
 ) -> web.StreamResponse:
     """Queues a request, and answers with what comes of it.
 
+    first: how to answer the one who made it, if not as any other reader.
     story, node: the story that its alternatives belong to, and the node there that they go on from.
     """
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
-    journal = Journal(completion, owner=owner_of(request), detach=detach, created=int(time.time()))
+    exact, created = answers.again is not None, int(time.time())
+    journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created)
     # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
     linger = 0 if answers.own else request.app[LIMITS].linger
     try:
@@ -107,7 +113,7 @@ async def submit(
             keeper.forget(completion.id)
         raise
     async with stream:
-        return await (answers.own or answer_natively)(request, stream)
+        return await (first or answers.own or answer_natively)(request, stream)
 
 
 def _title(engine: AsyncEngine, completion: CompletionRequest) -> str:

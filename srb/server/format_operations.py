@@ -1,6 +1,9 @@
 """The paths of Anthropic's format, OpenAI's responses, Ollama's and TGI's, as rows of the table in operations.py."""
 
+from dataclasses import replace
+
 from srb.server.schemas import (
+    BOOLEAN,
     EVENTS,
     INTEGER,
     JSON,
@@ -25,6 +28,7 @@ _TGI_ERROR = object_of(error=STRING, error_type={"enum": ["validation", "overloa
 _ANTHROPIC_ERROR = object_of(type={"const": "error"}, error=object_of(type=STRING, message=STRING))
 _COUNTED = object_of(object={"const": "response.input_tokens"}, input_tokens=INTEGER)
 _RESPONSE = object_of(id=STRING, object={"const": "response"}, status=STRING, output=list_of({"type": "object"}))
+_RESPONSE_EVENTS = {"description": "OpenAI's typed events, from response.created on"}
 _MESSAGE = object_of(id=STRING, type={"const": "message"}, content=list_of({"type": "object"}))
 
 FORMAT_OPERATIONS = (
@@ -52,12 +56,43 @@ FORMAT_OPERATIONS = (
             path=path,
             summary=summary,
             body=ResponseFields,
-            reply={EVENTS: {"description": "OpenAI's typed events, from response.created on"}, JSON: _RESPONSE},
+            reply={EVENTS: _RESPONSE_EVENTS, JSON: _RESPONSE},
             errors=_GENERATES,
         )
         for path, summary in (
             ("/v1/responses", "Go on with a conversation, as OpenAI's responses do: an object, or events"),
             ("/openai/v1/responses", "The same"),
+        )
+    ),
+    *(
+        replace(each, path=f"{base}/responses/{{id}}{each.path}")
+        for base in ("/v1", "/openai/v1")
+        for each in (
+            Operation(
+                method="GET",
+                path="",
+                summary="How far a response is; or its events, again",
+                query={
+                    "stream": "true: answer with the events",
+                    "starting_after": "the sequence_number of the event behind which they begin",
+                },
+                reply={JSON: _RESPONSE, EVENTS: _RESPONSE_EVENTS},
+                errors=(400, 404, 410),
+            ),
+            Operation(
+                method="DELETE",
+                path="",
+                summary="End and forget a response",
+                reply={JSON: object_of(id=STRING, object={"const": "response"}, deleted=BOOLEAN)},
+                errors=(404, 410),
+            ),
+            Operation(
+                method="POST",
+                path="/cancel",
+                summary="End a response, with what there is of it",
+                reply={JSON: _RESPONSE},
+                errors=(404, 410),
+            ),
         )
     ),
     *(

@@ -9,7 +9,8 @@ from functools import partial
 from aiohttp import web
 
 import srb
-from srb.errors import InvalidRequestError
+from srb.engine.events import Event
+from srb.errors import GoneError, InvalidRequestError, NotFoundError
 from srb.history.stories import prompt_at
 from srb.request_stream import RequestStream
 from srb.server import sse
@@ -17,10 +18,12 @@ from srb.server.auth import owner_of
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
 from srb.server.keeping import KEEPER
 from srb.server.refusals import SHAPES, Shape
+from srb.server.response_routes import events_so_far, find_response
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
 from srb.wire import anthropic, completions, ollama, responses, tgi
-from srb.wire.reply import Read, Reply, Serving
+from srb.wire.messages import Message
+from srb.wire.reply import Answering, Read, Reply, Serving
 
 OPENAI = "/openai/v1"
 """Where answers are in OpenAI's format, whatever a request leaves out."""
@@ -82,6 +85,7 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
             now=time.time(),
             fingerprint=f"srb-{srb.__version__}",
             path_to=partial(_path_to, request),
+            before=partial(_before, request, asyncio.get_running_loop()),
         )
         # In a thread, because megabytes take seconds to parse and tokenize.
         reply = await asyncio.to_thread(form.read, body, serving)
@@ -89,10 +93,17 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
             assert reply.begin is not None
             return json_response(reply.begin()([]), ignored_header(reply.ignored))
         own = partial(_answer, reply, form.frame) if reply.begin else None
-        answers = Answers(reply.ignored, own)
+        first = partial(_answer_at_once, reply) if reply.at_once else None
+        answers = Answers(reply.ignored, own, again=reply.again)
         try:
             return await submit(
-                request, reply.completion, answers, detach=reply.detach, story=reply.story, node=reply.node
+                request,
+                reply.completion,
+                answers,
+                detach=reply.detach,
+                first=first,
+                story=reply.story,
+                node=reply.node,
             )
         except InvalidRequestError as error:
             raise reply.blame(error) if reply.blame else error from None
@@ -104,6 +115,32 @@ def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool
     """The prompt that goes on from a node of a story. It reads the file: call it in a thread."""
     history = request.app[KEEPER].history
     return history.read(prompt_at, owner_of(request), story, node, is_needed)
+
+
+def _before(request: web.Request, loop: asyncio.AbstractEventLoop, response_id: str) -> list[Message]:
+    """The conversation that ends with a response. It waits for the event loop: call it in a thread."""
+
+    async def read() -> tuple[Answering, list[Event]]:
+        journal, again = find_response(request, response_id)
+        return again, events_so_far(journal)
+
+    try:
+        again, events = asyncio.run_coroutine_threadsafe(read(), loop).result()
+    except (NotFoundError, GoneError):
+        raise InvalidRequestError(
+            f"response {response_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for how "
+            "long; leave previous_response_id out, and send the whole conversation as input",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        ) from None
+    return again.conversation(events)
+
+
+async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:
+    """Answers with what there is of a request that has just been queued."""
+    assert reply.again is not None
+    headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
+    return json_response(reply.again().state([]), headers)
 
 
 async def _answer(reply: Reply, frame: sse.Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:

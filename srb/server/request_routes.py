@@ -40,7 +40,7 @@ async def events(request: web.Request) -> web.StreamResponse:
     if own and after is None:
         async with engine.read(journal) as stream:
             return await own(request, stream)
-    async with engine.read(journal, _read_id(after or "0")) as stream:
+    async with engine.read(journal, read_id(after or "0")) as stream:
         if stream.at_end:
             return web.Response(status=204)  # an EventSource doesn't come again then
         return await answer_natively(request, stream)
@@ -66,10 +66,11 @@ async def _find(request: web.Request) -> tuple[Journal, bool]:
     return journal, not journal.done
 
 
-def _read_id(text: str) -> int:
+def read_id(text: str) -> int:
+    """The id of an event, or the number of one. Raises `InvalidRequestError`."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InvalidRequestError(
-            f"starting_after and {LAST_EVENT_ID} take the id of an event, a whole number from 0; got {show(text)}",
+            f"starting_after and {LAST_EVENT_ID} take the number of an event, a whole number from 0; got {show(text)}",
             param="starting_after",
         )
     return int(text)
@@ -104,7 +105,7 @@ async def cancel(request: web.Request) -> web.Response:
     except GoneError as error:  # there is nothing left to do
         raise NotFoundError(error.message, param="id") from None
     if index is None:
-        found = engine.abort(request_id) or await _forget(request, request_id)
+        found = engine.abort(request_id) or await forget(request, request_id)
     else:
         found = index in map(str, range(request.app[LIMITS].max_n)) and engine.abort(request_id, int(index))
     if not found:
@@ -112,7 +113,7 @@ async def cancel(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-async def _forget(request: web.Request, request_id: str) -> bool:
+async def forget(request: web.Request, request_id: str) -> bool:
     """Forgets a request that has finished, so that it can't be read again. Returns False if it isn't kept."""
     if request.app[KEEPER].is_on:
         await write_file(request, forget_events, request_id)

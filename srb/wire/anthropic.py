@@ -99,6 +99,7 @@ class MessagesFields(SamplingFields):
     tools: list[Tool] | None = Field(None, description="functions that the model may call.")
     tool_choice: Choice | None = Field(None, description="whether it may, or must, and which.")
     stream: bool = Field(False, description="answer with events.")
+    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
     @property
     def chat(self) -> dict[str, Any]:
@@ -125,14 +126,21 @@ def messages(body: bytes, serving: Serving) -> Reply:
     with depth_refused():
         fields = read_fields(body, MessagesFields)
         parsed = parse_one(
-            fields, fields, serving, prefix="msg_", model=fields.model, stream=fields.stream, **fields.chat
+            fields,
+            fields,
+            serving,
+            prefix="msg_",
+            model=fields.model,
+            stream=fields.stream,
+            detach=fields.detach,
+            **fields.chat,
         )
 
     def begin() -> Callable[[list[Event]], Any]:
         out = _Out(parsed.completion.id, serving.limits.model, parsed.calls)
         return out.chunks if fields.stream else out.object
 
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame)
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
 
 
 def count_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:

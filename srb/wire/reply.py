@@ -1,16 +1,22 @@
 """What every wire format is to the server: the body of a request in, and the engine's events out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.body import Limits
 from srb.wire.fields import Tokenize
+from srb.wire.messages import Message
 from srb.wire.places import PathTo, no_stories
 from srb.wire.tokens import Vocabulary
+
+
+def nothing_before(response_id: str) -> list[Message]:
+    """Where no responses are kept. Raises `InvalidRequestError`."""
+    raise InvalidRequestError(f"there is no response {response_id:.100}", param="previous_response_id")
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,7 @@ class Serving:
 
     now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
     path_to: tells the prompt that goes on from a node of a story.
+    before: tells the conversation that ends with a response. It raises `InvalidRequestError` if that isn't kept.
     """
 
     limits: Limits
@@ -27,6 +34,20 @@ class Serving:
     now: float
     fingerprint: str
     path_to: PathTo = no_stories
+    before: Callable[[str], list[Message]] = nothing_before
+
+
+class Answering(Protocol):
+    """A response that is asked for again while its request is kept; made anew each time, and called once."""
+
+    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """The numbered objects of a stream."""
+
+    def state(self, events: list[Event]) -> dict[str, Any]:
+        """The response, which these are all events of so far."""
+
+    def conversation(self, events: list[Event]) -> list[Message]:
+        """What was asked, and the answer. Raises `InvalidRequestError` if that isn't over."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,8 @@ class Reply:
         None: the answer is native events.
     blame: what the engine's refusal of the request is in terms of its body, where that isn't the same.
     detach: whether it lives on without readers.
+    again: makes what answers those who come again by its format's own routes, if it has such.
+    at_once: whether it's answered with its state, and not when it's over.
     """
 
     completion: CompletionRequest | None
@@ -52,6 +75,8 @@ class Reply:
     detach: bool = False
     story: str | None = None
     node: int | None = None
+    again: Callable[[], Answering] | None = None
+    at_once: bool = False
 
 
 Read = Callable[[bytes, Serving], Reply]

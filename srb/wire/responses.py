@@ -99,21 +99,25 @@ class ResponseFields(SamplingFields):
     top_logprobs: Int | None = Field(None, description="the same, with so many of the likeliest tokens at each place.")
     stream: bool = Field(False, description="answer with events.")
     metadata: dict[str, Any] | None = Field(None, description="comes back in the response.")
-    store: bool = Field(False, description="responses are not kept; true is ignored.")
+    store: bool | None = Field(None, description="false is ignored: a response is kept as any request, for a while.")
     tools: list[Tool] | None = Field(None, description="functions that the model may call.")
     tool_choice: ToolChoice = Field(
         None, description='"auto", "none", "required", or the one function that is to be called.'
     )
     parallel_tool_calls: Parallel = Field(None, description="as in chats.")
-    previous_response_id: str | None = Field(None, description="refused: responses are not kept.")
-    conversation: Any = Field(None, description="refused: responses are not kept.")
-    background: bool = Field(False, description="refused, if true: responses are not kept.")
+    previous_response_id: str | None = Field(
+        None, description="the response that the input goes on from, while that is kept."
+    )
+    conversation: Any = Field(None, description="refused: conversations are not kept.")
+    background: bool = Field(
+        False, description="the response goes on without readers; without `stream` the answer comes at once."
+    )
+    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
-    @property
-    def chat(self) -> dict[str, Any]:
-        """The conversation and the tools as chats have them."""
+    def chat(self, messages: list[Message]) -> dict[str, Any]:
+        """The conversation, which begins with the instructions, and the tools as chats have them."""
         return {
-            "messages": [*system_message(self.instructions), *_conversation(self.input)],
+            "messages": [*system_message(self.instructions), *messages],
             "tools": [{"function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
             "tool_choice": self.tool_choice,
             "parallel_tool_calls": self.parallel_tool_calls,
@@ -124,7 +128,9 @@ def create(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /v1/responses`."""
     with depth_refused():
         fields = read_fields(body, ResponseFields)
-        _refuse_what_is_not_there(fields)
+        _refuse(fields, "conversation")
+        before = serving.before(fields.previous_response_id) if fields.previous_response_id else []
+        conversation = [*before, *_conversation(fields.input)]
         logprobs = _LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
         parsed = parse_one(
             fields,
@@ -135,35 +141,46 @@ def create(body: bytes, serving: Serving) -> Reply:
             stream=fields.stream,
             logprobs=logprobs,
             top_logprobs=fields.top_logprobs,
-            **fields.chat,
+            detach=fields.background or fields.detach,
+            **fields.chat(conversation),
             **_response_format(fields.text),
         )
     parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != _LOGPROBS)
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
-    parsed.ignored.extend(["store"] if fields.store else [])
+    parsed.ignored.extend(["store"] if fields.store is False else [])
+
+    def again() -> _Out:
+        return _Out(parsed, serving, fields, conversation)
 
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(parsed, serving, fields)
-        return out.chunks if fields.stream else out.object
+        return again().chunks if fields.stream else again().object
 
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame)
+    return Reply(
+        parsed.completion,
+        parsed.ignored,
+        fields.stream,
+        begin,
+        parsed.blame,
+        parsed.detach,
+        again=again,
+        at_once=fields.background and not fields.stream,
+    )
 
 
 def input_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
     """`POST /v1/responses/input_tokens`: how many tokens the prompt has."""
     fields = read_fields(data, ResponseFields)
-    _refuse_what_is_not_there(fields)
-    asked = validate(fields.chat, CompletionFields)
+    _refuse(fields, "conversation", "previous_response_id")
+    asked = validate(fields.chat(_conversation(fields.input)), CompletionFields)
     text = chat_prompt(asked, vocabulary.template)
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "input"))}, []
 
 
-def _refuse_what_is_not_there(fields: ResponseFields) -> None:
-    for name in ("previous_response_id", "conversation", "background"):
+def _refuse(fields: ResponseFields, *names: str) -> None:
+    for name in names:
         if getattr(fields, name):
             raise InvalidRequestError(
-                f"{name} is not supported: this server keeps no responses; leave it out, and send the whole "
-                "conversation as input",
+                f"{name} is not supported here; leave it out, and send the whole conversation as input",
                 param=name,
                 code="unsupported_parameter",
             )
@@ -186,11 +203,11 @@ def _response_format(text: dict[str, Any] | None) -> dict[str, Any]:
 
 
 class _Out:
-    """A response on its way out."""
+    """A response on its way out. conversation: what it answers."""
 
-    def __init__(self, parsed: Parsed, serving: Serving, fields: ResponseFields) -> None:
-        response_id = parsed.completion.id
-        self._item_id = response_id.removeprefix("resp_")
+    def __init__(self, parsed: Parsed, serving: Serving, fields: ResponseFields, conversation: list[Message]) -> None:
+        self._asked = conversation
+        self._id = response_id = parsed.completion.id
         self._logprobs = parsed.logprobs
         self._head = {
             "id": response_id,
@@ -208,9 +225,9 @@ class _Out:
             "tool_choice": fields.tool_choice or "auto",
             "tools": [tool.model_dump() for tool in fields.tools or ()],
             "truncation": "disabled",
-            "background": False,
-            "store": False,
-            "previous_response_id": None,
+            "background": fields.background,
+            "store": True,
+            "previous_response_id": fields.previous_response_id,
         }
         self._parts = Parts(response_id, parsed.calls)
         self._error: SrbError | None = None
@@ -222,6 +239,30 @@ class _Out:
             for _ in self._parts.take(event):
                 pass
         return self._over()
+
+    def state(self, events: list[Event]) -> dict[str, Any]:
+        """The response so far."""
+        for event in events:
+            for _ in self._said(event):
+                pass
+        answer = self._parts.answer
+        if answer.done:
+            return self._over()
+        items = [self._item(part, "in_progress" if part is self._parts.all[-1] else None) for part in self._parts.all]
+        return self._response("in_progress" if answer.start else "queued", items)
+
+    def conversation(self, events: list[Event]) -> list[Message]:
+        """What was asked, and the answer. Raises `InvalidRequestError` if that isn't over."""
+        state = self.state(events)
+        if not self._parts.answer.done:
+            raise InvalidRequestError(
+                f"response {self._id} is {state['status']}; ask for it until it is completed, or cancel it",
+                param="previous_response_id",
+            )
+        items = [
+            item | {"content": item["content"][0]["text"]} if "content" in item else item for item in state["output"]
+        ]
+        return [*self._asked, *_conversation([InputItem.model_validate(item) for item in items])]
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The events of some of a stream's, in the order of their numbers."""
@@ -251,17 +292,15 @@ class _Out:
     def _text(self, change: Change) -> Iterator[dict[str, Any]]:
         """What has changed of a message."""
         part = change.part
-        begun = self._item(part, "in_progress")
-        item = {"output_index": part.index, "item": begun}
-        place = {"item_id": begun["id"], "output_index": part.index, "content_index": 0}
+        place = {"item_id": self._item_id(part), "output_index": part.index, "content_index": 0}
         if change.kind == "begin":
-            yield {"type": "response.output_item.added", **item}
+            yield self._item_event("added", part)
             yield {"type": "response.content_part.added", **place, "part": self._content(Part(0))}
         elif change.kind == "end":
             content = self._content(part)
             yield {"type": "response.output_text.done", **place, "text": part.text, "logprobs": content["logprobs"]}
             yield {"type": "response.content_part.done", **place, "part": content}
-            yield {"type": "response.output_item.done", **item, "item": self._item(part)}
+            yield self._item_event("done", part)
         elif change.text or change.tokens:
             shown = content_of(list(change.tokens))
             yield {"type": "response.output_text.delta", **place, "delta": change.text, "logprobs": shown}
@@ -269,15 +308,13 @@ class _Out:
     def _call(self, change: Change) -> Iterator[dict[str, Any]]:
         """What has changed of a call."""
         part = change.part
-        begun = self._item(part, "in_progress")
-        item = {"output_index": part.index, "item": begun}
-        place = {"item_id": begun["id"], "output_index": part.index}
+        place = {"item_id": self._item_id(part), "output_index": part.index}
         if change.kind == "begin":
-            yield {"type": "response.output_item.added", **item}
+            yield self._item_event("added", part)
         elif change.kind == "end":
             done = {"name": part.name, "arguments": part.text}
             yield {"type": "response.function_call_arguments.done", **place, **done}
-            yield {"type": "response.output_item.done", **item, "item": self._item(part)}
+            yield self._item_event("done", part)
         else:
             yield {"type": "response.function_call_arguments.delta", **place, "delta": change.text}
 
@@ -307,6 +344,13 @@ class _Out:
         nothing = {"error": None, "incomplete_details": None, "usage": None}
         return self._head | nothing | {"status": status, "output": output}
 
+    def _item_event(self, kind: str, part: Part) -> dict[str, Any]:
+        item = self._item(part, "in_progress" if kind == "added" else None)
+        return {"type": f"response.output_item.{kind}", "output_index": part.index, "item": item}
+
+    def _item_id(self, part: Part) -> str:
+        return f"fc_{part.id}" if part.name is not None else f"msg_{self._id.removeprefix('resp_')}"
+
     def _item(self, part: Part, status: str | None = None) -> dict[str, Any]:
         """A part as an item of the output. status: left out: as the part's end says it."""
         stop = self._parts.answer.stop
@@ -314,11 +358,11 @@ class _Out:
         is_cut = is_last and stop is not None and stop.finish_reason != "stop"
         status = status or ("incomplete" if is_cut else "completed")
         if part.name is None:
-            content = [] if status == "in_progress" else [self._content(part)]
+            content = [self._content(part)] if part.text or status != "in_progress" else []
             message = {"type": "message", "role": "assistant", "status": status, "content": content}
-            return {"id": f"msg_{self._item_id}"} | message
+            return {"id": self._item_id(part)} | message
         call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": part.text}
-        return {"id": f"fc_{part.id}", "status": status} | call
+        return {"id": self._item_id(part), "status": status} | call
 
     def _content(self, part: Part) -> dict[str, Any]:
         shown = content_of(part.tokens) if self._logprobs else []

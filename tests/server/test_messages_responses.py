@@ -174,7 +174,6 @@ async def test_errors_of_responses(connect: Connect) -> None:
     call = {"type": "function_call_output", "call_id": "x"}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "name": "x y"}]}, "tools[0].name"),

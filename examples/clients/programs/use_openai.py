@@ -1,8 +1,9 @@
 # needs: openai
 import json
 import os
+import time
 
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 
 client = OpenAI(base_url=f"{os.environ['HOST']}/openai/v1", api_key="none")
 model = client.models.list().data[0].id
@@ -31,6 +32,25 @@ with client.responses.stream(input="How is the weather in Rome?", **asked) as st
 items = [{"role": "user", "content": "How is the weather in Rome?"}, *called.output]
 items.append({"type": "function_call_output", "call_id": called.output[0].call_id, "output": "It rains"})
 assert client.responses.create(model=model, input=items, max_output_tokens=8).output_text
+
+first = client.responses.create(model=model, input="Say hello", background=True, max_output_tokens=20)
+while (last := client.responses.retrieve(first.id)).status in ("queued", "in_progress"):
+    time.sleep(0.1)
+assert last.output_text
+events = list(client.responses.retrieve(first.id, stream=True))
+assert list(client.responses.retrieve(first.id, stream=True, starting_after=3)) == events[4:]
+second = client.responses.create(model=model, input="Again", previous_response_id=first.id, max_output_tokens=8)
+assert second.usage.input_tokens > last.usage.total_tokens
+long = client.responses.create(model=model, input="Tell", background=True, extra_body={"ignore_eos": True})
+assert client.responses.cancel(long.id).status == "cancelled"
+client.responses.delete(first.id)
+try:
+    client.responses.retrieve(first.id)
+except NotFoundError as error:
+    status = error.status_code
+else:
+    status = 200
+assert status == 404
 
 try:
     client.completions.create(model=model, prompt="p", n=0)
