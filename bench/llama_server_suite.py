@@ -31,6 +31,7 @@ FLAGS = {
     "--cors-origins": "--cors-origins",
     "--chat-template": "--chat-template",
     "--chat-template-file": "--chat-template-file",
+    "--slot-save-path": "--slot-save-path",
 }
 SWITCHES = {"--slots": "--slots", "--no-slots": "--no-slots", "--embedding": "--embeddings"}
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
@@ -18,6 +18,7 @@ from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
+from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, QueueFullError, SrbError, UnavailableError
 from srb.journal import Journal
@@ -31,6 +32,8 @@ logger = logging.getLogger("srb")
 Record = Callable[[list[Event], Callable[[], object]], object]
 
 Status = Literal["loading", "ready", "stopping", "dead"]
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +277,17 @@ class AsyncEngine:
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""
         return self._roster.abort(request_id, index, reason)
+
+    async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
+        """What a function says of a slot, in the engine's thread. Raises what it raises, and `UnavailableError`."""
+        answer = self._ready_engine().ask(slot, question)
+        self._wake.set()
+        return await asyncio.wrap_future(answer)
+
+    @property
+    def identity(self) -> str:
+        """Names all that a saved state must fit. Raises `UnavailableError` before the model is loaded."""
+        return self._ready_engine().identity
 
     def check_ready(self) -> None:
         """Raises `UnavailableError` if the engine takes no requests now."""

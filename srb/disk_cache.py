@@ -112,7 +112,7 @@ class DiskCache:
                 self._paths.setdefault(record.name, path)
         ordered = _in_order(records, self._paths)
         for orphan in records.keys() - {record.name for record in ordered}:
-            self._remove(orphan)
+            self.remove(orphan)
         return ordered
 
     def stats(self) -> StoreStats:
@@ -166,11 +166,21 @@ class DiskCache:
             return None
         except (OSError, ValueError) as error:
             logger.warning("the state %s can't be used and is evaluated again: %s", path, error)
-            self._remove(name)
+            self.remove(name)
             self._count(disk_faults=1)
             return None
         self._count(disk_reads=1, disk_bytes_read=len(content))
         return state, logits
+
+    def remove(self, name: str) -> None:
+        """Removes a piece, which nothing continues."""
+        path = self._paths.get(name)
+        self._forget(name)  # first: one that waits to be written isn't any more
+        if path:
+            with suppress(OSError):
+                size = path.stat().st_size
+                if _unlink(path):
+                    self._count(disk_bytes=-size)
 
     def touch(self, names: Iterable[str]) -> None:
         """Marks pieces as just used, children before their parents."""
@@ -190,12 +200,8 @@ class DiskCache:
     def _forget(self, name: str) -> None:
         with self._lock:
             self._paths.pop(name, None)
+            self._waiting.pop(name, None)
             self._verified.discard(name)
-
-    def _remove(self, name: str) -> None:
-        if path := self._paths.get(name):
-            _unlink(path)
-        self._forget(name)
 
     def _count(self, **more: int) -> None:
         with self._lock:
@@ -217,8 +223,9 @@ class DiskCache:
         while piece := self._queue.get():
             name = piece.record.name
             try:
-                self._write(piece)
-                self._complained = False
+                if self._waiting.get(name) is piece:  # or else it was removed meanwhile, or there is one with logits
+                    self._write(piece)
+                    self._complained = False
             except OSError as error:
                 self._forget(name)
                 self._count(disk_faults=1)
@@ -230,7 +237,8 @@ class DiskCache:
                         error.strerror or error,
                     )
             with self._lock:
-                del self._waiting[name]
+                if self._waiting.get(name) is piece:
+                    del self._waiting[name]
                 self._waiting_bytes -= piece.size
             if self._stats.disk_bytes > self._max_bytes:
                 self._make_room()
@@ -240,6 +248,9 @@ class DiskCache:
         with self._lock:  # its parents were touched after it was taken, and stay younger
             os.utime(piece.path, ns=(piece.used, piece.used))
             self._verified.discard(piece.record.name)
+            if piece.record.name not in self._paths:  # it was removed while it was written
+                piece.path.unlink(missing_ok=True)
+                return
         self._count(disk_bytes=size, disk_bytes_written=size)
 
     def _make_room(self) -> None:

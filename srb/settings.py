@@ -180,6 +180,9 @@ class Settings:
         None, "how the embeddings of tokens become one of a text (default: the model's)", choices=POOLING_TYPES
     )
     slots: bool = _option(True, "GET /slots, which shows the settings of running requests")
+    slot_save_path: Path | None = _option(
+        None, "folder for the files of POST /slots/{id_slot}?action=save and restore; without it they are refused"
+    )
     log_level: str = _option("info", "least severe messages to log", choices=LOG_LEVELS)
     exit_on_fatal: bool = _option(False, "end the process when the engine fails, for a supervisor to restart it")
 

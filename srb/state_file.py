@@ -75,17 +75,45 @@ def read_state(content: memoryview, *, verify: bool) -> tuple[State, bytes | Non
     return content[state_at:], logits
 
 
+def read_piece(content: memoryview) -> tuple[Record, State, bytes | None, int]:
+    """The piece that the file of a state begins with, its state and logits, and how many bytes these are in all.
+
+    Raises `ValueError` if they aren't what was written.
+    """
+    header, at = _unpack(content)
+    tokens_at = at + header.key_bytes
+    end = tokens_at + 4 * header.n_tokens + header.logits_bytes + header.state_bytes
+    if len(content) < end:
+        raise ValueError("it is too short")
+    state, logits = read_state(content[:end], verify=True)
+    tokens = pack(())
+    tokens.frombytes(content[tokens_at : tokens_at + 4 * header.n_tokens])
+    key = bytes(content[at:tokens_at]).decode()
+    name = piece_name(header.parent, header.start, tokens, key)
+    return Record(name, header.parent, header.start, tokens, key, header.logits_bytes > 0), state, logits, end
+
+
 def write_state(path: Path, record: Record, state: State, logits: bytes | None) -> int:
     """Writes a file, which appears whole under its name, and returns how many bytes it has. Raises `OSError`."""
+    return write_parts(path, state_parts(record, state, logits))
+
+
+def state_parts(record: Record, state: State, logits: bytes | None) -> list[bytes | State]:
+    """What is in the file of a piece, one part behind the other."""
     key, tokens = record.key.encode(), record.tokens.tobytes()
     parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
     sizes = (len(record.tokens), len(key), len(logits or b""), len(state))
     head = _HEADER.pack(MAGIC, record.start, *sizes, parent, bytes(_DIGEST_BYTES))[:-_DIGEST_BYTES]
     parts = (key, tokens, logits or b"", state)
+    return [head, _digest([head, *parts]), *parts]
+
+
+def write_parts(path: Path, parts: Iterable[bytes | State]) -> int:
+    """Writes a file, which appears whole under its name, and returns how many bytes it has. Raises `OSError`."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
-            for part in (head, _digest([head, *parts]), *parts):
+            for part in parts:
                 file.write(part)
             size = file.tell()
         os.replace(temporary, path)

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,3 +262,30 @@ def test_running_alternatives_are_saved_now_and_then(tmp_path: Path) -> None:
     run(engine, dataclasses.replace(each, id="again", prompts=prompts, branches=each.branches[:1]))
     again.close()
     assert engine.stats().prompt_tokens_evaluated <= 16 * 32
+
+
+def test_one_that_comes_again_while_it_waits_is_written_with_its_logits(tmp_path: Path) -> None:
+    cache = store(tmp_path)
+    for _ in range(50):
+        cache.put("f", None, 0, TOKENS, "", bytearray(b"state"), None)
+    name = one(cache)
+    other = cache.put("f", None, 1, TOKENS, "", bytearray(b"other"), None)
+    cache.close()
+    assert other
+    assert read(cache, other) == (b"other", None)
+    assert read(cache, name) == (b"state", b"logits")
+
+
+def test_a_removed_piece_is_gone_whether_it_was_written_or_not(tmp_path: Path) -> None:
+    cache = store(tmp_path)
+    for number in range(50):
+        name = one(cache, start=number)
+        if number % 2:
+            while cache._waiting:
+                time.sleep(0.001)
+        cache.remove(name)
+        assert name not in cache
+        assert read(cache, name) is None
+    cache.close()
+    assert not list(tmp_path.rglob("*.state"))
+    assert cache.stats().disk_bytes == 0

@@ -9,6 +9,7 @@ from srb.engine.radix import pack
 from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Beginning, Prompt, Sequence
+from srb.engine.slots import Slots
 from srb.engine.stats import Totals
 
 
@@ -16,7 +17,13 @@ class Cells:
     """Fills and empties the cells that the scheduler leases."""
 
     def __init__(
-        self, backend: Backend, scheduler: Scheduler, index: PrefixIndex, retained: Retained, totals: Totals
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        index: PrefixIndex,
+        retained: Retained,
+        slots: Slots,
+        totals: Totals,
     ) -> None:
         self.awaiting: list[Prompt] = []
         """The prompts that wait for another to have evaluated what they share."""
@@ -24,6 +31,7 @@ class Cells:
         self._scheduler = scheduler
         self._index = index
         self._retained = retained
+        self._slots = slots
         self._totals = totals
 
     def fill(self, prompt: Prompt) -> None:
@@ -100,6 +108,7 @@ class Cells:
                 self._retain_prompt(prompt)
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
+            self._slots.remember(seq.slot, prompt.packed + pack(seq.tokens[:-1]))
             self._backend.remove(seq.seq_id)
         self._scheduler.release(seq)
         if prompt.span and not prompt.living:

@@ -8,7 +8,9 @@ next step: what it evaluated is retained, and what it leased is given back (cell
 import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
 from srb.engine.cells import Cells
@@ -22,6 +24,7 @@ from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from srb.engine.retained import Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
+from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
 from srb.errors import ContextSizeError, InvalidRequestError, SrbError
@@ -37,10 +40,20 @@ class _Abort:
     reason: AbortReason
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    slot: int
+    ask: Callable[[Slots], Any]
+    answer: "Future[Any]"
+
+
+Answer = TypeVar("Answer")
+
+
 class Engine:
     """Runs completion requests on a backend.
 
-    `tokenize`, `add_request` and `abort` may be called from any thread; everything else belongs to the thread
+    `tokenize`, `add_request`, `abort` and `ask` may be called from any thread; everything else belongs to the thread
     that calls `step`.
 
     default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
@@ -72,7 +85,8 @@ class Engine:
         self._scheduler = Scheduler(
             self._cache, index, backend.n_parallel, default_max_tokens, prompts_stay=backend.window is not None
         )
-        self._cells = Cells(backend, self._scheduler, index, self._retained, self._totals)
+        self._slots = Slots(self._retained, backend.n_parallel)
+        self._cells = Cells(backend, self._scheduler, index, self._retained, self._slots, self._totals)
         self._checkpoints = Checkpoints(self._scheduler, self._cells, backend.window, clock) if store else None
         self._outbox = Outbox(backend, clock)
         self._decoding = Decoding(
@@ -80,8 +94,9 @@ class Engine:
         )
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
-        self._mail: list[ActiveRequest | _Abort] = []
+        self._mail: list[ActiveRequest | _Abort | _Question] = []
         self._doomed: set[str] = set()  # the requests whose abort is in the mail
+        self._questions: list[_Question] = []  # that aren't answered yet
 
     # From any thread
 
@@ -157,12 +172,35 @@ class Engine:
             if index is None:
                 self._doomed.add(request_id)
 
+    def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
+        """Asks something about a slot, in the thread that calls `step`, when what has ended there is kept.
+
+        The answer is what the function returns or raises.
+        """
+        answer: Future[Answer] = Future()
+        with self._lock:
+            if self._failure:
+                raise self._failure
+            self._mail.append(_Question(slot, question, answer))
+        return answer
+
+    @property
+    def identity(self) -> str:
+        """Names all that a saved state must fit."""
+        return self._backend.identity
+
     # From the thread that calls step()
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._mail or self._decoding.finished or self._scheduler.running or self._scheduler.waiting)
+        return bool(
+            self._mail
+            or self._questions
+            or self._decoding.finished
+            or self._scheduler.running
+            or self._scheduler.waiting
+        )
 
     def stats(self) -> EngineStats:
         """What the engine holds now, and what it has done."""
@@ -187,6 +225,7 @@ class Engine:
         """
         self._release()
         self._read_mail()
+        self._answer()
         self._admit()
         if not self._outbox:
             if self._checkpoints:
@@ -202,6 +241,10 @@ class Engine:
         with self._lock:
             self._failure = error
             mail = [message for message in self._mail if isinstance(message, ActiveRequest)]
+            self._questions += [message for message in self._mail if isinstance(message, _Question)]
+        for question in self._questions:
+            if question.answer.set_running_or_notify_cancel():
+                question.answer.set_exception(error)
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *mail):
             self._outbox.fail(active, error)
         return self._outbox.take()
@@ -219,6 +262,8 @@ class Engine:
         for message in mail:
             if isinstance(message, ActiveRequest):
                 self._scheduler.add(message)
+            elif isinstance(message, _Question):
+                self._questions.append(message)
             elif active := self._scheduler.find(message.request_id):
                 self._abort(active, message.index, message.reason)
 
@@ -232,6 +277,19 @@ class Engine:
             self._totals.aborts[reason] = self._totals.aborts.get(reason, 0) + 1
         for seq in doomed:
             self._decoding.finish(seq, "abort", reason)
+
+    def _answer(self) -> None:
+        """Answers what was asked about slots whose last sequence was given back, so that its state is kept."""
+        ending = {seq.slot for seq in self._decoding.finished}
+        questions, self._questions = self._questions, []
+        for each in questions:
+            if each.slot in ending:
+                self._questions.append(each)
+            elif each.answer.set_running_or_notify_cancel():
+                try:
+                    each.answer.set_result(each.ask(self._slots))
+                except SrbError as error:
+                    each.answer.set_exception(error)
 
     def _is_unwanted(self) -> bool:
         """Whether every running request is being aborted, so that a long evaluation needn't go on."""

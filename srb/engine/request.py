@@ -289,6 +289,9 @@ class CompletionRequest:
     cache_prompt: bool = _field(
         True, "begin with what other requests have evaluated, and keep what this one evaluates for others."
     )
+    slot: int = _field(
+        0, "where the tokens of its first alternative are remembered, for `Engine.ask`; the others follow it."
+    )
     id: str = field(default_factory=new_request_id, metadata={"meaning": "unique among the requests of an engine."})
     resumed: tuple[Resumed, ...] = _field(
         (),

@@ -17,7 +17,7 @@ it's needed. If it turns out then that the store has lost it, it is forgotten, a
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -62,6 +62,16 @@ class Piece:
     def size(self) -> int:
         """In bytes, in memory."""
         return (0 if self.state is None else len(self.state)) + _size(len(self.tokens), self.logits)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceCopy:
+    """A piece on its own: the state after `tokens`, which begin at `start`, and the bytes of the logits behind them."""
+
+    start: int
+    tokens: Tokens
+    state: State
+    logits: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ class Retained:
             return None
         if piece.logits is not None:
             return piece.logits
-        stored = self._store.get(piece.name) if self._store and piece.name else None
+        stored = self._read(piece)
         if stored is None:
             self._forget(piece)
         elif stored[1] is not None:
@@ -171,6 +181,55 @@ class Retained:
             self._add_logits(piece, tokens, logits, key)
         self._touch(piece)
         self._mark(piece)
+
+    def copies(self, tokens: Tokens, key: str = "") -> tuple[int, list[PieceCopy]]:
+        """What is known of some tokens, and of how many of them, in pieces that `put` takes."""
+        self._read_store(tokens, key)
+        piece, n_tokens = _longest(self._tree.find(tokens, key), len(tokens))
+        copies = []
+        for each in reversed(list(_ancestry(piece))):
+            if each.state is not None:
+                state, logits = each.state, None if each.logits is None else each.logits.tobytes()
+            elif stored := self._read(each):
+                state, logits = stored
+            else:
+                self._forget(each)
+                return self.copies(tokens, key)
+            copies.append(PieceCopy(each.start, each.tokens, state, logits))
+        return n_tokens, copies
+
+    def known(self, tokens: Tokens, key: str = "") -> int:
+        """How many of some tokens are known and can be continued."""
+        return _longest(self._tree.find(tokens, key), len(tokens))[1]
+
+    def put(self, copies: Iterable[PieceCopy], key: str = "") -> None:
+        """Keeps pieces that `copies` returned, here or in another process, parents before their children."""
+        parent, before = None, pack(())
+        for each in copies:
+            tokens = before[: each.start] + each.tokens
+            self._read_store(tokens, key)
+            piece = _at_end(self._tree.find(tokens, key), len(tokens))
+            if piece is None:
+                logits = None if each.logits is None else self._backend.logits_of(each.logits)
+                piece = self._piece(each.start, each.tokens, parent, each.state, logits, logits is not None)
+                self._write(piece, tokens, key)
+                self._tree.add(piece, tokens, key)
+                self._hold(piece)
+                if piece not in self._tree:  # there is no room for it
+                    return
+            parent, before = piece, tokens
+
+    def erase(self, tokens: Tokens, key: str = "") -> int:
+        """Forgets what is known of some tokens, but for what others go on from. Returns how many were known."""
+        self._read_store(tokens, key)
+        piece, n_tokens = _longest(self._tree.find(tokens, key), len(tokens))
+        for each in list(_ancestry(piece)):
+            if each.children:
+                break
+            if self._store and each.name:
+                self._store.remove(each.name)
+            self._forget(each)
+        return n_tokens
 
     def _piece(
         self,
@@ -267,10 +326,13 @@ class Retained:
         return self._store is not None and piece.name is not None and piece.name in self._store
 
     def _state(self, piece: Piece) -> State | None:
-        if piece.state is None and self._store and piece.name:
-            stored = self._store.get(piece.name)
-            return stored and stored[0]
-        return piece.state
+        if piece.state is not None:
+            return piece.state
+        stored = self._read(piece)
+        return stored and stored[0]
+
+    def _read(self, piece: Piece) -> tuple[State, bytes | None] | None:
+        return self._store.get(piece.name) if self._store and piece.name else None
 
     def _write(self, piece: Piece, tokens: Tokens, key: str) -> None:
         """Stores a piece, and those before it that the store doesn't have."""

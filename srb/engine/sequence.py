@@ -192,6 +192,11 @@ class Sequence:
         return self.seq_id
 
     @property
+    def slot(self) -> int:
+        """Where its tokens are remembered when it has ended."""
+        return self.prompt.active.request.slot + self.index
+
+    @property
     def length(self) -> int:
         """How many tokens were generated."""
         return len(self.begun) + len(self.tokens)

@@ -73,6 +73,9 @@ class Store(Protocol):
     def get(self, name: str) -> tuple[State, bytes | None] | None:
         """The state and the logits of a piece; None if it's gone or damaged."""
 
+    def remove(self, name: str) -> None:
+        """Removes a piece, which nothing continues."""
+
     def touch(self, names: Iterable[str]) -> None:
         """Marks pieces as just used, children before their parents. The least recently used are removed first."""
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from srb.server import (
     page,
     request_routes,
     response_routes,
+    slot_routes,
     story_routes,
     token_routes,
 )
@@ -33,6 +35,7 @@ from srb.server.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_b
 from srb.server.keeping import KEEPER, Keeper
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.refusals import SHAPES, error_response, errors_as_json
+from srb.server.slot_routes import SLOT_FOLDER
 from srb.wire.body import Limits
 
 METRICS = web.AppKey("metrics", Metrics)
@@ -56,12 +59,14 @@ def create_app(
     cors_origins: str = cors.LOCAL,
     allowed_hosts: hosts.Hosts = hosts.LOCAL,
     keeper: Keeper | None = None,
+    slot_folder: Path | None = None,
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
     Starting and stopping the engine is the caller's, and so is making it fill the metrics.
 
     keeper: keeps requests and stories; left out: nothing does. Its history is the caller's to close.
+    slot_folder: where slots are saved, which then are `limits.saved_slots`.
 
     Raises `SettingsError` for a wrong origin.
     """
@@ -75,6 +80,7 @@ def create_app(
     app[ENGINE] = engine
     app[KEEPER] = keeper or Keeper()
     app[LIMITS] = limits
+    app[SLOT_FOLDER] = slot_folder
     app[ANSWERS] = WeakKeyDictionary()
     app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()
@@ -90,6 +96,7 @@ def create_app(
     request_routes.add_routes(app)
     response_routes.add_routes(app)
     llama_routes.add_routes(app)
+    slot_routes.add_routes(app)
     token_routes.add_routes(app)
     kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)

@@ -38,6 +38,7 @@ ERRORS = {
 PARAMETERS = {
     "id": "the request's id, from the header X-Request-Id or the start event; or the model's",
     "index": "the number of the alternative",
+    "id_slot": "the slot's number, from 0 to `--parallel` - 1",
     "story": "the story's id",
     "node": "the node's number in its story",
 }

@@ -31,7 +31,7 @@ from srb.server.schemas import (
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.embeddings import EmbeddingFields
 from srb.wire.kobold_body import CountFields, IdsFields, KeyFields, KoboldFields
-from srb.wire.llama_body import InfillFields, LlamaFields
+from srb.wire.llama_body import InfillFields, LlamaFields, SlotFields
 from srb.wire.tokens import DetokenizeFields, EncodeFields, TemplateFields, TokenizeFields
 
 _COMPLETION = Operation(
@@ -273,6 +273,15 @@ OPERATIONS = (
         summary="The running alternatives and their settings",
         reply={JSON: list_of({"type": "object"})},
         errors=(501, 503),
+    ),
+    Operation(
+        method="POST",
+        path="/slots/{id_slot}",
+        summary="Save what was last evaluated in a slot to a file, restore it, or erase it, with --slot-save-path",
+        query={"action": "save, restore or erase"},
+        body=SlotFields,
+        reply={JSON: object_of(id_slot=INTEGER)},
+        errors=(400, 413, 501, 503),
     ),
     *(
         Operation(

@@ -21,6 +21,7 @@ from srb.server.keeping import Keeper
 from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics
 from srb.settings import Settings, read_keys
+from srb.slot_file import check_folder
 from srb.wire.body import Limits
 
 logger = logging.getLogger("srb")
@@ -51,6 +52,7 @@ async def serve(settings: Settings) -> None:
         show_prompts=settings.show_prompts,
         model_path=str(path),
         slots=settings.slots,
+        saved_slots=settings.parallel if settings.slot_save_path else 0,
         max_tokens=settings.max_tokens,
         openai=settings.default_format == "openai",
         linger=settings.linger,
@@ -64,6 +66,7 @@ async def serve(settings: Settings) -> None:
         cors_origins=settings.cors_origins,
         allowed_hosts=read_hosts(settings),
         keeper=keeper,
+        slot_folder=check_folder(settings.slot_save_path),
     )
     runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()

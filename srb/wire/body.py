@@ -21,6 +21,7 @@ class Limits:
     """What the server's settings say about requests.
 
     model, model_path: its name and its file. slots: whether `GET /slots` answers.
+    saved_slots: how many slots can be saved; 0: none, there is no `--slot-save-path`.
     max_tokens: what `--max-tokens` was set to, if it was. If not, an answer in a chat has all the room there is.
     openai: whether a request that leaves out what it wants gets OpenAI's format, and not native events.
     linger: seconds that a native stream without readers goes on.
@@ -32,6 +33,7 @@ class Limits:
     show_prompts: bool = False
     model_path: str = ""
     slots: bool = True
+    saved_slots: int = 0
     max_tokens: int | None = None
     openai: bool = False
     linger: float = 0
@@ -135,6 +137,7 @@ def parse_fields(
         return_progress=bool(fields.return_progress) and form != "object",
         cache_prompt=fields.cache_prompt is not False,
         special_tokens=bool(calls and calls.is_native),
+        slot=take_slot(fields, limits),
         id=f"chat{new_request_id()}" if chat else new_request_id(),
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
@@ -160,9 +163,22 @@ def take_all_room(fields: CompletionFields, limits: Limits) -> None:
         fields.max_tokens = -1
 
 
+def take_slot(fields: CompletionFields, limits: Limits) -> int:
+    """The slot of a request's first alternative: 0 where it names none, or they aren't saved."""
+    slot = -1 if fields.id_slot is None or not limits.saved_slots else fields.id_slot
+    if not -1 <= slot < limits.saved_slots and limits.saved_slots:
+        raise InvalidRequestError(
+            f"id_slot must be from 0 to {limits.saved_slots - 1} (--parallel), or -1 for any, got {slot!s:.60}",
+            param="id_slot",
+        )
+    return max(0, slot)
+
+
 def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
     ignored = fields.ignored(fields.mirostat)
+    if fields.id_slot is not None and not limits.saved_slots:
+        ignored.append("id_slot")
     if fields.model not in (None, limits.model):
         ignored.append("model")
     for k, branch in enumerate(fields.branches or ()):

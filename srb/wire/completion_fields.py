@@ -68,6 +68,11 @@ class CompletionFields(SamplingFields):
         None, description="in a stream of a chat or of llama-server's, `timings` with each piece of text."
     )
     cache_prompt: bool | None = None
+    id_slot: Int | None = Field(
+        None,
+        description="with `--slot-save-path`, the slot that its first alternative is remembered in, for "
+        "POST /slots/{id_slot}; the others follow it. Left out, or -1: 0.",
+    )
     best_of: Int | None = Field(
         None,
         description="so many are run, and the n with the highest mean log-probability returned; "

@@ -19,6 +19,13 @@ _INFILL_TOKENS = 256
 """The room that is kept for each alternative of an infill that doesn't say how long it may get."""
 
 
+_NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
+"""Of files: they may lead out of a folder, here or on another system, or look as if they did."""
+
+_LONGEST_NAME = 255
+"""Bytes."""
+
+
 def _as_parts(value: Any) -> Any:
     parts = value if isinstance(value, list) else [value]
     if not all(isinstance(part, str) or is_token(part) for part in parts):
@@ -39,6 +46,12 @@ class LlamaFields(CompletionFields):
     t_max_predict_ms: Int | None = Field(
         None, description="after so long an alternative ends at its next new line; 0: never."
     )
+
+
+class SlotFields(BodyFields):
+    """The body of `POST /slots/{id_slot}`."""
+
+    filename: str = Field(description="the file in `--slot-save-path`: a name without slashes, colons and the like.")
 
 
 class ExtraFields(BodyFields):
@@ -115,6 +128,26 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         return parsed
 
 
+def parse_filename(data: bytes) -> str:
+    """The name of the file that a slot is saved to. Raises `InvalidRequestError` if it might be outside of its folder.
+
+    What is refused is what llama-server refuses, and half a surrogate pair.
+    """
+    with depth_refused():
+        name = check_text(read_fields(data, SlotFields).filename, "filename")
+    bad = next((char for char in name if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in _NOT_IN_NAMES), None)
+    if bad is not None or ".." in name or name.endswith((" ", ".")) or name.startswith(" ") or not name:
+        raise InvalidRequestError(
+            f"filename must be the name of a file, without slashes, '..' and {_NOT_IN_NAMES[2:9]}, got {show(name)}",
+            param="filename",
+        )
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InvalidRequestError(
+            f"filename has {len(name.encode())} bytes; the limit is {_LONGEST_NAME}", param="filename"
+        )
+    return name
+
+
 def _count(fields: LlamaFields, limits: Limits) -> int:
     return body.count_alternatives(fields, 1, limits)
 
@@ -149,6 +182,7 @@ def _parsed(
             return_tokens=stream or bool(fields.return_tokens),
             return_progress=stream and bool(fields.return_progress),
             cache_prompt=fields.cache_prompt is not False,
+            slot=body.take_slot(fields, limits),
         ),
         [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
         stream,

@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         allowed_hosts: Hosts | None = None,
         linger: float = 0,
         history: History | HistoryError | None = None,
+        slot_folder: Path | None = None,
         **options: Any,
     ) -> Client:
         keeper = Keeper(history)
@@ -40,7 +42,15 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         engine.start()
         engines.append(engine)
         await engine.ready()
-        limits = Limits("fake", n=4, max_n=8, show_prompts=show_prompts, openai=openai, linger=linger)
+        limits = Limits(
+            "fake",
+            n=4,
+            max_n=8,
+            show_prompts=show_prompts,
+            openai=openai,
+            linger=linger,
+            saved_slots=backend.n_parallel if slot_folder else 0,
+        )
         app = create_app(
             engine,
             limits,
@@ -48,6 +58,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
             cors_origins=cors_origins,
             allowed_hosts=allowed_hosts or Hosts(),
             keeper=keeper,
+            slot_folder=slot_folder,
         )
         server = TestServer(app)
         # It has handler_cancellation anyway, and can't be told twice.

@@ -209,7 +209,7 @@ async def test_what_has_no_effect_is_in_a_header(connect: Connect) -> None:
         "timings_per_token": True,
     }
     response = await post(connect, FakeBackend(script=says(b"a")), **body)
-    assert response.headers["x-srb-ignored"] == "id_slot, n_keep, model, best_of, return_progress, timings_per_token"
+    assert response.headers["x-srb-ignored"] == "n_keep, id_slot, model, best_of, return_progress, timings_per_token"
     assert response.headers["X-Request-Id"].startswith("cmpl-")
     response = await post(connect, FakeBackend(script=says(b"a")), prompt="p", cache_prompt=False, stream=False)
     assert "x-srb-ignored" not in response.headers

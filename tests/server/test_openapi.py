@@ -112,7 +112,8 @@ async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path) -> N
     backend = FakeBackend(embedder=FakeEmbedder())
     backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
     with History(tmp_path / "history.db") as history:
-        client = await connect(backend, api_keys=(b"key",), history=history)
+        (slots := tmp_path / "slots").mkdir()
+        client = await connect(backend, api_keys=(b"key",), history=history, slot_folder=slots)
         returncode, output = await schemathesis(str(client.make_url("/openapi.json")), tmp_path)
     assert returncode == 0, output
     tested = len(OPERATIONS) - 1  # all but /openapi.json itself

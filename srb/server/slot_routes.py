@@ -1,0 +1,70 @@
+"""Slots: what was last evaluated there is saved to a file, put back, or erased, as llama-server does it."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from srb.errors import InvalidRequestError, NotSupportedError, SrbError
+from srb.server.exchange import ENGINE, LIMITS, read_body
+from srb.slot_file import read_slot, write_slot
+from srb.wire.fields import show
+from srb.wire.llama_body import parse_filename
+
+SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds the route to the application."""
+    app.router.add_post("/slots/{id_slot}", change_slot)
+
+
+async def change_slot(request: web.Request) -> web.Response:
+    """POST /slots/{id_slot}?action=save, restore or erase."""
+    folder, number = request.app[SLOT_FOLDER], request.match_info["id_slot"]
+    if folder is None:
+        raise NotSupportedError("slots can't be saved, restored or erased: start the server with --slot-save-path")
+    count = request.app[LIMITS].saved_slots
+    # A long number is no slot, and Python refuses to read very long ones.
+    if not (number.isascii() and number.isdecimal() and len(number) < 10 and int(number) < count):
+        raise InvalidRequestError(
+            f"id_slot must be from 0 to {count - 1} (--parallel), got {show(number)}", param="id_slot"
+        )
+    actions = {"save": _save, "restore": _restore, "erase": _erase}
+    action = request.query.get("action", "")
+    if action not in actions:
+        raise InvalidRequestError(f"action is one of {', '.join(actions)}, got {show(action)}", param="action")
+    return web.json_response({"id_slot": int(number)} | await actions[action](request, folder, int(number)))
+
+
+async def _save(request: web.Request, folder: Path, slot: int) -> dict[str, Any]:
+    engine, name = request.app[ENGINE], parse_filename(await read_body(request))
+    began = time.monotonic()
+    saved = await engine.ask(slot, lambda slots: slots.save(slot))
+    try:
+        n_written = await asyncio.to_thread(write_slot, folder / name, engine.identity, saved)
+    except OSError as error:
+        raise SrbError(
+            f"{name} can't be written: {error.strerror or error}", param="filename", code="slot_not_saved"
+        ) from None
+    timings = {"save_ms": (time.monotonic() - began) * 1000}
+    return {"filename": name, "n_saved": saved.n_tokens, "n_written": n_written, "timings": timings}
+
+
+async def _restore(request: web.Request, folder: Path, slot: int) -> dict[str, Any]:
+    engine, name = request.app[ENGINE], parse_filename(await read_body(request))
+    began = time.monotonic()
+    try:
+        saved, n_read = await asyncio.to_thread(read_slot, folder / name, engine.identity)
+    except (OSError, ValueError) as error:
+        problem = (isinstance(error, OSError) and error.strerror) or error
+        raise InvalidRequestError(f"{name} can't be restored: {problem}", param="filename") from None
+    await engine.ask(slot, lambda slots: slots.restore(slot, saved))
+    timings = {"restore_ms": (time.monotonic() - began) * 1000}
+    return {"filename": name, "n_restored": saved.n_tokens, "n_read": n_read, "timings": timings}
+
+
+async def _erase(request: web.Request, _folder: Path, slot: int) -> dict[str, Any]:
+    return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot))}

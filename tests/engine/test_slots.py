@@ -1,0 +1,66 @@
+"""What is asked about slots is answered when what has ended there is kept, and never lost."""
+
+from concurrent.futures import Future
+
+import pytest
+from driver import request, run
+from fake_backend import FakeBackend
+
+from srb.engine.engine import Engine
+from srb.errors import EngineDeadError
+
+
+def ask(engine: Engine, slot: int) -> "Future[int]":
+    """How many tokens would be saved of a slot."""
+    return engine.ask(slot, lambda slots: slots.save(slot).n_tokens)
+
+
+def test_a_slot_is_asked_when_its_last_sequence_was_given_back() -> None:
+    now = 0.0
+
+    def clock() -> float:  # each look at it takes so long that a step gives back one sequence at most
+        nonlocal now
+        now += 0.015
+        return now
+
+    backend = FakeBackend(script=lambda params, tokens: 65, n_cells=1000)
+    engine = Engine(backend, cache_bytes=100_000, clock=clock)
+    engine.add_request(request("y" * 20, max_tokens=200))
+    engine.add_request(request("x" * 20, n=4, max_tokens=10))
+    while len(engine._decoding.finished) < 4:
+        engine.step()
+    answers = [ask(engine, slot) for slot in range(4)]
+    engine.step()
+    assert 0 < [answer.done() for answer in answers].count(True) < 4
+    while not all(answer.done() for answer in answers):
+        assert engine.has_work
+        engine.step()
+    assert [answer.result() for answer in answers] == [29] * 4
+    run(engine)
+
+
+def test_of_a_cancelled_request_the_prompt_is_saved() -> None:
+    engine = Engine(FakeBackend(script=lambda params, tokens: 65), cache_bytes=100_000)
+    each = request("x" * 20, max_tokens=100)
+    engine.add_request(each)
+    for _ in range(10):
+        engine.step()
+    engine.abort(each.id)
+    answer = ask(engine, 0)
+    run(engine)
+    assert answer.result() == 20
+
+
+def test_an_answer_that_nobody_waits_for_harms_nobody() -> None:
+    engine = Engine(FakeBackend(), cache_bytes=100_000)
+    assert ask(engine, 0).cancel()
+    run(engine)
+
+
+def test_a_broken_engine_answers_with_its_error() -> None:
+    engine = Engine(FakeBackend())
+    answer = ask(engine, 0)
+    engine.fail(EngineDeadError("it has failed"))
+    assert isinstance(answer.exception(0), EngineDeadError)
+    with pytest.raises(EngineDeadError):
+        ask(engine, 0)

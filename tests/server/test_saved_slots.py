@@ -1,0 +1,230 @@
+"""Slots that are saved, restored and erased, over HTTP, on the fake backend."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend
+from server.conftest import Client, Connect
+
+from srb.disk_cache import DiskCache
+from srb.engine.backend import Backend
+from srb.engine.engine import Engine
+from srb.errors import SettingsError
+from srb.slot_file import check_folder
+
+PROMPT = "What is the capital of France? "
+CACHE_BYTES = 100_000
+
+
+@pytest.fixture(params=[None, 0, 8], ids=["full", "recurrent", "window"])
+def window(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def start(connect: Connect, tmp_path: Path) -> Callable[..., Any]:
+    """Starts a server that saves slots in the folder of the test."""
+
+    def make(window: int | None = None, *, cache_bytes: int = CACHE_BYTES, identity: str = "fake") -> Any:
+        backend = FakeBackend(script=lambda _params, _tokens: 65, window=window, n_parallel=4, identity=identity)
+        return connect(backend, make=partial(Engine, cache_bytes=cache_bytes), slot_folder=tmp_path)
+
+    return make
+
+
+async def evaluated(client: Client, prompt: str = PROMPT, **body: Any) -> int:
+    """How many tokens are evaluated of a prompt that goes on with 20 tokens."""
+    async with client.post("/completion", json={"prompt": prompt, "n_predict": 20} | body) as answer:
+        assert answer.status == 200, await answer.text()
+        return int((await answer.json())["timings"]["prompt_n"])
+
+
+async def act(client: Client, slot: int | str, action: str, name: str | None = "x.bin", status: int = 200) -> Any:
+    body = {} if name is None else {"filename": name}
+    async with client.post(f"/slots/{slot}?action={action}", json=body) as answer:
+        text = await answer.text()
+        assert answer.status == status, text
+        return await answer.json()
+
+
+async def test_a_slot_is_restored_in_another_process(
+    start: Callable[..., Any], tmp_path: Path, window: int | None
+) -> None:
+    first = await start(window)
+    assert await evaluated(first, id_slot=1) == len(PROMPT)
+    saved = await act(first, 1, "save")
+    assert saved.pop("timings")["save_ms"] > 0
+    n_tokens, n_bytes = len(PROMPT) + 19, (tmp_path / "x.bin").stat().st_size
+    assert saved == {"id_slot": 1, "filename": "x.bin", "n_saved": n_tokens, "n_written": n_bytes}
+
+    second = await start(window)
+    restored = await act(second, 0, "restore")
+    assert restored.pop("timings")["restore_ms"] > 0
+    assert restored == {"id_slot": 0, "filename": "x.bin", "n_restored": n_tokens, "n_read": n_bytes}
+    assert await evaluated(second) == 0  # its logits were saved, too
+    assert await evaluated(second, PROMPT + "A" * 19 + "more") == 4
+    assert (await act(second, 0, "save", "y.bin"))["n_saved"] == n_tokens + 4 + 19
+    assert (await act(second, 0, "restore"))["n_restored"] == n_tokens
+    assert (await act(second, 0, "save", "y.bin"))["n_saved"] == n_tokens
+
+
+async def test_an_erased_slot_is_evaluated_again(start: Callable[..., Any], window: int | None) -> None:
+    client = await start(window)
+    await evaluated(client, id_slot=3)
+    assert await act(client, 2, "erase") == {"id_slot": 2, "n_erased": 0}
+    assert await evaluated(client, id_slot=3) == 0
+    assert await act(client, 3, "erase", None) == {"id_slot": 3, "n_erased": len(PROMPT) + 19}
+    assert await evaluated(client, id_slot=3) == len(PROMPT)
+    assert await act(client, 0, "erase") == {"id_slot": 0, "n_erased": 0}
+
+
+async def test_alternatives_have_slots_of_their_own(start: Callable[..., Any]) -> None:
+    client = await start()
+    async with client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 20, "n": 3}) as answer:
+        await answer.read()
+    sizes = [(await act(client, slot, "save"))["n_saved"] for slot in range(4)]
+    assert sizes == [len(PROMPT) + 19] * 3 + [0]
+    assert (await act(client, 3, "restore"))["n_restored"] == 0  # an empty slot is one, too
+
+
+async def test_what_was_erased_is_gone_from_the_disk(connect: Connect, tmp_path: Path) -> None:
+    def make(backend: Backend) -> Engine:
+        return Engine(backend, store=DiskCache(tmp_path / "cache", "fake", 1 << 20))
+
+    client = await connect(FakeBackend(script=lambda _params, _tokens: 65), make=make, slot_folder=tmp_path)
+    await evaluated(client)
+    assert (await act(client, 0, "save"))["n_saved"] == len(PROMPT) + 19
+    assert (await act(client, 0, "erase"))["n_erased"] == len(PROMPT) + 19
+    assert await evaluated(client) == len(PROMPT)
+    await act(client, 0, "erase")
+    assert (await act(client, 0, "restore"))["n_restored"] == len(PROMPT) + 19
+    assert await evaluated(client) == 0
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+BAD_NAMES = ["../x", "a/b", "a\\b", "..", ".", "", " x", "x ", "x.", "a:b", "a\0b", "\ud800", "é" * 128]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=range(len(BAD_NAMES)))
+@pytest.mark.parametrize("action", ["save", "restore"])
+async def test_no_name_leads_out_of_the_folder(
+    start: Callable[..., Any], tmp_path: Path, action: str, name: str
+) -> None:
+    answer = await act(await start(), 0, action, name, 400)
+    assert answer["error"]["param"] == "filename"
+    assert names(tmp_path) == []
+
+
+async def test_a_name_may_have_any_letters(start: Callable[..., Any], tmp_path: Path) -> None:
+    client = await start()
+    await act(client, 0, "save", "été 雪.bin")
+    assert names(tmp_path) == ["été 雪.bin"]
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def cut_in_header(content: bytes) -> bytes:
+    return content[:20]
+
+
+def cut_behind_header(content: bytes) -> bytes:
+    return content[:44]
+
+
+def flip_last(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+def flip_a_size(content: bytes) -> bytes:
+    return content[:60] + b"\xff\xff\xff\x7f" + content[64:]
+
+
+def add(content: bytes) -> bytes:
+    return content + b"x"
+
+
+def twice(content: bytes) -> bytes:
+    return content + content[44:]
+
+
+def foreign(_content: bytes) -> bytes:
+    return b"ggsq" * 1000
+
+
+def empty(_content: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize(
+    "harm", [cut, cut_in_header, cut_behind_header, flip_last, flip_a_size, add, twice, foreign, empty]
+)
+async def test_a_damaged_file_is_refused(
+    start: Callable[..., Any], tmp_path: Path, harm: Callable[[bytes], bytes]
+) -> None:
+    client = await start()
+    await evaluated(client)
+    await act(client, 0, "save")
+    path = tmp_path / "x.bin"
+    path.write_bytes(harm(path.read_bytes()))
+    answer = await act(client, 0, "restore", status=400)
+    assert answer["error"]["message"].startswith("x.bin can't be restored: it")
+    assert await evaluated(client) == 0  # nothing has happened
+
+
+async def test_what_cannot_be_restored_is_said(start: Callable[..., Any], tmp_path: Path) -> None:
+    client = await start()
+    await evaluated(client)
+    await act(client, 0, "save")
+    assert "another model" in (await act(await start(identity="other"), 0, "restore", status=400))["error"]["message"]
+    answer = await act(await start(cache_bytes=200), 0, "restore", status=400)
+    assert "there is room for 0 of the 50 tokens" in answer["error"]["message"]
+    assert "no such file" in (await act(client, 0, "restore", "y.bin", 400))["error"]["message"]
+    (tmp_path / "folder").mkdir()
+    assert "no such file" in (await act(client, 0, "restore", "folder", 400))["error"]["message"]
+    answer = await act(client, 0, "save", "folder", 500)
+    assert (answer["error"]["code"], answer["error"]["param"]) == ("slot_not_saved", "filename")
+    assert names(tmp_path) == ["folder", "x.bin"]
+
+
+@pytest.mark.parametrize("slot", ["-1", "4", "x", "9" * 5000, "\u0661"], ids=["low", "high", "x", "long", "digit"])
+async def test_there_are_as_many_slots_as_alternatives_that_run(start: Callable[..., Any], slot: str) -> None:
+    client = await start()
+    answer = await act(client, slot, "erase", status=400)
+    assert answer["error"]["message"].startswith("id_slot must be from 0 to 3 (--parallel), got")
+
+
+async def test_a_wrong_slot_or_action_is_refused(start: Callable[..., Any]) -> None:
+    client = await start()
+    assert (await act(client, 0, "load", status=400))["error"]["param"] == "action"
+    assert (await client.post("/slots/0", json={})).status == 400
+    assert (await act(client, 0, "save", None, 400))["error"]["param"] == "filename"
+    for slot in (4, -2, 2**70):
+        async with client.post("/completion", json={"prompt": "p", "id_slot": slot}) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["param"] == "id_slot"
+    assert await evaluated(client, id_slot=-1) == len(PROMPT)
+    assert (await act(client, 0, "save"))["n_saved"] == len(PROMPT) + 19
+
+
+async def test_without_a_folder_it_is_not_supported(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    answer = await act(client, 0, "save", status=501)
+    assert answer["error"]["type"] == "not_supported_error"
+    assert "--slot-save-path" in answer["error"]["message"]
+    async with client.post("/completion", json={"prompt": "p", "n_predict": 1, "id_slot": 99}) as response:
+        assert response.headers["x-srb-ignored"] == "id_slot"
+
+
+def test_the_folder_must_be_there(tmp_path: Path) -> None:
+    assert check_folder(None) is None
+    assert check_folder(tmp_path) == tmp_path
+    with pytest.raises(SettingsError, match="is not a folder"):
+        check_folder(tmp_path / "none")
