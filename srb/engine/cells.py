@@ -8,7 +8,7 @@ from srb.engine.prefix import PrefixIndex
 from srb.engine.radix import pack
 from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Scheduler
-from srb.engine.sequence import Beginning, Prompt, Sequence
+from srb.engine.sequence import Prompt, Sequence
 from srb.engine.slots import Slots
 from srb.engine.stats import Totals
 
@@ -36,18 +36,17 @@ class Cells:
 
     def fill(self, prompt: Prompt) -> None:
         """Gives a prompt that was admitted what it begins with, or lets it wait for that."""
-        if prompt.beginning and prompt.beginning.hit:
-            self._restore(prompt, prompt.beginning.hit)
-            prompt.beginning = None
-        elif prompt.beginning:
+        if prompt.beginning and prompt.beginning.source:
             self.awaiting.append(prompt)
             self.share()
+        elif prompt.beginning:
+            self._has_begun(prompt)
 
     def share(self) -> None:
         """Forks prompts off those that they share a beginning with, where these have come that far."""
         for prompt in self.awaiting.copy():
             assert prompt.beginning
-            source, n_tokens = prompt.beginning.source, prompt.beginning.n_tokens
+            source, n_tokens = prompt.beginning.source, prompt.beginning.shared
             assert source
             if source.evaluated >= n_tokens:
                 self._share(source, prompt, n_tokens)
@@ -118,10 +117,10 @@ class Cells:
             self._scheduler.release(prompt)
 
     def _restore(self, prompt: Prompt, hit: Hit) -> None:
-        """Puts what was retained of a prompt back into cells."""
+        """Puts what was retained of a prompt back into cells, behind what it shares."""
         assert prompt.seq_id is not None
-        known = 0
-        for state, start, end in self._retained.states(hit):
+        known = prompt.evaluated
+        for state, start, end in self._retained.states(hit, known):
             if not self._backend.restore(state, prompt.seq_id, start, end):
                 break
             known = end
@@ -142,8 +141,15 @@ class Cells:
         self._add_cached(prompt, n_tokens)
 
     def _has_begun(self, prompt: Prompt) -> None:
-        prompt.beginning = None
-        self.awaiting.remove(prompt)
+        """Ends the waiting of a prompt. What was retained of it comes behind what it shares, where it goes on there."""
+        beginning, prompt.beginning = prompt.beginning, None
+        if prompt in self.awaiting:
+            self.awaiting.remove(prompt)
+        pieces = beginning.hit.pieces if beginning and beginning.hit else []
+        if prompt.living and any(start == prompt.evaluated for _, start, _ in pieces):
+            assert beginning
+            assert beginning.hit
+            self._restore(prompt, beginning.hit)
 
     def _add_cached(self, prompt: Prompt, end: int) -> None:
         self._totals.prompt_tokens_cached += end - prompt.evaluated
@@ -157,18 +163,20 @@ class Cells:
         heirs = [each for each in self.awaiting if each.beginning and each.beginning.source is prompt]
         if not heirs:
             return
-        shared = {each: each.beginning.n_tokens for each in heirs if each.beginning}
+        shared = {each: each.beginning.shared for each in heirs if each.beginning}
         # One that ends there is preferred: others may end there, too, and want its logits.
         heir = max(heirs, key=lambda each: (shared[each], -len(each.tokens)))
         if own:
-            heir.beginning = replace(own, n_tokens=min(shared[heir], own.n_tokens))
+            assert heir.beginning
+            heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))
         else:
             if prompt.evaluated and self.repair(prompt):
                 self._share(prompt, heir, min(shared[heir], prompt.evaluated))
             self._has_begun(heir)
         for each in heirs:
             if each is not heir:
-                each.beginning = Beginning(shared[each], source=heir)
+                assert each.beginning
+                each.beginning = replace(each.beginning, source=heir)
 
     def _retain_prompt(self, prompt: Prompt) -> None:
         seq_id = prompt.place if self._backend.window is None else prompt.seq_id

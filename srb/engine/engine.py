@@ -310,7 +310,7 @@ class Engine:
                 is_empty = False
             # Forks first: what is restored may take cells that only a fork still needs.
             for prompt in sorted(
-                prompts, key=lambda each: each.beginning is not None and each.beginning.hit is not None
+                prompts, key=lambda each: each.beginning is not None and each.beginning.source is None
             ):
                 self._totals.prompt_tokens += len(prompt.tokens)
                 self._cells.fill(prompt)

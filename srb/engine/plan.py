@@ -216,7 +216,7 @@ def _pauses(awaiting: list[Prompt]) -> dict[Prompt | Sequence, list[int]]:
     pauses: dict[Prompt | Sequence, list[int]] = {}
     for prompt in awaiting:
         if prompt.beginning and prompt.beginning.source:
-            pauses.setdefault(prompt.beginning.source, []).append(prompt.beginning.n_tokens)
+            pauses.setdefault(prompt.beginning.source, []).append(prompt.beginning.shared)
     return pauses
 
 

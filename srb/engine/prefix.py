@@ -11,7 +11,7 @@ from itertools import chain, islice
 
 from srb.engine.backend import Backend
 from srb.engine.radix import PrefixTree, pack
-from srb.engine.retained import WORTH_SHARING, Retained
+from srb.engine.retained import WORTH_SHARING, Hit, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
 
 _TRIES = 32
@@ -49,11 +49,14 @@ class PrefixIndex:
             self._tree.remove(holder)
             self._growing.pop(holder, None)  # type: ignore[arg-type]
 
-    def find(self, prompt: Prompt) -> Beginning | None:
+    def find(self, prompt: Prompt, least: int = 0) -> Beginning | None:
         """The longest beginning of a prompt that it can have from others; None if there is none worth it.
 
-        One that somebody holds is preferred to a retained one of the same length: it takes no cells. Also sets where
+        One that somebody holds is preferred to a retained one of the same length: it takes no cells. Where more of it
+        was retained than somebody holds, it has what it can from the one, and the rest from the other. Also sets where
         the prompt's own state is to be saved while it is evaluated.
+
+        least: so many tokens are to be shared if they can be, because there may be no room for the prompt otherwise.
         """
         prompt.checkpoints = []
         if not prompt.shares or prompt.active.request.scores_prompt:
@@ -61,11 +64,21 @@ class PrefixIndex:
         found, known = self._find_living(prompt)
         hit, known_retained = self._retained.find(prompt.packed)
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
-            found = Beginning(hit.n_tokens, hit=hit)
+            both = self._join(found, hit)
+            found = both if both.shared >= least else found
         if found and found.n_tokens < WORTH_SHARING:
             found = None
         self._set_checkpoints(prompt, found.n_tokens if found else 0, max(known, known_retained))
         return found
+
+    def _join(self, found: Beginning | None, hit: Hit) -> Beginning:
+        """What was retained, but for the pieces that somebody holds: these need neither be read nor have cells."""
+        # A model that forgets can't be forked in the middle of what somebody holds.
+        if found and self._backend.window is None:
+            shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
+            if shared >= WORTH_SHARING:
+                return Beginning(shared, found.source, hit)
+        return Beginning(hit=hit)
 
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
         """The longest beginning that is held or will be, and how many tokens others have in common with the prompt."""
@@ -81,7 +94,7 @@ class PrefixIndex:
                 break
             n_tokens = self._can_share(prompt, holder, n_common)
             if n_tokens > (best.n_tokens if best else 0):
-                best = Beginning(n_tokens, source=holder)
+                best = Beginning(n_tokens, holder)
         return best, match.n_tokens
 
     def _can_share(self, prompt: Prompt, holder: Prompt | Sequence, n_common: int) -> int:

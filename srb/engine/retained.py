@@ -127,11 +127,11 @@ class Retained:
             end = each.start
         return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
 
-    def states(self, hit: Hit) -> Iterator[tuple[State, int, int]]:
-        """The states of a hit, one behind the other, as far as they are still there."""
+    def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
+        """The states of a hit after so many tokens, one behind the other, as far as they are still there."""
         self._mark(hit.pieces[-1][0])
         for piece, start, end in hit.pieces:
-            if start == end:
+            if start == end or start < after:
                 continue
             state = self._state(piece)
             if state is None:

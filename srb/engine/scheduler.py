@@ -1,10 +1,12 @@
 """Which request runs, and with which cells."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from srb.engine.kv_cache import KVCache
 from srb.engine.prefix import PrefixIndex
 from srb.engine.request import CompletionRequest
+from srb.engine.retained import WORTH_SHARING
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import ContextSizeError, InvalidRequestError
 
@@ -116,8 +118,9 @@ class Scheduler:
         least = generated + (sum(len(prompt.tokens) for prompt in prompts) if passes else 0)
         if not self._has_room(least, wave, prompts):
             return []
+        shared = self._shared_in(prompts)
         for prompt in prompts:
-            prompt.beginning = self._index.find(prompt)
+            prompt.beginning = self._index.find(prompt, shared.get(prompt, 0))
             self._index.add(prompt)  # the next one of the list may begin as this one does
         cells = generated + sum(map(_new_cells, prompts))
         if not self._make_room(cells):
@@ -200,7 +203,7 @@ class Scheduler:
 
     def _lease_prompt(self, prompt: Prompt) -> None:
         source = prompt.beginning.source if prompt.beginning else None
-        n_tokens = prompt.beginning.n_tokens if prompt.beginning and source else 0
+        n_tokens = prompt.beginning.shared if prompt.beginning else 0
         prompt.span = self._cache.lease(source.span if source else None, n_tokens, len(prompt.tokens))
         prompt.seq_id = self._cache.lease_seq()
         self.prompts.append(prompt)
@@ -238,14 +241,26 @@ class Scheduler:
         """The sequences of a request that begin together: as many as there is room for in an empty cache."""
         wave: list[Sequence] = []
         cells = seq_ids = 0
+        shared = self._shared_in(active.prompts)
         for seq in active.sequences:
             is_new = not wave or wave[-1].prompt is not seq.prompt
-            cells += _cells_for(seq.max_tokens) + (len(seq.prompt.tokens) if is_new else 0)
+            cells += _cells_for(seq.max_tokens)
+            cells += len(seq.prompt.tokens) - shared.get(seq.prompt, 0) if is_new else 0
             seq_ids += is_new + (not _is_last(seq))
             if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or len(wave) == self._n_parallel:
                 break
             wave.append(seq)
         return wave
+
+    def _shared_in(self, prompts: list[Prompt]) -> dict[Prompt, int]:
+        """How many tokens resumed alternatives of the same prompt have from the one before them in the list."""
+        shared: dict[Prompt, int] = {}
+        if not self._prompts_stay:  # a model that forgets may have to evaluate them for each
+            for before, prompt in pairwise(prompts):
+                is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
+                if is_resumed and prompt.shares and len(prompt.asked) >= WORTH_SHARING:
+                    shared[prompt] = len(prompt.asked)
+        return shared
 
     def _set_max_tokens(self, active: ActiveRequest) -> None:
         """Sets how many tokens each sequence may generate at least: what it wants, or less in a small context."""
@@ -257,7 +272,8 @@ class Scheduler:
             seq.wants_rest = wanted == -1
             if seq.wants_rest:
                 want_rest.append(seq)
-        taken = sum(len(prompt.tokens) for prompt in active.prompts) + sum(
+        shared = self._shared_in(active.prompts)
+        taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in active.prompts) + sum(
             _cells_for(seq.max_tokens) for seq in active.sequences
         )
         for seq in want_rest:
@@ -275,8 +291,7 @@ class Scheduler:
 
 def _new_cells(prompt: Prompt) -> int:
     """The cells that a prompt needs beside those that it shares."""
-    shared = prompt.beginning.n_tokens if prompt.beginning and prompt.beginning.source else 0
-    return len(prompt.tokens) - shared
+    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0)
 
 
 def _spare(seq: Sequence) -> int:

@@ -209,8 +209,16 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a prompt begins with: `n_tokens` from a `source` that holds or will hold them, or from a `hit`."""
+    """What a prompt begins with: `shared` tokens of a `source` that holds or will hold them, and all of a `hit` behind.
 
-    n_tokens: int
+    shared: 0 without a source. With a hit, the first position of one of its pieces.
+    """
+
+    shared: int = 0
     source: Prompt | Sequence | None = None
     hit: Hit | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it is in all."""
+        return self.hit.n_tokens if self.hit else self.shared

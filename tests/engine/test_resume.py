@@ -5,7 +5,9 @@ from driver import check_order, run, stops, texts
 from fake_backend import FakeBackend, says
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_store import MemoryStore, Stored
 
+from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest, Resumed, SamplingParams
@@ -47,6 +49,7 @@ def begins(events: list[Event], whole: list[Event]) -> None:
     echo=st.booleans(),
     logprobs=st.sampled_from([None, None, 0, 2]),
     window=st.sampled_from([None, 0, 5]),
+    lasts=st.booleans(),
     cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3),
 )
 def test_it_says_what_it_would_have_said(
@@ -58,6 +61,7 @@ def test_it_says_what_it_would_have_said(
     echo: bool,
     logprobs: int | None,
     window: int | None,
+    lasts: bool,
     cuts: list[int],
 ) -> None:
     request = CompletionRequest(
@@ -68,8 +72,12 @@ def test_it_says_what_it_would_have_said(
         logprobs=logprobs,
     )
 
-    def engine() -> Engine:
-        return Engine(FakeBackend(n_cells=300, window=window), cache_bytes=5000)
+    stored: dict[str, Stored] = {}
+
+    def engine(backend: FakeBackend | None = None) -> Engine:
+        backend = backend or FakeBackend(n_cells=300, window=window)
+        store = MemoryStore(stored) if lasts else None
+        return Engine(backend, cache_bytes=0 if lasts else 5000, store=store, clock=lambda: 0.0)
 
     whole = [event for said in steps(engine(), request) for event in said]
     events: list[Event] = []
@@ -85,7 +93,7 @@ def test_it_says_what_it_would_have_said(
             break
     if living:
         backend = FakeBackend(n_cells=300, window=window)
-        rest = run(last := Engine(backend), living)
+        rest = run(last := engine(backend), living)
         events += rest
         check_order(events, request)
         assert (last.stats().cells, backend.cells, backend.open_samplers, backend.open_compiled) == (0, 0, 0, 0)
@@ -120,6 +128,61 @@ def test_what_resumed_alternatives_share_is_evaluated_once() -> None:
     engine = Engine(FakeBackend(n_cells=400))
     run(engine, CompletionRequest(request.prompts, request.branches, resumed=begun))
     assert engine.stats().prompt_tokens_evaluated == 60 + 4 * 10
+
+
+def test_all_begin_at_once_although_each_is_a_prompt_of_its_own() -> None:
+    branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=20).alternatives(8)
+    begun = tuple(Resumed(tuple([k] * 10)) for k in range(8))
+    # 100 + 8 * 19 cells, and not 8 * 119
+    engine = Engine(FakeBackend(n_cells=260))
+    engine.add_request(CompletionRequest((tuple(b"p" * 100),), branches, resumed=begun))
+    engine.step()
+    assert engine.stats().sequences == 8
+    assert engine.stats().cells <= 260
+    run(engine)
+    assert engine.stats().prompt_tokens_evaluated == 100 + 8 * 10
+
+
+@pytest.mark.parametrize("middle", [0, 40], ids=["whole", "in-two-pieces"])
+def test_what_was_retained_is_restored_once_and_shared(middle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=11).alternatives(8)
+    request = CompletionRequest((tuple(b"p" * 100),), branches)
+    engine = Engine(backend := FakeBackend(n_cells=340, script=lambda params, tokens: params.seed), cache_bytes=100_000)
+    if middle:
+        run(engine, CompletionRequest((request.prompts[0][:middle],), branches[:1]))
+    run(engine, request)
+    before = engine.stats().prompt_tokens_evaluated
+    restored: list[tuple[int, int]] = []
+    restore = backend.restore
+
+    def note(state: State, seq_id: int, start: int, end: int) -> bool:
+        restored.append((start, end))
+        return restore(state, seq_id, start, end)
+
+    monkeypatch.setattr(backend, "restore", note)
+    longer = SamplingParams(seed=0, ignore_eos=True, max_tokens=30).alternatives(8)
+    begun = tuple(Resumed(tuple([k] * 11)) for k in range(8))
+    run(engine, CompletionRequest(request.prompts, longer, resumed=begun))
+    assert engine.stats().prompt_tokens_evaluated - before == 8  # the last token of each: it wasn't evaluated before
+    trunk = [(0, 40), (40, 100)] if middle else [(0, 100)]
+    assert sorted(restored) == sorted([*trunk, *[(100, 110)] * 8])
+
+
+def test_sharing_comes_before_restoring_where_there_is_no_room_for_both() -> None:
+    prompt, n = b"p" * 60, 6
+    begun = [bytes([k] * 20) for k in range(n)]
+    branches = SamplingParams(seed=0, ignore_eos=True, max_tokens=30).alternatives(n)
+    engine = Engine(FakeBackend(n_cells=60 + n * (20 + 9)), cache_bytes=100_000)
+    # What is known of alternative 1 begins within the prompt, so that it can't be put behind all of that.
+    for text in (prompt[:40] + b"other", *(prompt + begun[k] for k in (1, 0, 2, 3, 4, 5))):
+        run(engine, CompletionRequest((tuple(text),), SamplingParams(seed=0, max_tokens=0).alternatives(1)))
+    before = engine.stats().prompt_tokens_evaluated
+    resumed = tuple(Resumed(tuple(tokens)) for tokens in begun)
+    engine.add_request(CompletionRequest((tuple(prompt),), branches, resumed=resumed))
+    engine.step()
+    assert engine.stats().sequences == n
+    run(engine)
+    assert engine.stats().prompt_tokens_evaluated - before == 20
 
 
 def test_one_that_has_all_its_tokens_ends() -> None:

@@ -1,0 +1,58 @@
+"""A store in memory, which outlives the engines of a test."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from srb.engine.backend import State
+from srb.engine.radix import Tokens
+from srb.engine.store import Record, StoreStats
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A piece."""
+
+    family: str
+    record: Record
+    state: State
+    logits: bytes | None
+
+
+class MemoryStore:
+    """What a process sees of the pieces in a dict, by name."""
+
+    def __init__(self, pieces: dict[str, Stored]) -> None:
+        self._pieces = pieces
+        self._untold = dict(pieces)
+        self.room = 1 << 30
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._pieces
+
+    def find(self, family: str) -> Iterable[Record]:
+        found = [name for name, each in self._untold.items() if each.family == family]
+        return [self._untold.pop(name).record for name in found]
+
+    def put(
+        self, family: str, parent: str | None, start: int, tokens: Tokens, key: str, state: State, logits: bytes | None
+    ) -> str | None:
+        assert parent is None or parent in self._pieces
+        name = repr((parent, start, tokens.tolist(), key))
+        self._pieces[name] = Stored(family, Record(name, parent, start, tokens, key, logits is not None), state, logits)
+        return name
+
+    def get(self, name: str) -> tuple[State, bytes | None] | None:
+        piece = self._pieces.get(name)
+        return (piece.state, piece.logits) if piece else None
+
+    def remove(self, name: str) -> None:
+        self._pieces.pop(name, None)
+
+    def touch(self, names: Iterable[str]) -> None:
+        assert all(name in self._pieces for name in names)
+
+    def stats(self) -> StoreStats:
+        return StoreStats()
+
+    def close(self) -> None:
+        pass
