@@ -1,6 +1,7 @@
 """A scripted model and a byte tokenizer, with a KV cache that is kept cell by cell and checked at every call."""
 
 import random
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -288,3 +289,24 @@ class FakeBackend:
 
     def close(self) -> None:
         self.closed = True
+
+
+class Gate:
+    """Stops the engine's thread in a decode until it is opened, or lets it take some steps."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._steps = threading.Semaphore(0)
+        self._is_open = False
+        backend.on_decode = self._wait
+
+    def _wait(self) -> None:
+        assert self._is_open or self._steps.acquire(timeout=10)
+
+    def step(self, n: int = 1) -> None:
+        """Lets so many decodes pass."""
+        self._steps.release(n)
+
+    def open(self) -> None:
+        """Lets all pass from now on."""
+        self._is_open = True
+        self._steps.release()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from driver import check_order, request, stops, texts
-from fake_backend import FakeBackend, FakeCompiled, babble, says
+from fake_backend import FakeBackend, FakeCompiled, Gate, babble, says
 from waiting import until
 
 from srb.async_engine import AsyncEngine
@@ -24,20 +24,6 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
     return [event async for event in engine.generate(each)]
-
-
-class Gate:
-    """Stops the engine's thread in a decode until it is opened."""
-
-    def __init__(self, backend: FakeBackend) -> None:
-        self._open = threading.Event()
-        backend.on_decode = self._wait
-
-    def _wait(self) -> None:
-        assert self._open.wait(10)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 async def test_the_events_of_a_request() -> None:
@@ -308,8 +294,6 @@ async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not
         check_order(events := [event async for batch in second for event in batch], second.request, started=False)
         assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
         assert {stop.finish_reason for stop in stops(await first.collect()).values()} == {"length"}
-        third = await engine.submit(request())
-        check_order(await third.collect(), third.request)
 
 
 async def test_collecting_a_request_that_never_started_tells_the_limit() -> None:

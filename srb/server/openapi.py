@@ -94,7 +94,8 @@ def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits)
     if parameters:
         result["parameters"] = parameters
     if operation.body:
-        schemas |= _schemas(operation.body, limits)
+        if operation.body.__name__ not in schemas:
+            schemas |= _schemas(operation.body, limits)
         content = {JSON: {"schema": {"$ref": REF + operation.body.__name__}}}
         result["requestBody"] = {"required": True, "content": content}
     return result

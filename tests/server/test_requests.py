@@ -3,12 +3,11 @@
 import asyncio
 import json
 import random
-import threading
 import time
 from typing import Any
 
 import pytest
-from fake_backend import FakeBackend, babble, says
+from fake_backend import FakeBackend, Gate, babble, says
 from server.conftest import Client, Connect
 from waiting import until
 
@@ -18,20 +17,6 @@ from srb.server.exchange import ENGINE
 BODY: dict[str, Any] = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 6, "ignore_eos": True, "stop": ["zz"]}
 KEPT: dict[str, Any] = {"keep_seconds": 60, "keep_bytes": 1 << 20}
 EVENTS = "/v1/completions/{}/events"
-
-
-class Gate:
-    """Stops the engine's thread in a decode until it is opened, or lets it take one step."""
-
-    def __init__(self, backend: FakeBackend) -> None:
-        self._steps = threading.Semaphore(0)
-        backend.on_decode = self._wait
-
-    def _wait(self) -> None:
-        assert self._steps.acquire(timeout=10)
-
-    def open(self, steps: int = 1_000_000) -> None:
-        self._steps.release(steps)
 
 
 async def post(client: Client, path: str = "/v1/completions", **fields: Any) -> tuple[str, bytes]:
@@ -82,7 +67,7 @@ async def test_several_read_at_once_and_each_may_be_cut_off(connect: Connect) ->
             for _ in range(rng.randint(1, 30)):
                 block = await response.content.readuntil(b"\n\n")
                 got += blocks(block)
-                gate.open(1)
+                gate.step(1)
                 if b'"event": "done"' in block:
                     break
             response.close()
@@ -155,7 +140,7 @@ async def test_a_native_stream_waits_for_its_reader_to_come_back(connect: Connec
     gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
     client = await connect(backend, linger=30, **KEPT)
     engine = client.app[ENGINE]
-    gate.open(2)
+    gate.step(2)
     request_id = await leave(client, max_tokens=40)
     journal = engine.find(request_id)
     await until(lambda: len(journal) > 1 and not engine._roster._living[request_id].readers)
@@ -181,7 +166,7 @@ async def test_who_leaves_has_cancelled_at_once_or_when_the_time_is_over(
     gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
     client = await connect(backend, linger=linger, **KEPT)
     engine = client.app[ENGINE]
-    gate.open(3)
+    gate.step(3)
     request_id = await leave(client, path, max_tokens=40, **fields)
     await until(lambda: not engine.requests)
     gate.open()
@@ -199,7 +184,7 @@ async def test_the_state_of_a_request(connect: Connect) -> None:
         "detach": True,
     }
     ids = [await leave(client, max_tokens=3, **fields), await leave(client, max_tokens=8, **fields)]
-    gate.open(2)
+    gate.step(2)
     engine = client.app[ENGINE]
     await until(lambda: engine.find(ids[0]).texts == ["é", "ab"])
     running, waiting = [await (await client.get(f"/v1/completions/{each}")).json() for each in ids]
@@ -242,7 +227,7 @@ async def test_an_event_that_there_is_not_is_refused_with_the_limit(connect: Con
 async def test_finished_requests_are_forgotten_and_running_ones_ended(connect: Connect) -> None:
     gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
     client = await connect(backend, **KEPT)
-    gate.open(2)
+    gate.step(2)
     running = await leave(client, detach=True, max_tokens=100)
     assert (await client.delete(f"/v1/completions/{running}")).status == 204
     gate.open()
@@ -283,7 +268,7 @@ async def test_a_request_is_there_only_for_the_key_that_made_it(connect: Connect
     gate = Gate(backend := FakeBackend(script=babble, n_cells=1_000))
     client = await connect(backend, api_keys=(b"mine", b"yours"), **KEPT)
     mine, yours = {"x-api-key": "mine"}, {"Authorization": "Bearer yours"}
-    gate.open(2)
+    gate.step(2)
     response = await client.post("/v1/completions", json=BODY | {"detach": True}, headers=mine)
     path = f"/v1/completions/{response.headers['X-Request-Id']}"
 
