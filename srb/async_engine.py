@@ -200,6 +200,11 @@ class AsyncEngine:
         return self._ready_engine().tokenizer
 
     @property
+    def identity(self) -> str:
+        """What the probabilities of a token depend on, beside the text before it; see `Backend.identity`."""
+        return self._ready_engine().identity
+
+    @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, if it has one. May be used from any thread."""
         return self._ready_engine().chat_template

@@ -106,6 +106,11 @@ class Engine:
         return self._tokenizer
 
     @property
+    def identity(self) -> str:
+        """Names the model, how its cache is laid out, and its build; see `Backend.identity`."""
+        return self._backend.identity
+
+    @property
     def embedder(self) -> Embedder | None:
         """What makes embeddings, where these are wanted."""
         return self._backend.embedder

@@ -87,7 +87,7 @@ async def _run(source: Source, spec: Spec, results: Results, max_n: int, usage: 
     console = error_console()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     async with source:
-        missing = results.open(source.model)
+        missing = results.open(source.model, source.identity)
         requests = list(_requests(missing, spec, max_n))
         with Progress(
             *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True

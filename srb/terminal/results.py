@@ -43,7 +43,7 @@ class Results:
             for seed in spec.all_seeds
         ]
         self._lines: dict[Alternative, dict[str, Any]] = {}
-        self._model = ""
+        self._model = self._identity = ""
         self._exit = ExitStack()
         self.wanted = len(self._alternatives)
 
@@ -67,12 +67,14 @@ class Results:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def open(self, model: str) -> list[Alternative]:
+    def open(self, model: str, identity: str) -> list[Alternative]:
         """Reads what an earlier run has left, and returns the alternatives that are missing.
+
+        identity: what results depend on beside the spec; see `Source`.
 
         Raises `SettingsError` if there is something that the spec doesn't ask for: it would have to be thrown away.
         """
-        self._model = model
+        self._model, self._identity = model, identity
         keys = {self._key(each): each for each in self._alternatives}
         lines: dict[Alternative, dict[str, Any]] = {}
         self._file.seek(0)
@@ -85,8 +87,8 @@ class Results:
                 Result(**{field: saved[field] for field in _FIELDS})
             except KeyError:
                 raise SettingsError(
-                    f"{self._path}, line {number}, is of another model, prompt, setting or seed than this spec's; "
-                    "give --out another folder, or delete this one"
+                    f"{self._path}, line {number}, is of another model, weights, prompt, setting or seed "
+                    "than this spec's; give --out another folder, or delete this one"
                 ) from None
             except (ValueError, TypeError):
                 raise SettingsError(
@@ -124,7 +126,7 @@ class Results:
 
     def _key(self, each: Alternative) -> str:
         """What a result depends on: it's good as long as this is the same."""
-        parts = [self._model, self._spec.prompts[each.prompt], self._spec.settings[each.setting], each.seed]
+        parts = [self._identity, self._spec.prompts[each.prompt], self._spec.settings[each.setting], each.seed]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -46,10 +46,13 @@ ERRORS = {
 class Source(Protocol):
     """What answers requests. Use it as a context manager.
 
-    model: its name.
+    model: its name. identity: what its results depend on, as far as it's known: of a server the model's name.
     """
 
     model: str
+
+    @property
+    def identity(self) -> str: ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -94,6 +97,11 @@ class InProcess:
     async def __aexit__(self, *_error: object) -> None:
         await self._engine.stop()
 
+    @property
+    def identity(self) -> str:
+        """The model's name, its weights, and how they are evaluated."""
+        return f"{self.model}/{self._engine.identity}"
+
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.submit`."""
@@ -135,6 +143,11 @@ class Server:
 
     async def __aexit__(self, *_error: object) -> None:
         await self._session.close()
+
+    @property
+    def identity(self) -> str:
+        """The model's name; a server doesn't tell more."""
+        return self.model
 
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:

@@ -132,7 +132,9 @@ def test_results_of_something_else_are_not_thrown_away(
     (tmp_path / "spec.toml").write_text(SPEC.replace("temperature = 2", "temperature = 3"))
     capsys.readouterr()
     assert srb("compare", "spec.toml") == 2
-    message = "results.jsonl, line 17, is of another model, prompt, setting or seed than this spec's; give --out"
+    message = (
+        "results.jsonl, line 17, is of another model, weights, prompt, setting or seed than this spec's; give --out"
+    )
     assert message in capsys.readouterr().err
     assert Path("spec-results/results.jsonl").read_text() == before
     assert srb("compare", "spec.toml", "--out", "elsewhere") == 0
