@@ -62,6 +62,7 @@ FORMAT_OPERATIONS = (
         for path, summary in (
             ("/v1/responses", "Go on with a conversation, as OpenAI's responses do: an object, or events"),
             ("/openai/v1/responses", "The same"),
+            ("/responses", "The same"),
         )
     ),
     *(
@@ -104,7 +105,7 @@ FORMAT_OPERATIONS = (
             reply={JSON: _COUNTED},
             errors=(400, 413, 503),
         )
-        for path in ("/v1/responses/input_tokens", "/openai/v1/responses/input_tokens")
+        for path in ("/v1/responses/input_tokens", "/openai/v1/responses/input_tokens", "/responses/input_tokens")
     ),
     *(
         Operation(

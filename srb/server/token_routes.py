@@ -25,6 +25,7 @@ POSTS: dict[str, Callable[[bytes, Vocabulary], Answer]] = {
     "/chat/completions/input_tokens": tokens.input_tokens,
     "/v1/responses/input_tokens": responses.input_tokens,
     "/openai/v1/responses/input_tokens": responses.input_tokens,
+    "/responses/input_tokens": responses.input_tokens,
     "/v1/messages/count_tokens": anthropic.count_tokens,
 }
 """What answers the bodies that come to a path."""

@@ -112,7 +112,7 @@ async def test_errors_of_messages(connect: Connect) -> None:
 
 async def test_a_response(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
-    for path in ("/v1/responses", "/openai/v1/responses"):
+    for path in ("/v1/responses", "/openai/v1/responses", "/responses"):
         response = await posted(client, path, OPENAI | {"metadata": {"a": "b"}})
         assert response["id"].startswith("resp_")
         assert (response["object"], response["status"], response["model"]) == ("response", "completed", "fake")

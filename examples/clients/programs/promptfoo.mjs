@@ -10,7 +10,7 @@ const config = { apiBaseUrl: `${process.env.HOST}/openai/v1`, max_tokens: 5 };
 const evaluated = await promptfoo.evaluate({
   prompts: ["Once upon"],
   providers: [{ id: `openai:completion:${process.env.MODEL}`, config }, { id: "llama", config: { n_predict: 5 } }],
-  tests: [{}],
+  tests: [{ vars: {} }],
   writeLatestResults: false,
 }, { cache: false });
 const results = evaluated.results ?? (await evaluated.toEvaluateSummary()).results;
