@@ -89,10 +89,25 @@ def chat(body: bytes, serving: Serving) -> Reply:
         for message in fields.messages or ():
             _refuse_images((message.model_extra or {}).get("images"))
 
+        _number_calls(fields.messages or [])
+
         def content(text: str) -> dict[str, Any]:
             return {"message": {"role": "assistant", "content": text}}
 
         return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+
+
+def _number_calls(messages: list[Message]) -> None:
+    """Gives calls and what came of them ids in order: Ollama's clients send none, and some templates want them."""
+    n, unanswered = 0, list[str]()
+    for message in messages:
+        for call in message.tool_calls or ():
+            n += 1
+            assert call.model_extra is not None
+            unanswered.append(str(call.model_extra.setdefault("id", f"{n:09}")))
+        if message.role == "tool" and unanswered:
+            assert message.model_extra is not None
+            message.model_extra.setdefault("tool_call_id", unanswered.pop(0))
 
 
 def _refuse_images(images: Any) -> None:

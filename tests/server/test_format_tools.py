@@ -161,6 +161,21 @@ async def test_a_template_gets_the_arguments_as_it_takes_them(connect: Connect, 
     assert model.prompt == expected
 
 
+async def test_calls_of_ollama_get_ids_for_templates_that_want_them(connect: Connect) -> None:
+    source = NATIVE.replace("[{{ c.function.name }}]", "{{ c.id }}[{{ c.function.name }}]").replace(
+        "{{ m.content }}", "{{ m.content }}{{ m.tool_call_id }}"
+    )
+    model = Model("ok", source=source)
+    client = await connect(model.backend)
+    called: list[dict[str, Any]] = [{"function": {"name": name, "arguments": {}}} for name in ("weather", "time")]
+    results = [{"role": "tool", "tool_name": each["function"]["name"], "content": "x"} for each in called]
+    messages = [*HELLO, {"role": "assistant", "tool_calls": called}, *results, {"role": "tool", "content": "too many"}]
+    await posted(client, "/api/chat", OLLAMA | {"tools": [], "messages": messages, "stream": False})
+    one, two = "000000001", "000000002"
+    calls = f"{one}[weather]{{}}[/]{two}[time]{{}}[/]"
+    assert model.prompt == f"<user>hi<assistant>{calls}<tool>x{one}<tool>x{two}<tool>too many"
+
+
 async def test_thoughts_go_to_the_template(connect: Connect) -> None:
     source = "{% for m in messages %}({{ m.reasoning_content }}){{ m.content }}\n{% endfor %}<assistant>"
     model = Model("ok", source=source)
