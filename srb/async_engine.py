@@ -289,11 +289,6 @@ class AsyncEngine:
         self._wake.set()
         return await asyncio.wrap_future(answer)
 
-    @property
-    def identity(self) -> str:
-        """Names all that a saved state must fit. Raises `UnavailableError` before the model is loaded."""
-        return self._ready_engine().identity
-
     def check_ready(self) -> None:
         """Raises `UnavailableError` if the engine takes no requests now."""
         self._ready_engine()

@@ -189,11 +189,6 @@ class Engine:
             self._mail.append(_Question(slot, question, answer))
         return answer
 
-    @property
-    def identity(self) -> str:
-        """Names all that a saved state must fit."""
-        return self._backend.identity
-
     # From the thread that calls step()
 
     @property
