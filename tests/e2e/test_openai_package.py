@@ -10,6 +10,7 @@ import pytest
 from e2e.conftest import Server
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimitError
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall, ResponseInputItemParam
 
 pytestmark = pytest.mark.e2e
 
@@ -196,6 +197,45 @@ def test_tools(client: OpenAI) -> None:
     )
     assert answer.choices[0].message.content
     assert answer.choices[0].message.tool_calls is None
+
+
+def test_a_response_calls_a_tool_and_goes_on(client: OpenAI) -> None:
+    city: dict[str, object] = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}},
+        "required": ["city"],
+    }
+    tool: FunctionToolParam = {"type": "function", "name": "weather", "parameters": city, "strict": True}
+    asked = client.responses.create(model=MODEL, input="Weather in Rome?", tools=[tool], tool_choice="required")
+    (call,) = asked.output
+    assert isinstance(call, ResponseFunctionToolCall)
+    assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
+    result: ResponseInputItemParam = {"type": "function_call_output", "call_id": call.call_id, "output": "It rains"}
+    told = client.responses.create(model=MODEL, input=[result], previous_response_id=asked.id, max_output_tokens=8)
+    assert told.output_text
+    assert told.previous_response_id == asked.id
+
+
+def test_a_response_in_the_background_outlives_its_reader(client: OpenAI) -> None:
+    stream = client.responses.create(
+        model=MODEL,
+        input="A story",
+        background=True,
+        stream=True,
+        max_output_tokens=60,
+        extra_body={"ignore_eos": True},
+    )
+    events = [next(stream) for _ in range(9)]
+    stream.close()
+    assert events[0].type == "response.created"
+    response_id = events[0].response.id
+    events += client.responses.retrieve(response_id, stream=True, starting_after=events[-1].sequence_number)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == client.responses.retrieve(response_id).output_text
+    client.responses.delete(response_id)
+    with pytest.raises(NotFoundError):
+        client.responses.retrieve(response_id)
 
 
 def test_typed_errors(client: OpenAI) -> None:
