@@ -1,7 +1,8 @@
 """Stories that the server keeps: begun on one device, read and continued on another."""
 
 import json
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,37 @@ def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
     other.reload()
     assert other.text == PROMPT + said[1]
     expect(other.find("#title")).to_have_text(PROMPT[:50])
+
+
+def test_it_goes_on_when_the_server_is_killed_and_started_again(
+    blank: Story, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    file = str(tmp_path / "stories.db")
+    server = start_server("--history", file)
+    begin(blank, server)
+    blank.set(n=2, max_tokens=60, seed=5)
+    blank.generate(PROMPT, cards=2, wait=False)
+    tokens = blank.cards.first.locator("[data-k]")
+    expect(tokens.nth(5)).to_be_attached()
+    server.stop(signal.SIGKILL)
+    expect(blank.find("#status")).to_contain_text("connection was lost")
+    seen = [blank.said(card) for card in blank.cards.all()]
+    assert tokens.count() < 60
+    server = start_server("--history", file, "--port", str(server.address[1]))
+    blank.wait_done()
+    said = [blank.said(card) for card in blank.cards.all()]
+    for card, before, now in zip(blank.cards.all(), seen, said, strict=True):
+        expect(card.locator(".facts")).to_contain_text("60 tokens")
+        expect(card.locator(".facts")).to_contain_text("reached its length")
+        assert now.startswith(before)
+        assert len(now) > len(before)
+    story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
+    assert [node["text"] for node in story["nodes"]] == [PROMPT, *said]
+    blank.reload()
+    assert [blank.said(card) for card in blank.cards.all()] == said
+    blank.page.close()  # it watches the story until the server is gone
+    assert all("ERR_" in fault or "503" in fault for fault in blank.faults), blank.faults
+    blank.faults.clear()
 
 
 def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, other: Story, server: Server) -> None:
