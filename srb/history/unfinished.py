@@ -53,6 +53,12 @@ def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unf
     return kept or str(row["status"])
 
 
+def find_body(db: sqlite3.Connection, owner: str | None, request: str) -> tuple[str, bytes] | None:
+    """The path that a request came to, and its body."""
+    row = db.execute("SELECT path, body FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
+    return row and (row["path"], zlib.decompress(row["body"]))
+
+
 def end_of(each: Unfinished) -> list[Event]:
     """The events that end a request that can't go on."""
     request = each.submitted.request

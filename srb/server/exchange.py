@@ -64,6 +64,9 @@ class Answers:
 
 ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
 
+ANSWERS_OF_OLD: web.AppKey[Callable[[web.Request, Journal], Awaitable[Answers]]] = web.AppKey("answers_of_old")
+"""How the readers of a request are answered that was made before a restart."""
+
 
 async def submit(
     request: web.Request,

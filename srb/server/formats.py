@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,13 +11,26 @@ from aiohttp import web
 
 import srb
 from srb.engine.events import Event
-from srb.errors import GoneError, InvalidRequestError, NotFoundError
+from srb.engine.request import CompletionRequest
+from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
+from srb.history.unfinished import find_body
+from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.server import sse
 from srb.server.auth import owner_of
-from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
-from srb.server.keeping import KEEPER
+from srb.server.exchange import (
+    ANSWERS,
+    ANSWERS_OF_OLD,
+    ENGINE,
+    LIMITS,
+    Answers,
+    ignored_header,
+    json_response,
+    read_body,
+    submit,
+)
+from srb.server.keeping import KEEPER, read_file
 from srb.server.refusals import SHAPES, Shape
 from srb.server.response_routes import events_so_far, find_response
 from srb.server.sse import Batches
@@ -35,20 +49,23 @@ class Format:
 
     frame: how an object of its streams is sent.
     error: makes the body of an error, where that isn't `{"error": SrbError.body()}`.
+    lasts: whether an answer can be made from the history, with `Serving.made`.
     """
 
     read: Read
     frame: sse.Frame = sse.DATA
     error: Shape | None = None
+    lasts: bool = False
 
 
-_COMPLETIONS = Format(completions.read)
-_CHAT = Format(partial(completions.read, chat=True))
+_COMPLETIONS = Format(completions.read, lasts=True)
+_COMPLETIONS_AS_OPENAI = Format(partial(completions.read, openai=True), lasts=True)
+_CHAT = Format(partial(completions.read, chat=True), lasts=True)
 FORMATS = {
     "/v1/completions": _COMPLETIONS,
     "/v1/completions/": _COMPLETIONS,  # some clients write it so
-    f"{OPENAI}/completions": Format(partial(completions.read, openai=True)),
-    f"{OPENAI}/completions/": Format(partial(completions.read, openai=True)),
+    f"{OPENAI}/completions": _COMPLETIONS_AS_OPENAI,
+    f"{OPENAI}/completions/": _COMPLETIONS_AS_OPENAI,
     "/v1/messages": Format(anthropic.messages, sse.TYPED, anthropic.error),
     **{f"{base}/responses": Format(responses.create, sse.TYPED) for base in ("/v1", OPENAI, "")},
     "/api/generate": Format(ollama.generate, sse.LINES, ollama.error),
@@ -63,6 +80,7 @@ FORMATS = {
 
 def add_routes(app: web.Application) -> None:
     """Adds them to the application."""
+    app[ANSWERS_OF_OLD] = _answers_of_old
     for path, form in FORMATS.items():
         app.router.add_post(path, _answering(form))
         if form.error:
@@ -73,19 +91,9 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
     """The handler of a path: it queues a request and answers with what comes of it."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        engine = request.app[ENGINE]
-        vocabulary = vocabulary_of(request.app)
-        engine.check_queue()
+        serving = _serving(request, time.time())
+        request.app[ENGINE].check_queue()
         body = await read_body(request)
-        serving = Serving(
-            request.app[LIMITS],
-            engine.tokenize,
-            vocabulary,
-            now=time.time(),
-            fingerprint=f"srb-{srb.__version__}",
-            path_to=partial(_path_to, request),
-            before=partial(_before, request, asyncio.get_running_loop()),
-        )
         # In a thread, because megabytes take seconds to parse and tokenize.
         reply = await asyncio.to_thread(form.read, body, serving)
         if reply.completion is None:
@@ -108,6 +116,33 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
             raise reply.blame(error) if reply.blame else error from None
 
     return handle
+
+
+def _serving(request: web.Request, now: float, made: CompletionRequest | None = None) -> Serving:
+    return Serving(
+        request.app[LIMITS],
+        request.app[ENGINE].tokenize,
+        vocabulary_of(request.app),
+        now=now,
+        fingerprint=f"srb-{srb.__version__}",
+        path_to=partial(_path_to, request),
+        before=partial(_before, request, asyncio.get_running_loop()),
+        made=made,
+    )
+
+
+async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
+    """How the readers of a request are answered that is in the history: natively, unless its format lasts."""
+    answers, made = Answers([]), journal.request
+    if request.app[KEEPER].is_on and (sent := await read_file(request, find_body, made.id)):
+        path, body = sent
+        form = FORMATS.get(path)
+        if form and form.lasts:
+            with suppress(SrbError):  # the story that it went on from is gone, say
+                reply = await asyncio.to_thread(form.read, body, _serving(request, journal.created, made))
+                answers = Answers(reply.ignored, partial(_answer, reply, form.frame) if reply.begin else None)
+    request.app[ANSWERS][journal] = answers
+    return answers
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:

@@ -10,7 +10,7 @@ from srb.history.recorder import forget_events
 from srb.history.unfinished import Unfinished, read_journal
 from srb.journal import Journal
 from srb.server.auth import owner_of
-from srb.server.exchange import ENGINE, LIMITS, answer_natively, answers_of, json_response
+from srb.server.exchange import ANSWERS, ANSWERS_OF_OLD, ENGINE, LIMITS, answer_natively, json_response
 from srb.server.keeping import KEEPER, read_file, write_file
 from srb.wire import native
 from srb.wire.fields import show
@@ -36,7 +36,8 @@ async def events(request: web.Request) -> web.StreamResponse:
         raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
     # A browser's EventSource repeats the address, with its parameter, and says in the header where it is by then.
     after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
-    own = answers_of(request.app, journal).own
+    answers = request.app[ANSWERS].get(journal) or await request.app[ANSWERS_OF_OLD](request, journal)
+    own = answers.own
     if own and after is None:
         async with engine.read(journal) as stream:
             return await own(request, stream)

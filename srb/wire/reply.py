@@ -26,6 +26,7 @@ class Serving:
     now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
     path_to: tells the prompt that goes on from a node of a story.
     before: tells the conversation that ends with a response. It raises `InvalidRequestError` if that isn't kept.
+    made: what was made of the body when it came, if it is read again; its answer is then to that.
     """
 
     limits: Limits
@@ -35,6 +36,7 @@ class Serving:
     fingerprint: str
     path_to: PathTo = no_stories
     before: Callable[[str], list[Message]] = nothing_before
+    made: CompletionRequest | None = None
 
 
 class Answering(Protocol):

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import secrets
 import sqlite3
 import threading
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,9 +21,11 @@ from waiting import until
 from srb.history import find
 from srb.history.history import History
 from srb.history.unfinished import unfinished
+from srb.llama.chat_template import ChatTemplate
 from srb.server.exchange import ENGINE, LIMITS
 from srb.server.keeping import KEEPER
 
+TEMPLATE = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
 LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, "detach": True}
 
 
@@ -347,6 +351,62 @@ async def test_a_request_that_has_finished_can_be_read_after_a_restart(connect: 
         assert (await client.delete(f"/v1/history/{request_id}")).status == 204
         assert (await client.delete(f"/v1/history/{request_id}")).status == 404
         await get(client, f"/v1/completions/{request_id}", 404)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/completions", "/openai/v1/completions/", "/v1/chat/completions"])
+async def test_openais_formats_are_read_again_after_a_restart(
+    connect: Connect, tmp_path: Path, path: str, stream: bool
+) -> None:
+    what = {"messages": [{"role": "user", "content": "p"}]} if "chat" in path else {"prompt": "p"}
+    body = what | {
+        "n": 3,
+        "max_tokens": 40,
+        "detach": True,
+        "stream": stream,
+        "logprobs": True if "chat" in path else 1,
+        "seed": 0,
+        "ignore_eos": True,
+    }
+    with History(tmp_path / "first.db", keep_seconds=900) as history:
+        backend = FakeBackend(chat_template=TEMPLATE)
+        paths = snapshots(backend, history.path, tmp_path)
+        client = await connect(backend, history=history)
+        async with client.post(path, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            request_id, undisturbed = answer.headers["X-Request-Id"], await answer.text()
+    for left in (paths[10], tmp_path / "first.db"):
+        with History(left, keep_seconds=900) as history:
+            again = await connect(FakeBackend(chat_template=TEMPLATE), history=history)
+            await go_on(again, goes_on=True)
+            async with again.get(f"/v1/completions/{request_id}/events") as answer:
+                assert sorted_lines(await answer.text()) == sorted_lines(undisturbed)
+            async with again.get(f"/v1/completions/{request_id}/events?starting_after=0") as answer:
+                assert (await answer.text()).startswith("id: 1")
+            await again.app[ENGINE].stop()
+
+
+def sorted_lines(text: str) -> list[str]:
+    """Which alternative says something first may change after a crash, and what a chat tells of its time."""
+    return sorted(re.sub(r', "timings": \{[^}]*\}', "", text).split("\n\n"))
+
+
+async def test_a_story_that_is_gone_leaves_native_events(connect: Connect, tmp_path: Path) -> None:
+    with History(tmp_path / "first.db", keep_seconds=900) as history:
+        client = await connect(FakeBackend(), history=history)
+        async with client.post("/v1/completions", json={"prompt": "p", "stream": True, "detach": True}) as answer:
+            request_id = answer.headers["X-Request-Id"]
+            await answer.read()
+        other = history.write(
+            lambda db: db.execute(
+                "UPDATE requests SET body = ?", (zlib.compress(b'{"story": "gone", "stream": true}'),)
+            )
+        )
+        await asyncio.wrap_future(other)
+    with History(tmp_path / "first.db", keep_seconds=900) as history:
+        again = await connect(FakeBackend(), history=history)
+        async with again.get(f"/v1/completions/{request_id}/events") as answer:
+            assert (await answer.text()).startswith("id: 1")
 
 
 async def test_a_request_that_will_go_on_is_not_gone(connect: Connect, tmp_path: Path) -> None:
