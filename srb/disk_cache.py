@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from srb.engine.backend import State
-from srb.engine.radix import Tokens
+from srb.engine.radix import Tokens, common_prefix
 from srb.engine.store import Record, StoreStats
 from srb.errors import SettingsError
 from srb.state_file import MAGIC, piece_name, read_record, read_state, write_state
@@ -74,6 +74,8 @@ class DiskCache:
         self._verified: set[str] = set()
         self._complained = False  # that writing fails, since it last worked
         self._unread: dict[str, list[str]] = {}  # file names, by family
+        self._reading = threading.Lock()  # of the next one, and while these are read
+        self._found: dict[str, list[Record]] = {}  # that were there at the start, by family, once they were looked for
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             names = os.listdir(self._folder)
@@ -95,7 +97,13 @@ class DiskCache:
         return max(0, min(_MOST_WAITING, self._max_bytes) - self._waiting_bytes)
 
     def find(self, family: str) -> Iterable[Record]:
-        """The pieces of a family that were there at the start, parents before their children. Each is told once."""
+        """The pieces of a family that were there at the start and still are, parents before their children."""
+        with self._reading:
+            if family not in self._found:
+                self._found[family] = self._read_family(family)
+            return [record for record in self._found[family] if record.name in self._paths]
+
+    def _read_family(self, family: str) -> list[Record]:
         records: dict[str, Record] = {}
         for file_name in self._unread.pop(family, ()):
             path = self._folder / file_name
@@ -119,6 +127,18 @@ class DiskCache:
         """What it holds and has done."""
         with self._lock:
             return self._stats
+
+    def check(self, family: str, tokens: Tokens) -> None:
+        """Reads the pieces that hold the first of these tokens. See `Store.check`."""
+        known: dict[str | None, int] = {None: 0}  # how many of the tokens each has, and all before it
+        for record in self.find(family):
+            if known.get(record.parent, -1) >= record.start:
+                n_tokens = common_prefix(record.tokens, tokens, record.start)
+                known[record.name] = record.start + n_tokens
+                if n_tokens and record.name not in self._verified and (path := self._paths.get(record.name)):
+                    with suppress(OSError, ValueError), path.open("rb") as file:  # `get` says so when it's needed
+                        read_state(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), verify=True)
+                        self._verified.add(record.name)
 
     def put(
         self,

@@ -33,6 +33,9 @@ class MemoryStore:
         found = [name for name, each in self._untold.items() if each.family == family]
         return [self._untold.pop(name).record for name in found]
 
+    def check(self, family: str, tokens: Tokens) -> None:
+        pass
+
     def put(
         self, family: str, parent: str | None, start: int, tokens: Tokens, key: str, state: State, logits: bytes | None
     ) -> str | None:

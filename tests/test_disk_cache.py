@@ -11,11 +11,14 @@ import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
 
+from srb import disk_cache
 from srb.disk_cache import DiskCache
+from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest
 from srb.errors import SettingsError
+from srb.state_file import read_state
 
 MIB = 1 << 20
 TOKENS = pack(tuple(range(10)))
@@ -289,3 +292,27 @@ def test_a_removed_piece_is_gone_whether_it_was_written_or_not(tmp_path: Path) -
     cache.close()
     assert not list(tmp_path.rglob("*.state"))
     assert cache.stats().disk_bytes == 0
+
+
+def test_what_a_prompt_begins_with_is_compared_with_its_hashes_before_the_engine_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = request("x" * 60, n=2, max_tokens=20, ignore_eos=True)
+    life(tmp_path, each, request("x" * 40 + "y" * 40, max_tokens=1))
+    cache = store(tmp_path)
+    engine = Engine(FakeBackend(n_cells=1000), store=cache)
+    compared: list[int] = []
+
+    def note(content: memoryview, *, verify: bool) -> tuple[State, bytes | None]:
+        if verify:
+            compared.append(len(content))
+        return read_state(content, verify=verify)
+
+    monkeypatch.setattr(disk_cache, "read_state", note)
+    engine.add_request(dataclasses.replace(each, id="again"))
+    before = len(compared)
+    assert before in (1, 2)  # the prompt, and an answer or the other prompt where it shares some of it
+    run(engine)
+    assert len(compared) == before
+    assert cache.stats().disk_reads > 0
+    engine.close()

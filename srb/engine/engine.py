@@ -155,6 +155,8 @@ class Engine:
         self.check(request)
         compiled = self._backend.compile(request.branches)
         active = ActiveRequest(request, compiled, self._clock())
+        for prompt in active.prompts if request.cache_prompt else ():
+            self._retained.check(prompt.packed)  # here, where it takes no time from a step
         with self._lock:
             if not self._failure:
                 self._mail.append(active)

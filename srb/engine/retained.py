@@ -127,6 +127,11 @@ class Retained:
             end = each.start
         return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
 
+    def check(self, tokens: Tokens, key: str = "") -> None:
+        """Has the store read what it has of some tokens. May be called from any thread; see `Store.check`."""
+        if self._store:
+            self._store.check(_family(tokens, key), tokens)
+
     def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
         """The states of a hit after so many tokens, one behind the other, as far as they are still there."""
         self._mark(hit.pieces[-1][0])

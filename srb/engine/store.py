@@ -52,7 +52,13 @@ class Store(Protocol):
         """How many bytes it would take now."""
 
     def find(self, family: str) -> Iterable[Record]:
-        """The pieces of a family that were there at the start, parents before their children. Each is told once."""
+        """The pieces of a family that were there at the start and still are, parents before their children."""
+
+    def check(self, family: str, tokens: Tokens) -> None:
+        """Reads the pieces that hold the first of these tokens, so that `get` needn't compare them with their hashes.
+
+        May be called from any thread, and takes about a second for each gigabyte.
+        """
 
     def put(
         self,
