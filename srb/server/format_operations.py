@@ -17,7 +17,7 @@ from srb.server.schemas import (
 from srb.wire.anthropic import MessagesFields
 from srb.wire.embeddings import EmbeddingFields
 from srb.wire.ollama import OllamaChatFields, OllamaGenerateFields, OllamaShowFields
-from srb.wire.responses import ResponseFields
+from srb.wire.responses_body import ResponseFields
 from srb.wire.tgi import TgiFields
 
 _GENERATES = (400, 413, 429, 503)

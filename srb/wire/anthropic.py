@@ -30,7 +30,7 @@ _ERRORS = {
 """What errors are called, by their status. Other faults of a request are `invalid_request_error`, ours `api_error`."""
 
 
-class Turn(BaseModel):
+class AnthropicTurn(BaseModel):
     """One of `messages`: a text, or blocks of the types text, thinking, tool_use and tool_result."""
 
     model_config = ConfigDict(extra="allow")
@@ -40,12 +40,12 @@ class Turn(BaseModel):
     _messages: list[Message] = PrivateAttr()
 
     @model_validator(mode="after")
-    def _split(self) -> "Turn":
+    def _split(self) -> "AnthropicTurn":
         self._messages = list(_messages_of(self))
         return self
 
 
-def _messages_of(turn: Turn) -> Iterator[Message]:
+def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
     """What a turn is in OpenAI's notation. Raises `ValueError`."""
     texts: str | list[Any] = turn.content if isinstance(turn.content, str) else []
     calls, thoughts, n_results = [], [], 0
@@ -73,7 +73,7 @@ def _messages_of(turn: Turn) -> Iterator[Message]:
         yield Message.model_validate((turn.model_extra or {}) | message)
 
 
-class Tool(BaseModel):
+class AnthropicTool(BaseModel):
     """One of `tools`."""
 
     type: Literal["custom"] | None = Field(None, description="there is no other.")
@@ -82,7 +82,7 @@ class Tool(BaseModel):
     input_schema: dict[str, Any] = Field(description="the JSON schema of its input, which every call matches.")
 
 
-class Choice(BaseModel):
+class AnthropicChoice(BaseModel):
     """What `tool_choice` says."""
 
     type: Literal["auto", "any", "tool", "none"] = Field(description="any: there has to be a call.")
@@ -94,10 +94,10 @@ class MessagesFields(SamplingFields):
     """The body of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
     model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
-    messages: list[Turn] = Field(description="the conversation.")
+    messages: list[AnthropicTurn] = Field(description="the conversation.")
     system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")
-    tools: list[Tool] | None = Field(None, description="functions that the model may call.")
-    tool_choice: Choice | None = Field(None, description="whether it may, or must, and which.")
+    tools: list[AnthropicTool] | None = Field(None, description="functions that the model may call.")
+    tool_choice: AnthropicChoice | None = Field(None, description="whether it may, or must, and which.")
     stream: bool = Field(False, description="answer with events.")
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 

@@ -1,137 +1,31 @@
 """OpenAI's wire format for responses: `/v1/responses`. Pure functions."""
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from typing import Any
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.body import Parsed, chat_prompt
 from srb.wire.chat import content_of
-from srb.wire.completion_fields import CompletionFields, Parallel, ToolChoice
-from srb.wire.fields import Int, SamplingFields, show
-from srb.wire.messages import Message, Text, system_message
+from srb.wire.completion_fields import CompletionFields
+from srb.wire.messages import Message
 from srb.wire.one import parse_one
 from srb.wire.parts import Change, Part, Parts
 from srb.wire.read import depth_refused, read_fields, validate
 from srb.wire.reply import Reply, Serving
+from srb.wire.responses_body import LOGPROBS, InputItem, ResponseFields, conversation_of, refuse, response_format
 from srb.wire.tokens import Answer as Counted
 from srb.wire.tokens import Vocabulary
-from srb.wire.tools import FunctionFields
-
-_LOGPROBS = "message.output_text.logprobs"
-"""What `include` may have."""
-
-
-class InputItem(BaseModel):
-    """One of `input`: a message, a call, or what came of one."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: Literal["message", "function_call", "function_call_output"] = "message"
-    role: str | None = None
-    content: Text | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: Text | None = None
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> "InputItem":
-        for name in _NEEDED[self.type]:
-            if getattr(self, name) is None:
-                raise ValueError(f"a {self.type} should have {' and '.join(_NEEDED[self.type])}; {name} is missing")
-        return self
-
-
-_NEEDED = {
-    "message": ("role", "content"),
-    "function_call": ("call_id", "name", "arguments"),
-    "function_call_output": ("call_id", "output"),
-}
-"""What the types of items have."""
-
-
-def _conversation(items: list[InputItem]) -> list[Message]:
-    """Items as messages. Calls join what the assistant says before them."""
-    messages: list[dict[str, Any]] = []
-    for item in items:
-        match item.type:
-            case "message":
-                messages.append((item.model_extra or {}) | {"role": item.role, "content": item.content})
-                messages[-1].pop("tool_calls", None)
-            case "function_call":
-                if not messages or messages[-1]["role"] != "assistant":
-                    messages.append({"role": "assistant", "content": ""})
-                call = {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
-                messages[-1].setdefault("tool_calls", []).append(call)
-            case "function_call_output":
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
-    return [Message.model_validate(message) for message in messages]
-
-
-class _Typed(BaseModel):
-    type: Literal["function"] = Field("function", description="there is no other.")
-
-
-class Tool(FunctionFields, _Typed):  # the last one's fields come first, so that another type is refused by its name
-    """One of `tools`."""
-
-
-def _as_items(value: Any) -> Any:
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
-
-
-class ResponseFields(SamplingFields):
-    """The body of `POST /v1/responses` and `POST /v1/responses/input_tokens`."""
-
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
-    input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
-        description="a user's text, or a list of messages, calls and what came of these, with texts or parts of the "
-        "types input_text and output_text."
-    )
-    instructions: Text | None = Field(None, description="a system message before the input.")
-    text: dict[str, Any] | None = Field(
-        None, description='its `format`: {"type": "text"}, json_object, or json_schema with a `schema`.'
-    )
-    include: list[str] | None = Field(None, description=f"{_LOGPROBS} shows the tokens with their log-probabilities.")
-    top_logprobs: Int | None = Field(None, description="the same, with so many of the likeliest tokens at each place.")
-    stream: bool = Field(False, description="answer with events.")
-    metadata: dict[str, Any] | None = Field(None, description="comes back in the response.")
-    store: bool | None = Field(None, description="false is ignored: a response is kept as any request, for a while.")
-    tools: list[Tool] | None = Field(None, description="functions that the model may call.")
-    tool_choice: ToolChoice = Field(
-        None, description='"auto", "none", "required", or the one function that is to be called.'
-    )
-    parallel_tool_calls: Parallel = Field(None, description="as in chats.")
-    previous_response_id: str | None = Field(
-        None, description="the response that the input goes on from, while that is kept."
-    )
-    conversation: Any = Field(None, description="refused: conversations are not kept.")
-    background: bool = Field(
-        False, description="the response goes on without readers; without `stream` the answer comes at once."
-    )
-    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
-
-    def chat(self, messages: list[Message]) -> dict[str, Any]:
-        """The conversation, which begins with the instructions, and the tools as chats have them."""
-        return {
-            "messages": [*system_message(self.instructions), *messages],
-            "tools": [{"function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
-            "tool_choice": self.tool_choice,
-            "parallel_tool_calls": self.parallel_tool_calls,
-        }
 
 
 def create(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /v1/responses`."""
     with depth_refused():
         fields = read_fields(body, ResponseFields)
-        _refuse(fields, "conversation")
+        refuse(fields, "conversation")
         before = serving.before(fields.previous_response_id) if fields.previous_response_id else []
-        conversation = [*before, *_conversation(fields.input)]
-        logprobs = _LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
+        conversation = [*before, *conversation_of(fields.input)]
+        logprobs = LOGPROBS in (fields.include or ()) or fields.top_logprobs is not None
         parsed = parse_one(
             fields,
             fields,
@@ -143,9 +37,9 @@ def create(body: bytes, serving: Serving) -> Reply:
             top_logprobs=fields.top_logprobs,
             detach=fields.background or fields.detach,
             **fields.chat(conversation),
-            **_response_format(fields.text),
+            **response_format(fields.text),
         )
-    parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != _LOGPROBS)
+    parsed.ignored.extend(f"include.{name}" for name in fields.include or () if name != LOGPROBS)
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])
 
@@ -170,36 +64,10 @@ def create(body: bytes, serving: Serving) -> Reply:
 def input_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
     """`POST /v1/responses/input_tokens`: how many tokens the prompt has."""
     fields = read_fields(data, ResponseFields)
-    _refuse(fields, "conversation", "previous_response_id")
-    asked = validate(fields.chat(_conversation(fields.input)), CompletionFields)
+    refuse(fields, "conversation", "previous_response_id")
+    asked = validate(fields.chat(conversation_of(fields.input)), CompletionFields)
     text = chat_prompt(asked, vocabulary.template)
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "input"))}, []
-
-
-def _refuse(fields: ResponseFields, *names: str) -> None:
-    for name in names:
-        if getattr(fields, name):
-            raise InvalidRequestError(
-                f"{name} is not supported here; leave it out, and send the whole conversation as input",
-                param=name,
-                code="unsupported_parameter",
-            )
-
-
-def _response_format(text: dict[str, Any] | None) -> dict[str, Any]:
-    """`text.format` as chats have it."""
-    form = (text or {}).get("format")
-    if form is None:
-        return {}
-    if not isinstance(form, dict) or form.get("type") not in ("text", "json_object", "json_schema"):
-        raise InvalidRequestError(
-            f"text.format has the type text, json_object or json_schema; got {show(form)}", param="text.format"
-        )
-    if form["type"] != "json_schema":
-        return {"response_format": form}
-    if "schema" not in form:
-        raise InvalidRequestError("text.format.schema is missing", param="text.format.schema")
-    return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
 class _Out:
@@ -262,7 +130,7 @@ class _Out:
         items = [
             item | {"content": item["content"][0]["text"]} if "content" in item else item for item in state["output"]
         ]
-        return [*self._asked, *_conversation([InputItem.model_validate(item) for item in items])]
+        return [*self._asked, *conversation_of([InputItem.model_validate(item) for item in items])]
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The events of some of a stream's, in the order of their numbers."""

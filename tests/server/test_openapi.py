@@ -64,6 +64,14 @@ def test_every_field_has_a_meaning_and_no_model_is_described_twice() -> None:
     assert all(alias in everything for alias in ALIASES)
 
 
+def test_no_two_models_have_one_name() -> None:
+    found: dict[str, Any] = {}
+    for body in {operation.body for operation in OPERATIONS if operation.body}:
+        schema = body.model_json_schema()
+        for name, each in (schema.pop("$defs", {}) | {body.__name__: schema}).items():
+            assert found.setdefault(name, each) == each, name
+
+
 def test_ranges_and_defaults_are_those_of_the_server() -> None:
     schemas = description()["components"]["schemas"]
     top_p = schemas["CompletionFields"]["properties"]["top_p"]
