@@ -77,11 +77,9 @@ class LlamaBackend:
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
             is_on_gpu = settings.n_gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
-            n_threads = settings.threads or physical_cores()
-            n_threads_batch = settings.threads_batch or n_threads
-            self._estimated = None if choice.paces else estimated(model, n_threads_batch, is_on_gpu=is_on_gpu)
-            # Threads that wait for a GPU don't spin, and nothing can be told from them.
-            self._waiting = Waiting(n_threads, n_threads_batch, None if is_on_gpu else Crowd.of_libgomp())
+            n_threads = settings.threads_batch or settings.threads or physical_cores()
+            self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu)
+            self._waiting = Waiting(Crowd.of_libgomp())
             stack.callback(self._waiting.close)
             self._paces = choice.paces or MEASURED
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings)
@@ -152,7 +150,7 @@ class LlamaBackend:
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. A GPU can be interrupted between ubatches only."""
-        with self._waiting.watched(len(batch)):
+        with self._waiting.watched():
             return self._context.decode(batch, interrupted)
 
     def logits(self, row: int) -> Floats:

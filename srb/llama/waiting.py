@@ -12,68 +12,62 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import llama_cpp
 
 _WINDOW = 0.2
 """Seconds of decoding that are judged at once."""
-_LOST = 0.25
-"""Of so many cores others have had the use, where threads that spin are put to sleep. Threads that spin use all."""
-_PAUSE = 20
-"""They sleep for so many times as long as it took to see that they should. So looking again costs 5% at most."""
+_DELAYED = 0.25
+"""How many of the threads wait for a CPU on the average, where all are to sleep. Beside a busy loop it's 0.5 and more,
+whether they spin or sleep. Where only another virtual machine takes the time, it's none, and sleeping wouldn't help."""
+
+
+def delayed_seconds() -> float:
+    """How long the threads of this process had to wait for a CPU so far, added up. Linux tells it for each thread."""
+    nanoseconds = 0
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat") as file:  # or it has ended
+            nanoseconds += int(file.read().split()[1])
+    return nanoseconds / 1e9
 
 
 class Waiting:
     """Watches decodes, and has threads sleep while others want their cores.
 
-    n_threads, n_threads_batch: how many there are in decodes of one row, and in all others.
     crowd: makes them sleep; None where they can't be made to.
     """
 
     def __init__(
         self,
-        n_threads: int,
-        n_threads_batch: int,
         crowd: "Crowd | None",
         clock: Callable[[], float] = time.perf_counter,
-        cpu_clock: Callable[[], float] = time.process_time,
+        delayed: Callable[[], float] = delayed_seconds,
     ) -> None:
-        self._n_threads, self._n_threads_batch = n_threads, n_threads_batch
         self._crowd = crowd
-        self._clock, self._cpu_clock = clock, cpu_clock
-        self._seconds = self._lost = 0.0
-        self._asleep_until: float | None = None
+        self._clock, self._delayed = clock, delayed
+        self._seconds = 0.0
+        self._before = delayed() if crowd else 0.0
 
     @contextmanager
-    def watched(self, n_rows: int) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Around each decode."""
-        n_threads = self._n_threads if n_rows == 1 else self._n_threads_batch
-        if not self._crowd or n_threads == 1:
-            yield
-            return
-        began, cpu_began = self._clock(), self._cpu_clock()
-        if self._asleep_until is not None and began >= self._asleep_until:
-            self._asleep_until = None
-            self._crowd.leave()
+        began = self._clock()
         try:
             yield
         finally:
-            if self._asleep_until is None:
-                now = self._clock()
-                self._judge(now, now - began, n_threads * (now - began) - (self._cpu_clock() - cpu_began))
+            self._seconds += self._clock() - began
+            if self._crowd and self._seconds >= _WINDOW:
+                self._judge(self._crowd)
 
-    def _judge(self, now: float, seconds: float, lost: float) -> None:
-        self._seconds += seconds
-        self._lost += lost
-        if self._seconds < _WINDOW:
-            return
-        if self._lost > _LOST * self._seconds:
-            assert self._crowd
-            self._crowd.gather()
-            self._asleep_until = now + _PAUSE * self._seconds
-        self._seconds = self._lost = 0.0
+    def _judge(self, crowd: "Crowd") -> None:
+        delayed = self._delayed()
+        if delayed - self._before > _DELAYED * self._seconds:
+            crowd.gather()
+        else:
+            crowd.leave()
+        self._seconds, self._before = 0.0, delayed
 
     def close(self) -> None:
         """Lets the threads go that were there to be many."""
@@ -94,9 +88,14 @@ class Crowd:
 
     @classmethod
     def of_libgomp(cls) -> "Crowd | None":
-        """None where llama.cpp's OpenMP is another one or none, or somebody has said how it is to wait."""
+        """None where llama.cpp's OpenMP is another one or none, Linux doesn't tell who waits for a CPU, or somebody has
+        said how threads are to wait for each other."""
         parallel = getattr(llama_cpp.llama_cpp._lib, "GOMP_parallel", None)
-        if not parallel or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        if (
+            not parallel
+            or not os.path.exists("/proc/self/schedstat")
+            or {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
+        ):
             return None
         parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         parallel.restype = None
