@@ -25,9 +25,11 @@ class Pace(Costs):
     """The costs of one kind of context, in seconds.
 
     row_cell: with flash attention for each cell of the row's own sequence; without it for each cell in use.
-    lone_row_cell: the same where fewer than `FEW` rows continue a prompt.
+    lone_step, lone_row_cell: a step of one row, and what row_cell is, where fewer than `FEW` rows continue a prompt.
+        A line through the steps of many rows would miss these by far.
     """
 
+    lone_step: float = 0.0
     lone_row_cell: float = 0.0
 
     def seconds(self, work: Work, *, walks_all: bool) -> float:
@@ -35,12 +37,15 @@ class Pace(Costs):
         in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
         return sum(
             tokens * (self.prompt_token + tokens / 2 * self.prompt_cell)
-            + length * (self.step + n * (self.row + self._row_cell(n) * (in_use if walks_all else tokens + length / 2)))
+            + length * self._step(n, in_use if walks_all else tokens + length / 2)
             for tokens, n, length in work
         )
 
-    def _row_cell(self, n: int) -> float:
-        return self.row_cell if n >= FEW else self.lone_row_cell
+    def _step(self, n: int, cells: float) -> float:
+        """A step of n rows that walk so many cells each."""
+        if n < FEW:
+            return self.lone_step + (n - 1) * self.row + n * cells * self.lone_row_cell
+        return self.step + n * (self.row + cells * self.row_cell)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ class Timings:
             row_cell=row_cell,
             prompt_cell=self._token_cell,
             apart=apart,
+            lone_step=max(0.0, self.shallow[1] - self._row_cell(1) * self.shape.piece),
             lone_row_cell=self._row_cell(1),
         )
 
