@@ -19,6 +19,7 @@ class Costs:
     prompt_token: of each token of a piece that has a decode of its own.
     row_cell, prompt_cell: what either takes longer for each token of its own sequence that comes before it.
     apart: a piece of so many tokens is cheaper in a decode of its own than in one with rows of running sequences.
+    walks_all: whether it's for each token in the cells instead, whoever it is of; so it is without flash attention.
     """
 
     step: float
@@ -27,6 +28,14 @@ class Costs:
     row_cell: float
     prompt_cell: float
     apart: int = NEVER
+    walks_all: bool = False
+
+    def among(self, in_use: int) -> "Costs":
+        """The same while so many tokens are in the cells."""
+        if not self.walks_all:
+            return self
+        row, token = self.row + self.row_cell * in_use, self.prompt_token + self.prompt_cell * in_use
+        return Costs(self.step, row, token, row_cell=0.0, prompt_cell=0.0, apart=self.apart)
 
     def of_rows(self, lengths: list[int]) -> float:
         """Seconds of a decode with a row for each sequence of these lengths."""

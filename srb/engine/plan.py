@@ -99,6 +99,7 @@ class Planner:
         running = [seq for prompt in prompts for seq in prompt.sequences if seq.state == "running"]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         plan = Plan(is_alone=not running)
+        costs = costs.among(_in_use(prompts, running))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
             for_rows = costs.of_rows([seq.evaluated for seq in running]) if running else 0.0
@@ -167,6 +168,12 @@ class Planner:
             most -= n_tokens
             seconds -= costs.of_piece(n_tokens, prompt.evaluated, joins=joins)
         return pieces
+
+
+def _in_use(prompts: list[Prompt], running: list[Sequence]) -> int:
+    """About how many tokens are in the cells, and at least those of the longest prompt."""
+    own = sum(prompt.evaluated - prompt.cached for prompt in prompts) + sum(len(seq.tokens) for seq in running)
+    return max(own, *(prompt.evaluated for prompt in prompts), 0)
 
 
 def _left(prompt: Prompt) -> int:

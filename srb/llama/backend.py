@@ -130,7 +130,9 @@ class LlamaBackend:
     @property
     def costs(self) -> Costs:
         """What the decodes of the context take, as measured or estimated. See `Backend.costs`."""
-        return self._estimated or (self._paces.off if self._flash_attn == "off" else self._paces.on)
+        if self._estimated:
+            return self._estimated
+        return dataclasses.replace(self._paces.off, walks_all=True) if self._flash_attn == "off" else self._paces.on
 
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""

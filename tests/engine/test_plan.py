@@ -18,6 +18,7 @@ SLOW = Costs(step=0.01, row=0.005, prompt_token=0.0035, row_cell=1e-6, prompt_ce
 FAST = Costs(step=0.01, row=0.003, prompt_token=0.0012, row_cell=1e-6, prompt_cell=1e-6, apart=32)
 TILES = dataclasses.replace(FAST, row_cell=4e-5, prompt_cell=2e-6, apart=64)
 LARGE = Costs(step=0.3, row=0.05, prompt_token=0.04, row_cell=0, prompt_cell=0, apart=NEVER)
+TOGETHER = Costs(0.015, row=0.001, prompt_token=0.001, row_cell=1e-6, prompt_cell=2e-6, apart=NEVER, walks_all=True)
 GPU = Costs(step=0.005, row=1e-4, prompt_token=1e-4, row_cell=0, prompt_cell=0)
 
 
@@ -42,7 +43,7 @@ class Timeline:
         self.engine = Engine(self.backend, prefill_chunk=prefill_chunk, clock=lambda: self.now)
 
     def _seconds(self, batch: Batch) -> float:
-        costs = self.backend.costs
+        costs = self.backend.costs.among(self.backend.cells)
         lengths: list[int] = []
         pieces: list[tuple[int, int]] = []
         for _, rows in itertools.groupby(range(len(batch)), key=lambda row: batch.seq_ids[row]):
@@ -117,6 +118,15 @@ def test_where_rows_alone_take_longer_than_the_pause_prompts_have_half_of_the_ti
     timeline.run()
     assert timeline.pauses[-1] < 2.2 * costs.of_rows([200] * 60)
     assert timeline.wait(long) < 2.5 * alone(costs, 600)
+
+
+def test_what_others_have_in_the_cells_counts_where_it_is_walked_through() -> None:
+    timeline = Timeline(TOGETHER)
+    timeline.stream(4)
+    for letter in "abcdefgh":
+        timeline.send(request(letter * 2000, max_tokens=100, ignore_eos=True))
+    timeline.run()
+    assert timeline.pauses[-1] < 0.3  # 3.2 where a token of a prompt counts with what is before it alone
 
 
 def test_where_small_pieces_are_dear_there_are_none() -> None:
