@@ -1,6 +1,7 @@
 """Responses that are asked for again: in the background, streamed from a number on, cancelled, continued, deleted."""
 
 import asyncio
+import time
 from typing import Any
 
 from fake_backend import END, FakeBackend
@@ -28,6 +29,13 @@ async def ended(client: Client, response_id: str) -> dict[str, Any]:
         assert response["status"] in ("queued", "in_progress")
         await asyncio.sleep(0)
     return response
+
+
+def slow() -> FakeBackend:
+    """It says 4,000 tokens, and takes 20 seconds at least."""
+    served = backend(b"x" * 4000)
+    served.on_decode = lambda: time.sleep(0.005)
+    return served
 
 
 def text_of(response: dict[str, Any]) -> str:
@@ -78,7 +86,7 @@ async def test_late_readers_count_as_the_first_one_does(connect: Connect) -> Non
 
 
 async def test_a_response_that_waits_or_runs_is_cancelled_and_deleted(connect: Connect) -> None:
-    client = await connect(backend(b"x" * 4000), **KEPT)
+    client = await connect(slow(), **KEPT)
     for body in (OPENAI | {"background": True}, OPENAI | {"background": True, "ignore_eos": True}):
         first = await posted(client, "/v1/responses", body)
         cancelled = await posted(client, f"/v1/responses/{first['id']}/cancel", {})
@@ -137,7 +145,7 @@ async def test_the_result_of_a_call_continues_the_response_that_called(connect: 
 
 
 async def test_what_is_still_written_cannot_be_continued(connect: Connect) -> None:
-    client = await connect(backend(b"x" * 4000), **KEPT)
+    client = await connect(slow(), **KEPT)
     first = await posted(client, "/v1/responses", OPENAI | {"background": True, "ignore_eos": True})
     body = OPENAI | {"previous_response_id": first["id"]}
     assert "cancel it" in (await posted(client, "/v1/responses", body, 400))["error"]["message"]
