@@ -10,12 +10,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self
 
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
-from srb.engine.engine import Engine
+from srb.engine.engine import Answer, Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from srb.engine.slots import Slots
@@ -32,8 +32,6 @@ logger = logging.getLogger("srb")
 Record = Callable[[list[Event], Callable[[], object]], object]
 
 Status = Literal["loading", "ready", "stopping", "dead"]
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
