@@ -1,0 +1,1 @@
+"""Replicas of the engine on Ray Serve: the only home of ray."""
