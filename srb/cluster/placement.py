@@ -7,14 +7,14 @@ who knows a block knows the whole beginning up to there. An example with three b
     a knows   "Once upon a time" "there was a king"
     b knows   "Once upon a time"
 
-The prompt goes to a. If a has too much to do already, it goes to where its first unknown block, "who had a horse", lies
-on a ring of hashes: the known beginning was too short to be worth a queue at b. V. Mirrokni, M. Thorup and
+The prompt goes to a. If a has too much to do already, it goes to the replica that follows its first unknown block, "who
+had a horse", on a ring of hashes; b knows too little of it. V. Mirrokni, M. Thorup and
 M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018) have the ring and the bound.
 """
 
 import math
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
@@ -70,7 +70,7 @@ class _Replica:
     def __init__(self) -> None:
         self.known: set[int] = set()
         self.most_known = _MOST_LEARNED
-        self.in_flight: dict[Hashable, tuple[int, Collection[int]]] = {}
+        self.in_flight: dict[Hashable, tuple[int, set[int]]] = {}
 
 
 class Placement:
@@ -117,43 +117,40 @@ class Placement:
         replica.most_known = len(blocks) + _MOST_LEARNED
         self._know(name, replica, blocks)
 
-    def choose(
-        self, prompts: Sequence[Sequence[int]], weight: int, avoid: Collection[str] = frozenset()
-    ) -> list[str]:
+    def choose(self, prompts: Sequence[Sequence[int]], weight: int, avoid: Collection[str] = frozenset()) -> list[str]:
         """The replicas for a request, best first; none if there are none. Others than the first are for its failure.
 
         prompts: the blocks of each. The longest prompt decides, because it costs most.
         weight: how many alternatives the request has.
         avoid: replicas that may hang. They are the last of the list.
 
-        A replica fits whose load, with the request, is at most 1.25 times the mean. If there is none, because the
-        request has many alternatives, those fit that have the least to do. Of those that fit, the ones that know most
-        of the prompt are better, if that is at least half of it. Else the request would go where a beginning is known
-        that all prompts have, and each replica would end up with the same few prompts while others idle. Among equals
-        the ring decides.
+        A replica fits if its load, with the request, is at most 1.25 times the mean, rounded up. If none does, because
+        the request has many alternatives, those fit that have the least to do. Of those that fit, the one that knows
+        most of the prompt is chosen; of several, one that has the least to do. If none knows half of the prompt, the
+        ring alone decides: where all prompts begin alike, they would else go to the first that knew this beginning.
         """
         loads = {name: load for name, load in self._loads.items() if name not in avoid} if avoid else self._loads
         if not loads:
             return list(self._loads)
         blocks = max(prompts, key=len)
-        mean = (sum(loads.values()) + weight) / len(loads)
-        most = max(math.ceil(SLACK * mean) - weight, min(loads.values()))
-        fitting = {name for name, load in loads.items() if load <= most}
-        best = self._first_on_ring(*self._candidates(blocks, fitting))
-        others = sorted(loads, key=loads.__getitem__)
-        others.remove(best)
-        return [best, *others, *(name for name in avoid if name in self._loads)]
+        order = sorted(loads, key=loads.__getitem__)
+        bound = math.ceil(SLACK * (sum(loads.values()) + weight) / len(loads))
+        n_fitting = bisect_right(order, max(bound - weight, loads[order[0]]), key=loads.__getitem__)
+        best = self._best(blocks, set(order[:n_fitting]))
+        order.remove(best)
+        return [best, *order, *sorted(name for name in avoid if name in self._loads)]
 
-    def begin(self, request_id: Hashable, name: str, weight: int, blocks: Collection[int]) -> None:
-        """Counts a request as in flight at a replica, until `end`; nowhere else, if it was. A gone replica has none.
+    def begin(self, request_id: Hashable, name: str, weight: int, prompts: Sequence[Sequence[int]]) -> None:
+        """Counts a request as in flight at a replica until `end`, and no longer where it was. A gone replica has none.
 
-        blocks: of all its prompts. They are known there from now on.
+        prompts and weight: as for `choose`. The prompts are known there from now on.
         """
         self.end(request_id)
         replica = self._replicas.get(name)
         if replica is None:
             return
         self._places[request_id] = name
+        blocks = {block for prompt in prompts for block in prompt}
         replica.in_flight[request_id] = weight, blocks
         self._loads[name] += weight
         self._learn(name, replica, blocks)
@@ -171,29 +168,30 @@ class Placement:
         """The load of a replica, in alternatives."""
         return self._loads[name]
 
-    def _candidates(self, blocks: Sequence[int], fitting: set[str]) -> tuple[int, set[str]]:
-        """Where on the ring to look for a replica, and those that are good enough."""
+    def _best(self, blocks: Sequence[int], fitting: set[str]) -> str:
         known = next((at for at in range(len(blocks), 0, -1) if blocks[at - 1] in self._holders), 0)
-        key = blocks[min(known, len(blocks) - 1)]
+        first_unknown = blocks[min(known, len(blocks) - 1)]
         n_seen = 0
         for at in range(known, (len(blocks) - 1) // 2, -1):
             holders = self._holders.get(blocks[at - 1], set())
             if len(holders) > n_seen:  # else they are those of the block behind, and none of them fits
                 n_seen = len(holders)
                 if candidates := holders & fitting:
-                    return key, candidates
-        return key, fitting
+                    least = min(map(self._loads.__getitem__, candidates))
+                    return self._on_ring(first_unknown, {name for name in candidates if self._loads[name] == least})
+        return self._on_ring(first_unknown, fitting)
 
-    def _first_on_ring(self, key: int, names: Collection[str]) -> str:
+    def _on_ring(self, key: int, names: set[str]) -> str:
+        """The first of some replicas on the ring from a key on."""
+        if len(names) == 1:
+            (name,) = names
+            return name
         start = bisect_left(self._ring, (key, ""))
-        return next(
-            self._ring[at % len(self._ring)][1]
-            for at in range(start, start + len(self._ring))
-            if self._ring[at % len(self._ring)][1] in names
-        )
+        around = (self._ring[at - len(self._ring)][1] for at in range(start, start + len(self._ring)))
+        return next(name for name in around if name in names)
 
     def _know(self, name: str, replica: _Replica, blocks: Iterable[int]) -> None:
-        known = set(blocks).union(*(prompt for _, prompt in replica.in_flight.values()))
+        known = set(blocks).union(*(those for _, those in replica.in_flight.values()))
         self._forget(name, replica.known - known)
         self._learn(name, replica, known - replica.known)
         replica.known = known

@@ -1,0 +1,289 @@
+"""Where requests go in a cluster, and what that is worth.
+
+usage: python bench/cluster.py families [--fronts 2] | simulation [--replicas 1000] [--requests 100000]
+
+families: 200 requests in 20 families that each begin alike, on 4 replicas with a cache that has room for 8 families
+each. Nothing but the choice is real: replicas are simulated, with speeds like those of a small model on a few cores.
+Printed are the tokens of prompts that needn't be evaluated, how long all takes, the mean time from the arrival of a
+request to its end, and two kinds of balance: how busy the busiest replica was against the mean of all, and the same
+of the alternatives that wait or run on the most loaded one, summed up over the arrivals.
+
+simulation: the same prompts over and over, some far more often than others, on many replicas. Printed is what a decision
+takes, in microseconds.
+"""
+
+import argparse
+import heapq
+import itertools
+import random
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from srb.cluster.placement import BLOCK, Placement, blocks_of
+
+SECONDS_PER_TOKEN = 0.001
+"""Of a prompt that is evaluated."""
+SECONDS_PER_STEP = 0.03
+SECONDS_PER_ROW = 0.002
+CHUNK = 256
+"""Tokens of prompts in a step, at most."""
+N_PARALLEL = 32
+"""Alternatives that run on a replica, at most."""
+REPORT_SECONDS = 1.0
+"""Between two reports of a replica."""
+
+
+class Cache:
+    """The blocks that were used last."""
+
+    def __init__(self, n_blocks: int) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._n_blocks = n_blocks
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+    def known(self, blocks: Sequence[int]) -> int:
+        """How many blocks at a prompt's beginning are there."""
+        return next((at for at, block in enumerate(blocks) if block not in self._blocks), len(blocks))
+
+    def use(self, blocks: Iterable[int]) -> None:
+        """Puts a prompt's blocks in, the first as the last to be dropped."""
+        for block in reversed(list(blocks)):
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._n_blocks:
+            self._blocks.popitem(last=False)
+
+
+@dataclass(eq=False)
+class Request:
+    """One request of the simulation. Times are in seconds."""
+
+    arrival: float
+    tokens: tuple[int, ...]
+    n: int
+    max_tokens: int
+    blocks: list[int] = field(init=False)
+    to_evaluate: int = 0
+    to_generate: int = 0
+
+    def __post_init__(self) -> None:
+        self.blocks = blocks_of(self.tokens)
+        self.to_generate = self.max_tokens
+
+
+class Replica:
+    """A replica of known speed: in each step a row for every running alternative, and a piece of prompt."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.busy = 0.0
+        self.hits = 0
+        self.stepping = False
+
+    @property
+    def load(self) -> int:
+        return sum(request.n for request in itertools.chain(self.waiting, self.running))
+
+    def step(self) -> tuple[float, list[Request]]:
+        """Does a step; returns the seconds it takes, and the requests that end with it."""
+        while self.waiting and sum(each.n for each in self.running) + self.waiting[0].n <= N_PARALLEL:
+            request = self.waiting.popleft()
+            known = self.cache.known(request.blocks) * BLOCK
+            self.hits += known
+            request.to_evaluate = len(request.tokens) - known
+            self.cache.use(request.blocks)
+            self.running.append(request)
+        rows = [request for request in self.running if not request.to_evaluate]
+        left = CHUNK
+        for request in self.running:
+            piece = min(left, request.to_evaluate)
+            request.to_evaluate -= piece
+            left -= piece
+        for request in rows:
+            request.to_generate -= 1
+        done = [request for request in self.running if not request.to_generate]
+        self.running = [request for request in self.running if request.to_generate]
+        seconds = SECONDS_PER_STEP + sum(each.n for each in rows) * SECONDS_PER_ROW + (CHUNK - left) * SECONDS_PER_TOKEN
+        self.busy += seconds
+        return seconds, done
+
+
+Choose = Callable[[Request], int]
+
+
+@dataclass
+class Result:
+    """What a run has come to. Times are in seconds, balances are of the most loaded replica against the mean."""
+
+    hit_rate: float
+    whole: float
+    latency: float
+    busy: float
+    load: float
+
+
+def run(
+    requests: list[Request],
+    replicas: list[Replica],
+    choose: Choose,
+    ended: Callable[[Request], None] = lambda request: None,
+    report: Callable[[int], None] = lambda number: None,
+) -> Result:
+    """Simulates the requests, in the order of events."""
+    order = itertools.count()
+    events: list[tuple[float, int, Callable[[float], None]]] = []
+    latencies: list[float] = []
+    most = mean = 0.0
+    now = 0.0
+
+    def at(when: float, what: Callable[[float], None]) -> None:
+        heapq.heappush(events, (when, next(order), what))
+
+    def step(replica: Replica, now: float) -> None:
+        replica.stepping = bool(replica.waiting or replica.running)
+        if replica.stepping:
+            seconds, done = replica.step()
+            for request in done:
+                at(now + seconds, lambda when, request=request: end(request, when))  # type: ignore[misc]
+            at(now + seconds, lambda when: step(replica, when))
+
+    def end(request: Request, now: float) -> None:
+        latencies.append(now - request.arrival)
+        ended(request)
+
+    def arrive(request: Request, now: float) -> None:
+        nonlocal most, mean
+        replica = replicas[choose(request)]
+        replica.waiting.append(request)
+        loads = [each.load for each in replicas]
+        most += max(loads)
+        mean += statistics.mean(loads)
+        if not replica.stepping:
+            step(replica, now)
+
+    def tell(number: int, now: float) -> None:
+        report(number)
+        if len(latencies) < len(requests):
+            at(now + REPORT_SECONDS, lambda when: tell(number, when))
+
+    for request in requests:
+        at(request.arrival, lambda when, request=request: arrive(request, when))  # type: ignore[misc]
+    for number in range(len(replicas)):
+        at(REPORT_SECONDS * number / len(replicas), lambda when, number=number: tell(number, when))  # type: ignore[misc]
+    while len(latencies) < len(requests):
+        now, _, what = heapq.heappop(events)
+        what(now)
+    busy = [replica.busy for replica in replicas]
+    return Result(
+        hit_rate=sum(replica.hits for replica in {id(each): each for each in replicas}.values())
+        / sum(len(request.tokens) for request in requests),
+        whole=now,
+        latency=statistics.mean(latencies),
+        busy=max(busy) / statistics.mean(busy),
+        load=most / mean,
+    )
+
+
+def family_requests(gap: float, rng: random.Random) -> list[Request]:
+    """200 requests, each with 8 alternatives of 100 tokens, in 20 families that have 2,000 tokens in common."""
+    beginnings = [tuple(rng.choices(range(50_000), k=2_000)) for _ in range(20)]
+    members = [beginning for beginning in beginnings for _ in range(10)]
+    rng.shuffle(members)
+    arrivals = itertools.accumulate(rng.expovariate(1 / gap) for _ in members)
+    return [
+        Request(arrival, beginning + tuple(rng.choices(range(50_000), k=rng.randrange(100, 300))), 8, 100)
+        for arrival, beginning in zip(arrivals, members, strict=True)
+    ]
+
+
+def by_placement(requests: list[Request], replicas: list[Replica], n_fronts: int) -> Result:
+    """The requests come to the fronts in turn; each front knows what it has sent, and what replicas report."""
+    fronts = [Placement() for _ in range(n_fronts)]
+    turns = itertools.cycle(fronts)
+    asked: dict[Request, Placement] = {}
+    names = [f"replica {number}" for number in range(len(replicas))]
+    for front in fronts:
+        front.set_replicas(names)
+
+    def choose(request: Request) -> int:
+        asked[request] = front = next(turns)
+        name = front.choose([request.blocks], request.n)[0]
+        front.begin(request, name, request.n, [request.blocks])
+        return names.index(name)
+
+    def report(number: int) -> None:
+        replica = replicas[number]
+        for front in fronts:
+            front.report(names[number], replica.load, list(replica.cache))
+
+    return run(requests, replicas, choose, lambda request: asked[request].end(request), report)
+
+
+def families(options: argparse.Namespace) -> None:
+    """Prints what each way to choose a replica comes to."""
+    n, n_blocks = 4, 8 * 2_300 // BLOCK
+
+    def alone() -> list[Replica]:
+        return [Replica(Cache(n_blocks)) for _ in range(n)]
+
+    print(
+        f"{'seconds between two':>20} {'by':15} {'hit rate':>9} {'whole s':>8} {'mean s':>7} {'busiest':>8} {'load':>6}"
+    )
+    for gap in (0.1, 0.5, 1.0, 3.0):
+        results: dict[str, list[Result]] = {}
+        for seed in range(options.seeds):
+
+            def fresh(gap: float = gap, seed: int = seed) -> list[Request]:
+                return family_requests(gap, random.Random(seed))
+
+            def least(replicas: list[Replica]) -> Choose:
+                return lambda request: min(range(n), key=lambda number: replicas[number].load)
+
+            def any_of(seed: int = seed) -> Choose:
+                rng = random.Random(seed)
+                return lambda request: rng.randrange(n)
+
+            def in_turn() -> Choose:
+                turns = itertools.cycle(range(n))
+                return lambda request: next(turns)
+
+            cache = Cache(n * n_blocks)
+            together = [Replica(cache) for _ in range(n)]
+            for name, result in (
+                ("one big cache", run(fresh(), together, least(together))),
+                ("placement", by_placement(fresh(), alone(), options.fronts)),
+                ("round robin", run(fresh(), alone(), in_turn())),
+                ("random", run(fresh(), alone(), any_of())),
+            ):
+                results.setdefault(name, []).append(result)
+        for name, those in results.items():
+            means = {key: statistics.mean(getattr(each, key) for each in those) for key in vars(those[0])}
+            print(
+                f"{gap:20} {name:15} {means['hit_rate']:9.1%} {means['whole']:8.1f} {means['latency']:7.2f} "
+                f"{means['busy']:8.2f} {means['load']:6.2f}"
+            )
+
+
+def simulation(options: argparse.Namespace) -> None:
+    """Prints what decisions take, and how they are."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("families", help="200 requests in 20 families on 4 replicas")
+    command.add_argument("--fronts", type=int, default=2, help="servers that choose, each for itself")
+    command.add_argument("--seeds", type=int, default=5, help="how many runs to take the mean of")
+    command.set_defaults(run=families)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
