@@ -1,15 +1,19 @@
 """Where requests go in a cluster, and what that is worth.
 
-usage: python bench/cluster.py families [--fronts 2] | simulation [--replicas 1000] [--requests 100000]
+usage: python bench/cluster.py families [--fronts 2] [--seeds 5]
+       python bench/cluster.py simulation [--requests 100000]
 
 families: 200 requests in 20 families that each begin alike, on 4 replicas with a cache that has room for 8 families
-each. Nothing but the choice is real: replicas are simulated, with speeds like those of a small model on a few cores.
-Printed are the tokens of prompts that needn't be evaluated, how long all takes, the mean time from the arrival of a
-request to its end, and two kinds of balance: how busy the busiest replica was against the mean of all, and the same
-of the alternatives that wait or run on the most loaded one, summed up over the arrivals.
+each. Only the choice is real. Replicas are simulated, as fast as a small model on a few cores. Printed are:
 
-simulation: the same prompts over and over, some far more often than others, on many replicas. Printed is what a decision
-takes, in microseconds.
+    hit rate   tokens of prompts that needn't be evaluated
+    whole      seconds until all have ended
+    mean       seconds from the arrival of a request to its end
+    busiest    how long the busiest replica has worked, against the mean of all
+    load       the alternatives that wait or run on the most loaded replica, against the mean, summed up over arrivals
+
+simulation: requests in many families, a few of which are famous, on up to 1,000 replicas. Prompts have 6,000 tokens.
+Printed are the same hit rate and load, and what the choice takes, in microseconds.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import heapq
 import itertools
 import random
 import statistics
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -232,9 +237,8 @@ def families(options: argparse.Namespace) -> None:
     def alone() -> list[Replica]:
         return [Replica(Cache(n_blocks)) for _ in range(n)]
 
-    print(
-        f"{'seconds between two':>20} {'by':15} {'hit rate':>9} {'whole s':>8} {'mean s':>7} {'busiest':>8} {'load':>6}"
-    )
+    print("| seconds between two | chosen by | hit rate | whole | mean | busiest | load |")
+    print("|---|---|---|---|---|---|---|")
     for gap in (0.1, 0.5, 1.0, 3.0):
         results: dict[str, list[Result]] = {}
         for seed in range(options.seeds):
@@ -265,13 +269,85 @@ def families(options: argparse.Namespace) -> None:
         for name, those in results.items():
             means = {key: statistics.mean(getattr(each, key) for each in those) for key in vars(those[0])}
             print(
-                f"{gap:20} {name:15} {means['hit_rate']:9.1%} {means['whole']:8.1f} {means['latency']:7.2f} "
-                f"{means['busy']:8.2f} {means['load']:6.2f}"
+                f"| {gap} | {name} | {means['hit_rate']:.1%} | {means['whole']:.0f} | {means['latency']:.1f} "
+                f"| {means['busy']:.2f} | {means['load']:.2f} |",
+                flush=True,
             )
 
 
+FAMILIES_OF_A_REPLICA = 2
+BLOCKS = 6_000 // BLOCK
+SERVICE_SECONDS = 5.0
+"""How long a request of `simulate` runs."""
+PERIOD = 10.0
+"""Between two reports of a replica of `simulate`, in seconds."""
+
+
+def simulate(n: int, n_requests: int) -> None:
+    """Prints a row: requests on n replicas, each with room for 8 families, and with two requests at a time on average.
+
+    All requests take the same time, wherever they are. The family number k is as frequent as 1 / k.
+    """
+    rng = random.Random(n)
+    names = [f"replica {number}" for number in range(n)]
+    caches = {name: Cache(8 * BLOCKS) for name in names}
+    everything = Cache(n * 8 * BLOCKS)
+    placement = Placement()
+    start = time.perf_counter()
+    placement.set_replicas(names)
+    ring = time.perf_counter() - start
+    beginnings = [[rng.getrandbits(64) for _ in range(BLOCKS - 3)] for _ in range(n * FAMILIES_OF_A_REPLICA)]
+    asked = rng.choices(beginnings, [1 / k for k in range(1, len(beginnings) + 1)], k=n_requests)
+    running: deque[tuple[float, int]] = deque()
+    reports = [(rng.uniform(0, PERIOD), name) for name in names]
+    heapq.heapify(reports)
+    choices: list[float] = []
+    hits = possible = most = 0
+    now = mean = 0.0
+    for number, beginning in enumerate(asked):
+        now += rng.expovariate(2 * n / SERVICE_SECONDS)
+        while running and running[0][0] < now:
+            placement.end(running.popleft()[1])
+        while reports[0][0] < now:
+            when, name = reports[0]
+            heapq.heapreplace(reports, (when + PERIOD, name))
+            placement.report(name, 0, list(caches[name]))  # all that runs there is from here
+        prompts = [beginning + [rng.getrandbits(64) for _ in range(3)]]
+        start = time.perf_counter()
+        name = placement.choose(prompts, 8)[0]
+        choices.append(time.perf_counter() - start)
+        placement.begin(number, name, 8, prompts)
+        running.append((now + SERVICE_SECONDS, number))
+        hits += caches[name].known(prompts[0])
+        possible += everything.known(prompts[0])
+        caches[name].use(prompts[0])
+        everything.use(prompts[0])
+        if number % 100 == 0:
+            loads = [placement.load(name) for name in names]
+            most += max(loads)
+            mean += statistics.mean(loads)
+    choices.sort()
+    print(
+        f"| {n} | {n_requests} | {statistics.median(choices) * 1e6:.0f} | {choices[-n_requests // 100] * 1e6:.0f} "
+        f"| {hits / n_requests / BLOCKS:.1%} | {possible / n_requests / BLOCKS:.1%} | {most / mean:.2f} "
+        f"| {ring * 1e3:.0f} |",
+        flush=True,
+    )
+
+
 def simulation(options: argparse.Namespace) -> None:
-    """Prints what decisions take, and how they are."""
+    """Prints what a choice takes, and how good it is."""
+    tokens = tuple(random.Random(1).choices(range(50_000), k=6_000))
+    times = []
+    for _ in range(100):
+        start = time.perf_counter()
+        blocks_of(tokens)
+        times.append(time.perf_counter() - start)
+    print(f"the blocks of 6,000 tokens take {statistics.median(times) * 1e6:.0f} microseconds, once for a request\n")
+    print("| replicas | requests | a choice | p99 | hit rate | one big cache | load | all replicas new, ms |")
+    print("|---|---|---|---|---|---|---|---|")
+    for n in (4, 100, 1000):
+        simulate(n, options.requests)
 
 
 def main() -> None:
@@ -281,6 +357,9 @@ def main() -> None:
     command.add_argument("--fronts", type=int, default=2, help="servers that choose, each for itself")
     command.add_argument("--seeds", type=int, default=5, help="how many runs to take the mean of")
     command.set_defaults(run=families)
+    command = commands.add_parser("simulation", help="many requests on up to 1,000 replicas")
+    command.add_argument("--requests", type=int, default=100_000, help="for each number of replicas")
+    command.set_defaults(run=simulation)
     options = parser.parse_args()
     options.run(options)
 

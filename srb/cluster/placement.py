@@ -7,12 +7,11 @@ who knows a block knows the whole beginning up to there. An example with three b
     a knows   "Once upon a time" "there was a king"
     b knows   "Once upon a time"
 
-The prompt goes to a. If a has too much to do already, it goes to the replica that follows its first unknown block, "who
-had a horse", on a ring of hashes; b knows too little of it. V. Mirrokni, M. Thorup and
-M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018) have the ring and the bound.
+The prompt goes to a. If a has too much to do already, the prompt's first unknown block, "who had a horse", is looked up
+on a ring of hashes, and the next replica there gets the prompt; b knows too little of it. The ring and the bound of the
+load are those of V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
 """
 
-import math
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -24,7 +23,7 @@ BLOCK = 64
 """How many tokens a block has."""
 
 SLACK = 1.25
-"""How many times the mean load a replica may have."""
+"""How many times the mean load a replica may have to get more."""
 
 _HASH = 8
 _HASHES = 8
@@ -124,18 +123,18 @@ class Placement:
         weight: how many alternatives the request has.
         avoid: replicas that may hang. They are the last of the list.
 
-        A replica fits if its load, with the request, is at most 1.25 times the mean, rounded up. If none does, because
-        the request has many alternatives, those fit that have the least to do. Of those that fit, the one that knows
-        most of the prompt is chosen; of several, one that has the least to do. If none knows half of the prompt, the
-        ring alone decides: where all prompts begin alike, they would else go to the first that knew this beginning.
+        A replica fits if it now has at most 1.25 times the mean load. So one always does, however many alternatives a
+        request has. Of those that fit, the one that knows most of the prompt is chosen; of several, one that has the
+        least to do. If none knows half of the prompt, the ring alone decides: where all prompts begin alike, all would
+        else go to the first replica that knew this beginning.
         """
         loads = {name: load for name, load in self._loads.items() if name not in avoid} if avoid else self._loads
         if not loads:
             return list(self._loads)
         blocks = max(prompts, key=len)
         order = sorted(loads, key=loads.__getitem__)
-        bound = math.ceil(SLACK * (sum(loads.values()) + weight) / len(loads))
-        n_fitting = bisect_right(order, max(bound - weight, loads[order[0]]), key=loads.__getitem__)
+        most = SLACK * sum(loads.values()) / len(loads)
+        n_fitting = bisect_right(order, most, key=loads.__getitem__)
         best = self._best(blocks, set(order[:n_fitting]))
         order.remove(best)
         return [best, *order, *sorted(name for name in avoid if name in self._loads)]

@@ -1,7 +1,6 @@
 """Where requests go. Prompts are made of few tokens, so that many begin alike."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -141,7 +140,7 @@ def test_a_famous_beginning_spreads() -> None:
     those = placement(dict.fromkeys("abcd", 0))
     for number in range(100):
         those.begin(number, first(those, prompt(1, 1, 1), weight=8), 8, [prompt(1, 1, 1)])
-    assert max(map(those.load, "abcd")) <= math.ceil(SLACK * 800 / 4)
+    assert max(map(those.load, "abcd")) <= SLACK * 800 / 4 + 8
 
 
 @pytest.mark.parametrize("others", [0, 8, 32])
@@ -203,10 +202,8 @@ def test_the_best_one_is_that_of_a_plain_search(
         those.report(name, load, blocks)
         depth[name] = sum(block in blocks for block in wanted)
     chosen = first(those, wanted, weight)
-    bound = math.ceil(SLACK * (sum(loads.values()) + weight) / len(loads))
-    fitting = [name for name, load in loads.items() if load + weight <= bound]
-    assert chosen in fitting or (not fitting and loads[chosen] == min(loads.values()))
-    fitting = fitting or [name for name, load in loads.items() if load == min(loads.values())]
+    fitting = [name for name, load in loads.items() if load <= SLACK * sum(loads.values()) / len(loads)]
+    assert chosen in fitting
     most = max(depth[name] for name in fitting)
     if 2 * most >= len(wanted):
         assert depth[chosen] == most
