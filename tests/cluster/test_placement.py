@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.cluster.placement import BLOCK, SLACK, Placement, blocks_of, pack_blocks, unpack_blocks
@@ -191,7 +191,6 @@ def test_what_is_learned_without_reports_is_bounded(monkeypatch: pytest.MonkeyPa
     prompts,
     st.lists(st.tuples(names, prompts)),
 )
-@settings(max_examples=300)
 def test_the_best_one_is_that_of_a_plain_search(
     loads: dict[str, int], weight: int, wanted: list[int], known: list[tuple[str, list[int]]]
 ) -> None:
@@ -222,7 +221,6 @@ changes = st.lists(
 
 
 @given(changes)
-@settings(max_examples=200)
 def test_loads_come_back_to_nothing(steps: list[tuple[object, ...]]) -> None:
     those = Placement()
     there: set[str] = set()

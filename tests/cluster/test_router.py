@@ -283,6 +283,7 @@ async def test_a_replica_that_dies_takes_its_load_along(front: Front) -> None:
     await front.call(request())
     assert front.routing._placement.load("b") == 4
     front.update("a", "b")
+    assert front.loads() == {"a": 0, "b": 4}
     answer.end()
     await settled()
     assert front.loads() == {"a": 0, "b": 4}
