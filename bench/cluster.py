@@ -186,8 +186,7 @@ def run(
         what(now)
     busy = [replica.busy for replica in replicas]
     return Result(
-        hit_rate=sum(replica.hits for replica in {id(each): each for each in replicas}.values())
-        / sum(len(request.tokens) for request in requests),
+        hit_rate=sum(replica.hits for replica in replicas) / sum(len(request.tokens) for request in requests),
         whole=now,
         latency=statistics.mean(latencies),
         busy=max(busy) / statistics.mean(busy),
