@@ -34,7 +34,7 @@ def delayed_seconds() -> float:
 
 
 class Waiting:
-    """Watches decodes, and has threads sleep while others want their cores.
+    """Watches decodes, and has threads sleep while others want their cores, and until it's known whether they do.
 
     crowd: makes them sleep; None where they can't be made to.
     """
@@ -49,6 +49,8 @@ class Waiting:
         self._clock, self._delayed = clock, delayed
         self._seconds = 0.0
         self._before = delayed() if crowd else 0.0
+        if crowd:
+            crowd.gather()  # beside others a first decode that spins takes seconds, and it's judged at its end only
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -41,6 +41,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
+def test_threads_sleep_until_it_is_known_that_nobody_wants_their_cores(machine: Machine) -> None:
+    assert machine.sleeps
+    machine.decode(0.1)
+    assert machine.sleeps, "it's too early to tell"
+    machine.decode(0.1)
+    assert not machine.sleeps
+
+
 def test_undisturbed_threads_spin(machine: Machine) -> None:
     machine.decode(0.05, 1_000, delayed=0.1)
     assert not machine.sleeps
@@ -92,9 +100,12 @@ def os_threads() -> int:
 
 
 @tells_delays
-async def test_a_crowd_is_more_threads_than_cpus_and_goes(load: Callable[..., LlamaBackend]) -> None:
+async def test_a_crowd_is_more_threads_than_cpus_and_goes(
+    load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
     crowd = Crowd.of_libgomp()
     assert crowd, "the tests run with the OpenMP that build.sh compiles with, and leave its waiting alone"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # so that the backend has none of its own
     load()
     before = os_threads()
     for _ in range(3):
