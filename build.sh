@@ -39,7 +39,7 @@ main() {
     CXXFLAGS="${CXXFLAGS-} $(without_amx)"
     export CFLAGS CXXFLAGS
     case $verb in
-        serve | generate | compare) setup; tune; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
+        serve | generate | compare) setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
@@ -83,12 +83,20 @@ tune() {
     fi
 }
 
+# Ray is large, so only those get it who ask for replicas.
+want_ray() {
+    case " $*" in *" --replicas"* | *" --ray-address"*) ;; *) return 0 ;; esac
+    "$VENV/bin/python" -c 'import ray.serve' 2>/dev/null && return 0
+    say "installing Ray, which --replicas and --ray-address need (250 MB)"
+    pip_install -e '.[cluster,compare,hub]'
+}
+
 install_dev() {
     local stamp
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     say "installing the tools that the checks need"
-    pip_install -e '.[compare,hub,dev]'
+    pip_install -e '.[cluster,compare,hub,dev]'
     echo "$stamp" >"$VENV/dev.stamp"
 }
 

@@ -44,9 +44,19 @@ class SrbError(Exception):
         if code is not None:
             self.code = code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with the message alone, and some want more than that.
+        return _unpickled, (type(self), self.args, self.__dict__)
+
     def body(self) -> dict[str, Any]:
         """The object under `error` in a JSON reply and in an `error` event."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+def _unpickled(kind: type[SrbError], args: tuple[Any, ...], state: dict[str, Any]) -> SrbError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class SettingsError(SrbError):

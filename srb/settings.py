@@ -42,6 +42,10 @@ SERVER_OPTIONS = frozenset(
         "chat_template_file",
         "history",
         "resume",
+        "replicas",
+        "ray_address",
+        "replica_cpus",
+        "replica_gpus",
     }
     | {"max_queue", "queue_timeout", "request_timeout", "linger", "keep_finished", "keep_bytes"}
 )
@@ -103,6 +107,16 @@ class Settings:
         "what /v1 answers to a request with neither stream nor model: native events, or OpenAI's object",
         choices=("events", "openai"),
     )
+    replicas: str | None = _option(
+        None, "engines that share the work, by Ray: a number, or from-to for as many as there is work for, as in 1-4"
+    )
+    ray_address: str | None = _option(
+        None, "HOST:PORT of a Ray cluster to run them on, or auto (default: one of this machine alone)"
+    )
+    replica_cpus: int | None = _option(
+        None, "CPUs of each of them (default: --threads, or this machine's cores, divided where all are here)", low=1
+    )
+    replica_gpus: int = _option(0, "GPUs of each of them", low=0)
     parallel: int = _option(
         32, "alternatives that run at the same time, of all requests; others wait", short="-np", low=1, high=255
     )
@@ -199,8 +213,27 @@ class Settings:
                     raise SettingsError(f"{_flag(field.name)} must be {meta['low']}{high or ' or more'}, got {value}")
         if self.chat_template is not None and self.chat_template_file is not None:
             raise SettingsError("--chat-template and --chat-template-file exclude each other: leave one out")
+        _ = self.replica_limits
+        if self.is_cluster and self.slot_save_path is not None:
+            raise SettingsError("--slot-save-path is for one engine; leave it out, or --replicas and --ray-address")
         if self.n > self.max_n:
             raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}: lower the one or raise the other")
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the engines are replicas, on this machine or on others."""
+        return self.replicas is not None or self.ray_address is not None
+
+    @property
+    def replica_limits(self) -> tuple[int, int]:
+        """How many replicas there are at least, and at most. Raises `SettingsError`."""
+        least, _, most = (self.replicas or "1").partition("-")
+        limits = [int(each) if each.isascii() and each.isdecimal() and len(each) < 6 else 0 for each in (least, most)]
+        if not most:
+            limits[1] = limits[0]
+        if not 1 <= limits[0] <= limits[1]:
+            raise SettingsError(f"--replicas takes a number from 1, or two as in 1-4; got {self.replicas!r}")
+        return limits[0], limits[1]
 
 
 def add_arguments(parser: argparse.ArgumentParser, without: frozenset[str] = frozenset()) -> None:

@@ -7,7 +7,7 @@ next step: what it evaluated is retained, and what it leased is given back (cell
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from srb.engine.cells import Cells
 from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
 from srb.engine.events import AbortReason, Event
+from srb.engine.intake import Intake
 from srb.engine.kv_cache import KVCache
 from srb.engine.outbox import Outbox
 from srb.engine.prefix import PrefixIndex
@@ -27,7 +28,7 @@ from srb.engine.sequence import ActiveRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
-from srb.errors import ContextSizeError, InvalidRequestError, SrbError
+from srb.errors import SrbError
 
 _KEEPING_SECONDS = 0.02
 """How long a step may keep what finished sequences have evaluated, before it goes on with those that run."""
@@ -75,7 +76,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
-        self._tokenizer = backend.tokenizer
+        self._intake = Intake(backend.tokenizer, backend.n_cells)
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
         self._store = store
@@ -103,7 +104,12 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's vocabulary."""
-        return self._tokenizer
+        return self._backend.tokenizer
+
+    @property
+    def n_cells(self) -> int:
+        """How many KV positions there are; see `Backend.n_cells`."""
+        return self._cache.n_cells
 
     @property
     def identity(self) -> str:
@@ -116,24 +122,8 @@ class Engine:
         return self._backend.embedder
 
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
-        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
-
-        Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
-        """
-        if not text:
-            raise InvalidRequestError("prompt must not be empty", param="prompt")
-        try:
-            n_bytes = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"prompt is not valid Unicode: half a surrogate pair at character {error.start}",
-                param="prompt",
-            ) from None
-        n_cells = self._cache.n_cells
-        if n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
-            # Said without tokenizing, which takes seconds for megabytes.
-            raise ContextSizeError(least, n_cells, exact=False)
-        return self._tokenizer.tokenize(text, is_prompt=is_prompt)
+        """The tokens of a text; see `Intake.tokenize`."""
+        return self._intake.tokenize(text, is_prompt=is_prompt)
 
     @property
     def chat_template(self) -> ChatTemplate | None:
@@ -141,14 +131,8 @@ class Engine:
         return self._backend.chat_template
 
     def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run. Grammars are looked at by `add_request` alone."""
-        for tokens in request.prompts:
-            self._check_tokens("prompt", tokens)
-        for resumed in request.resumed:
-            self._check_tokens("resumed", resumed.tokens)
-        for params in request.branches:
-            self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
-        self._scheduler.check(request)
+        """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
+        self._intake.check(request)
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
@@ -163,14 +147,6 @@ class Engine:
                 return
         compiled.close()
         raise self._failure
-
-    def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
-        n_vocab = self._tokenizer.n_vocab
-        if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
-            bad = next(token for token in tokens if not 0 <= token < n_vocab)
-            raise InvalidRequestError(
-                f"{param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
-            )
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
         """Ends a request, or the alternative `index` of it, at the next step. Does nothing if it has ended."""

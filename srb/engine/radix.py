@@ -11,7 +11,7 @@ they no longer do. The structure is that of D. R. Morrison, "PATRICIA" (JACM 15(
 
 from array import array
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 Tokens: TypeAlias = "array[int]"
@@ -20,7 +20,7 @@ Tokens: TypeAlias = "array[int]"
 Holder = TypeVar("Holder", bound=Hashable)
 
 
-def pack(tokens: tuple[int, ...] | list[int]) -> Tokens:
+def pack(tokens: Sequence[int]) -> Tokens:
     """Token ids as this tree takes them. Takes some milliseconds for 100,000."""
     return array("i", tokens)
 
@@ -101,6 +101,17 @@ class PrefixTree(Generic[Holder]):
                     return Match(at, path, child)
             node = child
         return Match(at, path, path[-1] if path else None)
+
+    def runs(self, key: Hashable = None) -> Iterator[tuple[int, Tokens]]:
+        """All runs, each with how many tokens come before it, in the order of a walk: children behind their parents.
+
+        An example: (0, "Once upon a time,"), (17, " there was"), (17, " a king").
+        """
+        nodes = [self._roots[key]] if key in self._roots else []
+        while nodes:
+            node = nodes.pop()
+            yield node.end - len(node.run), node.run
+            nodes.extend(node.children.values())
 
     def _put(self, holder: Holder, key: Hashable, node: _Node[Holder]) -> None:
         node.holders[holder] = None

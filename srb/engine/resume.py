@@ -1,7 +1,7 @@
 """How a request goes on that was interrupted: by a crash, say, or because its machine is gone."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from srb.engine.events import Event, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest, Resumed
@@ -15,22 +15,58 @@ def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionReq
     tokens, and draws with the random numbers that come next. None if all alternatives have ended.
     Raises `InvalidRequestError` if a prompt was still being scored, as that can't go on in the middle.
     """
-    if not events:
-        return request
-    states = list(request.resumed) or [Resumed()] * request.count
-    scored = 0
-    for event in events:
-        if isinstance(event, StreamEvent):
-            state = states[event.index]
-            if event.drawn:
-                logprob = event.token.logprob if event.token and event.token.logprob else 0.0
-                states[event.index] = Resumed(state.tokens + event.drawn, state.sum_logprob + logprob)
-            elif event.token:
-                scored += 1
-        elif isinstance(event, StopEvent):
-            states[event.index] = dataclasses.replace(states[event.index], finished=event.length)
-    if all(state.finished is not None for state in states):
-        return None
-    if request.scores_prompt and scored < request.prompt_tokens * len(request.branches):
-        raise InvalidRequestError("echo with logprobs was interrupted in the middle of the prompt", param="echo")
-    return dataclasses.replace(request, resumed=tuple(states))
+    said = Said(request)
+    said.take(events)
+    return said.rest()
+
+
+class Said:
+    """What a request has said so far, as much of it as it takes to go on: the same as `resume`, one step at a time."""
+
+    def __init__(self, request: CompletionRequest) -> None:
+        self._request = request
+        self._has_begun = False
+        self._scored = 0
+        begun = request.resumed or [Resumed()] * request.count
+        self._tokens = [list(each.tokens) for each in begun]
+        self._sums = [each.sum_logprob for each in begun]
+        self._finished = [each.finished for each in begun]
+
+    @property
+    def living(self) -> list[int]:
+        """The alternatives that haven't ended."""
+        return [index for index, finished in enumerate(self._finished) if finished is None]
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each alternative has."""
+        return [
+            len(tokens) if finished is None else finished
+            for tokens, finished in zip(self._tokens, self._finished, strict=True)
+        ]
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Takes what it has said next."""
+        for event in events:
+            self._has_begun = True
+            if isinstance(event, StreamEvent):
+                if event.drawn:
+                    self._tokens[event.index] += event.drawn
+                    if event.token and event.token.logprob:
+                        self._sums[event.index] += event.token.logprob
+                elif event.token:
+                    self._scored += 1
+            elif isinstance(event, StopEvent):
+                self._finished[event.index] = event.length
+
+    def rest(self) -> CompletionRequest | None:
+        """The request that goes on behind that; see `resume`."""
+        request = self._request
+        if not self._has_begun:
+            return request
+        if not self.living:
+            return None
+        if request.scores_prompt and self._scored < request.prompt_tokens * len(request.branches):
+            raise InvalidRequestError("echo with logprobs was interrupted in the middle of the prompt", param="echo")
+        states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
+        return dataclasses.replace(request, resumed=tuple(Resumed(*state) for state in states))

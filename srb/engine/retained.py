@@ -207,6 +207,10 @@ class Retained:
         """How many of some tokens are known and can be continued."""
         return _longest(self._tree.find(tokens, key), len(tokens))[1]
 
+    def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
+        """The tokens of all that is known; see `PrefixTree.runs`."""
+        return [(start, run[:]) for start, run in self._tree.runs(key)]
+
     def put(self, copies: Iterable[PieceCopy], key: str = "") -> None:
         """Keeps pieces that `copies` returned, here or in another process, parents before their children."""
         parent, before = None, pack(())

@@ -5,10 +5,8 @@ from itertools import pairwise
 
 from srb.engine.kv_cache import KVCache
 from srb.engine.prefix import PrefixIndex
-from srb.engine.request import CompletionRequest
 from srb.engine.retained import WORTH_SHARING
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
-from srb.errors import ContextSizeError, InvalidRequestError
 
 _LEAST_ROOM = 128
 """A sequence that wants as many tokens as there is room for waits for room for so many."""
@@ -44,21 +42,6 @@ class Scheduler:
         self._n_parallel = n_parallel
         self._default_max_tokens = default_max_tokens
         self._prompts_stay = prompts_stay
-
-    def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if there could never be room for the request. May be called from any thread."""
-        n_cells = self._cache.n_cells
-        longest = max(map(len, request.prompts))
-        if longest > n_cells:
-            raise ContextSizeError(longest, n_cells)
-        generated = max(_cells_for(params.max_tokens or 0) for params in request.branches)
-        if longest + generated > n_cells:
-            raise InvalidRequestError(
-                f"max_tokens is too high: {longest} cells for the prompt and {generated} for what is to be generated "
-                f"are more than the {n_cells} of the context; ask for fewer tokens, or start with a larger --ctx-size",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
 
     def find(self, request_id: str) -> ActiveRequest | None:
         """The waiting or running request with this id."""

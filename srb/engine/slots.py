@@ -32,6 +32,10 @@ class Slots:
         if slot < self._count:
             self._tokens[slot] = tokens
 
+    def known(self) -> list[tuple[int, Tokens]]:
+        """The tokens of all that is known, of all slots and beside them; see `PrefixTree.runs`."""
+        return self._retained.runs()
+
     def save(self, slot: int) -> SavedSlot:
         """What is known of the tokens of a slot."""
         n_tokens, pieces = self._retained.copies(self._tokens.get(slot, pack(())))

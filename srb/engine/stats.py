@@ -1,6 +1,8 @@
 """What an engine can tell about itself."""
 
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from srb.engine.events import AbortReason
@@ -73,3 +75,17 @@ class EngineStats:
     def of(cls, totals: Totals, store: StoreStats, **held: Any) -> "EngineStats":
         """The totals with what is held now."""
         return cls(**asdict(totals), **asdict(store), **held)
+
+    @classmethod
+    def sum(cls, stats: "Sequence[EngineStats]") -> "EngineStats":
+        """What several engines hold and have done together; at least one."""
+        values: dict[str, Any] = {
+            each.name: sum(getattr(one, each.name) for one in stats)
+            for each in fields(cls)
+            if each.name not in ("aborts", "last_error")
+        }
+        aborts: Counter[AbortReason] = Counter()
+        for one in stats:
+            aborts.update(one.aborts)
+        last_error = next((one.last_error for one in stats if one.last_error), None)
+        return cls(**values, aborts=dict(aborts), last_error=last_error)

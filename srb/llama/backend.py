@@ -207,10 +207,11 @@ class LlamaBackend:
         return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun)
 
 
-def load_model(path: Path, settings: Settings, progress: Progress) -> Any:
-    """A `llama_model` that srb can run. Raises `ModelLoadError`."""
+def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only: bool = False) -> Any:
+    """A `llama_model` that srb can run, or only the vocabulary of it. Raises `ModelLoadError`."""
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = settings.n_gpu_layers
+    params.vocab_only = vocab_only
     params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
         lambda fraction, _data: progress(fraction)
     )

@@ -10,12 +10,13 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from srb.async_engine import AsyncEngine
+from srb.client import EngineClient, ReplicaHealth
 from srb.errors import UnavailableError
 from srb.server import (
     auth,
     cors,
     docs_page,
+    elsewhere,
     embedding_routes,
     formats,
     history_routes,
@@ -51,7 +52,7 @@ SERVER_OPTIONS: dict[str, Any] = {
 
 
 def create_app(
-    engine: AsyncEngine,
+    engine: EngineClient,
     limits: Limits,
     metrics: Metrics | None = None,
     *,
@@ -71,7 +72,10 @@ def create_app(
     Raises `SettingsError` for a wrong origin.
     """
     checks = [hosts.check_host, cors.answer_preflight, cors.check_origin, auth.check_key]
-    app = web.Application(middlewares=[drain_body, errors_as_json, *checks], client_max_size=MAX_BODY_BYTES + 1)
+    app = web.Application(
+        middlewares=[drain_body, errors_as_json, *checks, elsewhere.ask_others], client_max_size=MAX_BODY_BYTES + 1
+    )
+    app.cleanup_ctx.append(elsewhere.session)
     app.on_response_prepare.append(cors.add_headers)
     app[auth.API_KEYS] = api_keys
     app[hosts.HOSTS] = allowed_hosts
@@ -118,6 +122,8 @@ async def health(request: web.Request) -> web.Response:
     }
     if health.stats:
         body |= asdict(health.stats)
+    if health.replicas:
+        body["replicas"] = [_replica(each) for each in health.replicas]
     if (history := request.app[KEEPER].status) is not None:
         body["history"] = history
     if health.status == "ready":
@@ -127,6 +133,18 @@ async def health(request: web.Request) -> web.Response:
     except UnavailableError as error:
         return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
     return web.json_response(body)
+
+
+def _replica(replica: ReplicaHealth) -> dict[str, Any]:
+    """How a replica is. The numbers are those that it has told last."""
+    return {
+        "name": replica.name,
+        "node": replica.node,
+        "status": replica.status,
+        "running": replica.running,
+        "waiting": replica.waiting,
+        **(asdict(replica.stats) if replica.stats else {}),
+    }
 
 
 async def metrics_text(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import hdrs, web
 
-from srb.async_engine import AsyncEngine
+from srb.client import EngineClient
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
@@ -38,7 +38,7 @@ DRAIN_SECONDS = 10.0
 TITLE_TOKENS = 40
 """How much of a prompt a list of requests shows."""
 
-ENGINE = web.AppKey("engine", AsyncEngine)
+ENGINE = web.AppKey("engine", EngineClient)
 LIMITS = web.AppKey("limits", Limits)
 
 
@@ -119,7 +119,7 @@ async def submit(
         return await (first or answers.own or answer_natively)(request, stream)
 
 
-def _title(engine: AsyncEngine, completion: CompletionRequest) -> str:
+def _title(engine: EngineClient, completion: CompletionRequest) -> str:
     """How the last prompt ends, without its control tokens."""
     tokens = completion.prompts[-1][-TITLE_TOKENS:]
     return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
@@ -148,7 +148,7 @@ async def answer_natively(request: web.Request, stream: RequestStream) -> web.St
     return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
 
 
-def stats_of(engine: AsyncEngine) -> EngineStats:
+def stats_of(engine: EngineClient) -> EngineStats:
     """The state of a loaded engine."""
     stats = engine.health.stats
     assert stats is not None, "there are some as soon as the model is loaded"

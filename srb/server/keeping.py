@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from srb.async_engine import AsyncEngine, Record
+from srb.client import EngineClient, Record
 from srb.engine.events import Event
 from srb.engine.resume import resume
 from srb.errors import HistoryError, NotSupportedError, SrbError
@@ -54,7 +54,7 @@ class Keeper:
 
     @property
     def record(self) -> Record | None:
-        """What an `AsyncEngine` is to hand its events to, before anybody reads them."""
+        """What an `EngineClient` is to hand its events to, before anybody reads them."""
         return self._record if self.is_on else None
 
     def _record(self, events: list[Event], told: Callable[[], object]) -> None:
@@ -77,7 +77,7 @@ class Keeper:
         if self.is_on:
             self.history.forget(request_id)
 
-    async def resume_all(self, engine: AsyncEngine, model: str, *, goes_on: bool) -> None:
+    async def resume_all(self, engine: EngineClient, model: str, *, goes_on: bool) -> None:
         """Goes on with the detached requests that were ended in the middle, or leaves them to be continued by hand.
 
         model: the one that is loaded.
@@ -95,7 +95,7 @@ class Keeper:
             else:
                 await self._resume(engine, each)
 
-    async def _resume(self, engine: AsyncEngine, each: Unfinished) -> None:
+    async def _resume(self, engine: EngineClient, each: Unfinished) -> None:
         submitted, request_id = each.submitted, each.submitted.request.id
         try:
             request = resume(submitted.request, each.events)

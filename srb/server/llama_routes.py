@@ -15,6 +15,7 @@ from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.server import sse
 from srb.server.auth import owner_of
+from srb.server.elsewhere import lists_of_others
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, stats_of, submit
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
@@ -47,9 +48,7 @@ async def infill(request: web.Request) -> web.StreamResponse:
     tokenizer = engine.tokenizer
     engine.check_queue()
     data = await read_body(request)
-    parsed = await asyncio.to_thread(
-        llama_body.parse_infill, data, limits, engine.tokenize, tokenizer, stats_of(engine).max_cells
-    )
+    parsed = await asyncio.to_thread(llama_body.parse_infill, data, limits, engine.tokenize, tokenizer, engine.n_cells)
     return await _submit(request, parsed)
 
 
@@ -92,7 +91,7 @@ async def props(request: web.Request) -> web.Response:
     return web.json_response(
         {
             "default_generation_settings": {
-                "n_ctx": stats.max_cells,
+                "n_ctx": engine.n_cells,
                 "params": generation_settings(defaults, None),
             },
             "total_slots": stats.max_sequences,
@@ -122,11 +121,12 @@ async def slots(request: web.Request) -> web.Response:
         if journal.started
         for index in sorted(journal.living)
     ]
+    busy += [slot for slot in await lists_of_others(request) if slot["is_processing"]]
     if len(busy) >= stats.max_sequences and request.query.get("fail_on_no_slot"):
         raise UnavailableError(f"all {stats.max_sequences} slots are in use; try again soon")
     idle: list[dict[str, Any]] = [{"is_processing": False}] * (stats.max_sequences - len(busy))
-    common: dict[str, Any] = {"n_ctx": stats.max_cells, "speculative": False}
-    return web.json_response([{"id": number} | common | slot for number, slot in enumerate([*busy, *idle])])
+    common: dict[str, Any] = {"n_ctx": engine.n_cells, "speculative": False}
+    return web.json_response([common | slot | {"id": number} for number, slot in enumerate([*busy, *idle])])
 
 
 def _slot(journal: Journal, index: int) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """GET /metrics: what the engine does, for Prometheus. llama-server's names where it has them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from srb.async_engine import AsyncEngine
+from srb.client import EngineClient
 from srb.engine.stats import EngineStats, Measure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,6 +38,24 @@ _GAUGES = {
     "srb:disk_bytes": ("disk_bytes", "Files of --cache-disk"),
 }
 
+_DERIVED: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+    "llamacpp:prompt_tokens_seconds": (
+        "Prompt tokens per second of evaluation",
+        lambda stats: _ratio(stats.prompt_tokens_evaluated, stats.prompt_seconds),
+    ),
+    "llamacpp:predicted_tokens_seconds": (
+        "Generated tokens per second of evaluation",
+        lambda stats: _ratio(stats.tokens_generated, stats.predicted_seconds),
+    ),
+    "llamacpp:n_busy_slots_per_decode": (
+        "Alternatives in a decode, in the mean",
+        lambda stats: _ratio(stats.rows, stats.steps),
+    ),
+    "llamacpp:kv_cache_tokens": ("KV cells promised to requests", lambda stats: stats.cells),
+    "llamacpp:kv_cache_usage_ratio": ("Of all cells, 0 to 1", lambda stats: stats.cells / stats.max_cells),
+    "srb:cells_free": ("KV cells that are promised to nobody", lambda stats: stats.max_cells - stats.cells),
+}
+
 _HISTOGRAMS: dict[Measure, tuple[str, str]] = {
     "first_token": ("srb:time_to_first_token_seconds", "From a request's arrival to its first token"),
     "next_token": ("srb:time_between_tokens_seconds", "From a token of an alternative to its next"),
@@ -44,6 +63,10 @@ _HISTOGRAMS: dict[Measure, tuple[str, str]] = {
     "overhead": ("srb:step_overhead_seconds", "All else in a step: drawing, text, bookkeeping"),
 }
 _BUCKETS = tuple(base * 10**power for power in range(-4, 3) for base in (1, 2, 5))
+
+
+def _ratio(value: float, divisor: float) -> float:
+    return value / divisor if divisor else 0
 
 
 class Metrics:
@@ -61,7 +84,7 @@ class Metrics:
         """Takes a measurement of the engine."""
         self._histograms[measure].observe(seconds)
 
-    def text(self, engine: AsyncEngine) -> bytes:
+    def text(self, engine: EngineClient) -> bytes:
         """All of it in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(_Snapshot(engine))
@@ -72,33 +95,51 @@ class Metrics:
 class _Snapshot(Collector):
     """What the engine holds and has done."""
 
-    engine: AsyncEngine
+    engine: EngineClient
 
     def collect(self) -> Iterator[Metric]:
         health = self.engine.health
         yield GaugeMetricFamily("llamacpp:requests_processing", "Requests that run", health.running)
         yield GaugeMetricFamily("llamacpp:requests_deferred", "Requests that wait", health.waiting)
-        if health.stats:
-            yield from _of(health.stats)
+        if health.replicas:
+            replicas = {each.name: each for each in health.replicas}
+            yield _family(
+                GaugeMetricFamily,
+                "srb:replica_up",
+                "1, or 0 where it is lost",
+                ("replica",),
+                {(name,): float(each.status == "ready") for name, each in replicas.items()},
+            )
+            yield from _of(("replica",), {(name,): each.stats for name, each in replicas.items() if each.stats})
+        elif health.stats:
+            yield from _of((), {(): health.stats})
 
 
-def _of(stats: EngineStats) -> Iterator[Metric]:
+def _family(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    values: Mapping[tuple[str, ...], float],
+) -> Metric:
+    family = kind(name, text, labels=labels)
+    for each, value in values.items():
+        family.add_metric(each, value)
+    return family
+
+
+def _of(labels: tuple[str, ...], stats: dict[tuple[str, ...], EngineStats]) -> Iterator[Metric]:
+    """The metrics of engines, each with the values of these labels."""
+
+    def of(value: Callable[[EngineStats], float]) -> dict[tuple[str, ...], float]:
+        return {each: value(one) for each, one in stats.items()}
+
     for name, (field, text) in _COUNTERS.items():
-        yield CounterMetricFamily(name, text, getattr(stats, field))
+        yield _family(CounterMetricFamily, name, text, labels, of(attrgetter(field)))
     for name, (field, text) in _GAUGES.items():
-        yield GaugeMetricFamily(name, text, getattr(stats, field))
-    aborts = CounterMetricFamily("srb:aborts", "Requests and alternatives that were ended early", labels=["reason"])
-    for reason, count in stats.aborts.items():
-        aborts.add_metric([reason], count)
-    yield aborts
-    rates = {
-        "llamacpp:prompt_tokens_seconds": (stats.prompt_tokens_evaluated, stats.prompt_seconds, "Prompt tokens"),
-        "llamacpp:predicted_tokens_seconds": (stats.tokens_generated, stats.predicted_seconds, "Generated tokens"),
-    }
-    for name, (tokens, seconds, text) in rates.items():
-        yield GaugeMetricFamily(name, f"{text} per second of evaluation", tokens / seconds if seconds else 0)
-    per_decode = stats.rows / stats.steps if stats.steps else 0
-    yield GaugeMetricFamily("llamacpp:n_busy_slots_per_decode", "Alternatives in a decode, in the mean", per_decode)
-    yield GaugeMetricFamily("llamacpp:kv_cache_tokens", "KV cells promised to requests", stats.cells)
-    yield GaugeMetricFamily("llamacpp:kv_cache_usage_ratio", "Of all cells, 0 to 1", stats.cells / stats.max_cells)
-    yield GaugeMetricFamily("srb:cells_free", "KV cells that are promised to nobody", stats.max_cells - stats.cells)
+        yield _family(GaugeMetricFamily, name, text, labels, of(attrgetter(field)))
+    aborts = {(*each, reason): count for each, one in stats.items() for reason, count in one.aborts.items()}
+    text = "Requests and alternatives that were ended early"
+    yield _family(CounterMetricFamily, "srb:aborts", text, (*labels, "reason"), aborts)
+    for name, (text, value) in _DERIVED.items():
+        yield _family(GaugeMetricFamily, name, text, labels, of(value))

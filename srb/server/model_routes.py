@@ -52,7 +52,7 @@ async def one_model(request: web.Request) -> web.Response:
 async def model_card(request: web.Request) -> web.Response:
     """GET /v1/model: the model with the size of its context, as TabbyAPI has it."""
     model = _model(request.app)
-    return web.json_response(model | {"parameters": {"max_seq_len": stats_of(request.app[ENGINE]).max_cells}})
+    return web.json_response(model | {"parameters": {"max_seq_len": request.app[ENGINE].n_cells}})
 
 
 async def model_info(request: web.Request) -> web.Response:
@@ -68,9 +68,9 @@ def _model(app: web.Application) -> dict[str, Any]:
 
 async def tgi_info(request: web.Request) -> web.Response:
     """GET /info: the model and its limits, as Text Generation Inference has them."""
-    stats = stats_of(request.app[ENGINE])
-    version = srb.__version__
-    return web.json_response(tgi.info(request.app[LIMITS], stats.max_cells, stats.max_sequences, version))
+    engine, version = request.app[ENGINE], srb.__version__
+    sequences = stats_of(engine).max_sequences
+    return web.json_response(tgi.info(request.app[LIMITS], engine.n_cells, sequences, version))
 
 
 async def ollama_tags(request: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ from srb.history.recorder import forget_events
 from srb.history.unfinished import Unfinished, read_journal
 from srb.journal import Journal
 from srb.server.auth import owner_of
+from srb.server.elsewhere import lists_of_others
 from srb.server.exchange import ANSWERS, ANSWERS_OF_OLD, ENGINE, LIMITS, answer_natively, json_response
 from srb.server.keeping import KEEPER, read_file, write_file
 from srb.wire import native
@@ -50,7 +51,7 @@ async def events(request: web.Request) -> web.StreamResponse:
 async def _find(request: web.Request) -> tuple[Journal, bool]:
     """The journal of a request, from memory or from the history; and whether it was interrupted and stays so.
 
-    Raises what `AsyncEngine.find` raises, and `UnavailableError` if it will go on when the model is loaded.
+    Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on when the model is loaded.
     """
     request_id, owner, keeper = request.match_info["id"], owner_of(request), request.app[KEEPER]
     try:
@@ -140,4 +141,5 @@ async def requests(request: web.Request) -> web.Response:
         if show_prompts:  # in a thread, because long ones take their time
             each["prompt"] = [await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.prompts]
         data.append(each)
+    data += await lists_of_others(request)
     return web.json_response({"object": "list", "data": data})

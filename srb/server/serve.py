@@ -10,7 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from srb.async_engine import AsyncEngine
-from srb.errors import HistoryError
+from srb.client import EngineClient
+from srb.errors import HistoryError, SettingsError
 from srb.history.history import History
 from srb.llama.model_file import find_model
 from srb.progress import show_loading
@@ -44,7 +45,7 @@ async def serve(settings: Settings) -> None:
     metrics = Metrics()
     history = _open_history(settings)
     keeper = Keeper(history)
-    engine = AsyncEngine.from_settings(settings, metrics.observe, keeper.record)
+    engine = _make_engine(settings, metrics, keeper)
     limits = Limits(
         model,
         settings.n,
@@ -84,6 +85,7 @@ async def serve(settings: Settings) -> None:
                 if ready.done():
                     ready.result()
                     place, url, curl = describe(runner, settings)
+                    engine.url = None if settings.uds else url
                     print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
                     print(f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,"}}'\n""", flush=True)
                     if keeper.is_on:
@@ -96,6 +98,19 @@ async def serve(settings: Settings) -> None:
         await runner.cleanup()
         if isinstance(history, History):
             await asyncio.to_thread(history.close)
+
+
+def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> EngineClient:
+    """An engine in this process, or replicas. Raises `SettingsError` where these can't be had."""
+    if not settings.is_cluster:
+        return AsyncEngine.from_settings(settings, metrics.observe, keeper.record)
+    try:
+        from srb.cluster.ray_replicas import make_engine
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"--replicas and --ray-address need Ray ({error.name} is missing): pip install 'llama-srb[cluster]'"
+        ) from None
+    return make_engine(settings, keeper.record)
 
 
 def _open_history(settings: Settings) -> History | HistoryError | None:
@@ -114,7 +129,7 @@ def _open_history(settings: Settings) -> History | HistoryError | None:
     return history
 
 
-async def _end(engine: AsyncEngine, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:
+async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:
     """Returns when the server shall stop. Raises what the engine has failed of, if that shall end the process."""
     died: asyncio.Future[Any] = asyncio.ensure_future(engine.died())
     await asyncio.wait({died, stop} if exit_on_fatal else {stop}, return_when=asyncio.FIRST_COMPLETED)

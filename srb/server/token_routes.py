@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body, stats_of
+from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
 from srb.server.refusals import SHAPES
 from srb.wire import anthropic, responses, tokens
 from srb.wire.read import depth_refused
@@ -62,4 +62,4 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 def vocabulary_of(app: web.Application) -> Vocabulary:
     """What the loaded model knows of tokens. Raises `UnavailableError` before there is one."""
     engine = app[ENGINE]
-    return Vocabulary(app[LIMITS].model, engine.tokenizer, engine.chat_template, stats_of(engine).max_cells)
+    return Vocabulary(app[LIMITS].model, engine.tokenizer, engine.chat_template, engine.n_cells)

@@ -1,0 +1,363 @@
+"""The engine that is on other machines: requests go to replicas, and what these say comes back as if from one engine.
+
+The journals are here. When a replica is lost, its alternatives go on with another one, behind the last token that was
+said. So a reader notices a pause, and nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from srb.client import EngineClient, Record, ReplicaHealth
+from srb.cluster.parts import Part, Whole, split
+from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, ReplicaLostError, Replicas, Report
+from srb.engine.backend import ChatTemplate, Embedder, Tokenizer
+from srb.engine.engine import Answer
+from srb.engine.events import AbortReason, ErrorEvent, Event, StopEvent
+from srb.engine.intake import Intake
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.slots import Slots
+from srb.engine.stats import EngineStats
+from srb.errors import BackendError, EngineDeadError, NotSupportedError, SrbError, UnavailableError
+
+logger = logging.getLogger("srb")
+
+MOST_LOSSES = 3
+"""A request that has lost so many replicas in a row without saying anything is ended: it may be the cause."""
+
+FORGET_SECONDS = 60.0
+"""How long `/health` shows a replica that is lost."""
+
+
+class Vocabulary(Protocol):
+    """A model without its weights. May be used from any thread."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
+
+    def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The last report of a replica, and when it came, in seconds of the event loop's clock."""
+
+    report: Report
+    at: float
+
+
+class ClusterEngine(EngineClient):
+    """Runs requests on replicas. Use it as a context manager, or call `start`, `ready` and `stop`.
+
+    load: reads the model's vocabulary, in a worker thread.
+    record: gets what was said, and calls the function that it gets when readers may see it.
+    others: see `EngineClient`.
+    """
+
+    def __init__(
+        self, replicas: Replicas, load: Callable[[], Vocabulary], *, record: Record | None = None, **others: Any
+    ) -> None:
+        super().__init__(**others, lasts=record is not None)
+        self._record = record
+        self._load = load
+        self.replicas = replicas
+        self._vocabulary: Vocabulary | None = None
+        self._heard: dict[str, _Heard] = {}
+        self._trouble: str | None = None
+        self._runs: dict[str, list[_Run]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """See `EngineClient.tokenizer`."""
+        return self._ready_vocabulary().tokenizer
+
+    @property
+    def identity(self) -> str:
+        """See `EngineClient.identity`. Of replicas that differ, all are named."""
+        self.check_ready()
+        return "+".join(sorted({each.report.identity for each in self._heard.values()}))
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """See `EngineClient.chat_template`."""
+        return self._ready_vocabulary().chat_template
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """See `EngineClient.embedder`."""
+        self.check_ready()
+        embeds = next((each.report.embeds for each in self._heard.values()), None)
+        return _RemoteEmbedder(*embeds, self.replicas.embed) if embeds else None
+
+    @property
+    def n_cells(self) -> int:
+        """See `EngineClient.n_cells`. Of replicas that differ, the smallest counts."""
+        self.check_ready()
+        return min(each.report.n_cells for each in self._heard.values())
+
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        """See `EngineClient.tokenize`."""
+        return Intake(self.tokenizer, self.n_cells).tokenize(text, is_prompt=is_prompt)
+
+    def check(self, request: CompletionRequest) -> None:
+        """See `EngineClient.check`."""
+        Intake(self.tokenizer, self.n_cells).check(request)
+
+    async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
+        """Slots are an engine's own: it raises `NotSupportedError`."""
+        raise NotSupportedError("slots can't be saved, restored or erased where several replicas run")
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The names of the replicas that have not been heard of for too long."""
+        now = self._loop.time()
+        return frozenset(name for name, each in self._heard.items() if now - each.at > SILENCE_SECONDS)
+
+    def put(self, events: list[Event]) -> None:
+        """Hands what a request has said to its readers, when it is recorded."""
+        if not events:
+            return
+        if self._record:
+            self._record(events, partial(self._loop.call_soon_threadsafe, self._roster.put, events))
+        else:
+            self._roster.put(events)
+
+    def _ready_vocabulary(self) -> Vocabulary:
+        self.check_ready()
+        assert self._vocabulary is not None
+        return self._vocabulary
+
+    def _begin(self) -> None:
+        self._spawn(self._look_after())
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _take(self, request: CompletionRequest) -> None:
+        vocabulary, n_cells = self._ready_vocabulary(), self.n_cells
+        self.check(request)
+        await asyncio.to_thread(vocabulary.check, request.branches, n_cells)
+        room = min(each.report.n_parallel for each in self._heard.values())
+        whole = Whole(request, split(request, room, max(1, len(self._heard) - len(self.lost))))
+        self._runs[request.id] = runs = [_Run(self, whole, part) for part in whole.parts]
+        for run in runs:
+            run.task = self._spawn(run.follow())
+            run.task.add_done_callback(partial(self._ended, whole))
+
+    def _ended(self, whole: Whole, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("a fault in the front", exc_info=error)
+            for part in whole.parts:
+                if not part.done:
+                    self.put(whole.end(part, "error", None, SrbError(f"a fault in the front: {error}")))
+        if whole.done:
+            self._runs.pop(whole.request.id, None)
+
+    def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
+        for run in self._runs.get(request_id, ()):
+            if index is None:
+                run.abort(None, reason)
+            elif index in run.part.indices:
+                run.abort(run.part.indices.index(index), reason)
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.replicas.close()
+        if self._vocabulary:
+            await asyncio.to_thread(self._vocabulary.close)
+
+    # The replicas
+
+    async def _look_after(self) -> None:
+        """Asks the replicas how they are, as long as this runs."""
+        try:
+            self._vocabulary = await asyncio.to_thread(self._load)
+            await self.replicas.start()
+        except Exception as error:
+            self._on_load_failed(error)
+            return
+        while True:
+            try:
+                reports, others, trouble = await asyncio.gather(
+                    self.replicas.reports(), self.replicas.fronts(self.url), self.replicas.trouble()
+                )
+                self._hear(reports)
+                self._complain(trouble)
+                self.others = tuple(others)
+            except Exception:
+                logger.exception("the replicas can't be asked how they are")
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _hear(self, reports: list[Report]) -> None:
+        assert self._vocabulary is not None
+        now, before = self._loop.time(), self.lost
+        known = {report.identity for report in reports} | {each.report.identity for each in self._heard.values()}
+        for report in reports:
+            if report.model != self._vocabulary.model:
+                self._complain(f"replica {report.name} on {report.node} has another model file than this server")
+                continue
+            if report.name not in self._heard:
+                logger.info("replica %s on %s takes requests", report.name, report.node)
+                if self._heard and len(known) > 1:
+                    logger.warning("replicas differ, so that the same seed may give other texts: %s", " / ".join(known))
+            elif report.name in before:
+                logger.info("replica %s on %s is back", report.name, report.node)
+            self._heard[report.name] = _Heard(report, now)
+        for name in self.lost - before:
+            logger.warning("replica %s on %s is lost", name, self._heard[name].report.node)
+        self._heard = {name: each for name, each in self._heard.items() if now - each.at < FORGET_SECONDS}
+        lost = self.lost
+        self._replicas = tuple(
+            ReplicaHealth(
+                name,
+                each.report.node,
+                "lost" if name in lost else "ready",
+                each.report.running,
+                each.report.waiting,
+                each.report.stats,
+            )
+            for name, each in sorted(self._heard.items())
+        )
+        if self._heard:
+            self._stats = EngineStats.sum([each.report.stats for each in self._heard.values()])
+            if self._status == "loading":
+                self._on_loaded()
+
+    def _complain(self, trouble: str | None) -> None:
+        """Logs why replicas are missing, once for each reason."""
+        if trouble and trouble != self._trouble:
+            logger.warning("%s", trouble)
+        self._trouble = trouble or self._trouble
+
+
+class _Run:
+    """A part of a request on its way: with one replica after the other, until it has said its last."""
+
+    def __init__(self, engine: ClusterEngine, whole: Whole, part: Part) -> None:
+        self.part = part
+        self.task: asyncio.Task[None] | None = None
+        self._engine = engine
+        self._whole = whole
+        self._replica: str | None = None
+        self._aborts: dict[int | None, AbortReason] = {}
+        self._losses = 0
+
+    def abort(self, index: int | None, reason: AbortReason) -> None:
+        """Ends the part, or an alternative of it by its number there."""
+        self._aborts[index] = reason
+        if self._replica:
+            self._tell(index, reason)
+        elif index is None and self.task:
+            self.task.cancel()
+
+    def _tell(self, index: int | None, reason: AbortReason) -> None:
+        self._engine._spawn(self._pass_on(index, reason))
+
+    async def _pass_on(self, index: int | None, reason: AbortReason) -> None:
+        """Has the replica end something. One that is going can't be told: then its stream is left."""
+        assert self._replica
+        told = await self._engine.replicas.abort(self._replica, self.part.request.id, index, reason)
+        if not told and index is None and self.task:
+            self.task.cancel()
+
+    async def follow(self) -> None:
+        """Sends the part, and sends what is left of it again whenever its replica is lost."""
+        whole, part, put = self._whole, self.part, self._engine.put
+        try:
+            while not part.done:
+                if None in self._aborts:  # its replica is lost, or it has none yet
+                    return put(whole.end(part, "abort", self._aborts[None]))
+                try:
+                    request = part.said.rest()
+                    if request is None:  # only its last event is missing
+                        return put(whole.end(part, "stop", None))
+                    await self._listen(request)
+                except SrbError as error:
+                    return put(whole.end(part, "error", None, error))
+        except asyncio.CancelledError:
+            if not part.done and None in self._aborts:
+                return put(whole.end(part, "abort", self._aborts[None]))
+            raise
+
+    async def _listen(self, request: CompletionRequest) -> None:
+        """Takes what a replica says, until it has said all or is lost.
+
+        Raises what the replica refuses the request with, and `BackendError` if too many were lost.
+        """
+        self._replica = None
+        try:
+            await self._read(request)
+        except ReplicaLostError as error:
+            if self._replica:
+                self._count(error)
+            else:  # there is none now
+                await asyncio.sleep(BEAT_SECONDS)
+
+    async def _read(self, request: CompletionRequest) -> None:
+        """Takes what a replica says. Raises `ReplicaLostError`, and what the replica refuses the request with."""
+        stream = self._engine.replicas.run(request, self._engine.lost)
+        try:
+            while not self.part.done:
+                try:
+                    async with asyncio.timeout(SILENCE_SECONDS):
+                        said = await anext(stream)
+                except TimeoutError:
+                    raise ReplicaLostError(f"it has said nothing for {SILENCE_SECONDS:g} s") from None
+                except StopAsyncIteration:
+                    raise ReplicaLostError("it has stopped in the middle") from None
+                if isinstance(said, str):
+                    self._replica = said
+                    for index, reason in self._aborts.items():
+                        self._tell(index, reason)
+                elif isinstance(said, SrbError):
+                    raise ReplicaLostError(said.message) if isinstance(said, UnavailableError) else said
+                elif said:
+                    self._raise_if_ending(said)
+                    self._losses = 0
+                    self._engine.put(self._whole.take(self.part, said))
+        finally:
+            await stream.aclose()
+
+    def _raise_if_ending(self, events: list[Event]) -> None:
+        """Raises `ReplicaLostError` if these events tell of the replica's own end, and not of the request's."""
+        for event in events:
+            if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
+                raise ReplicaLostError(event.error.message)
+            if isinstance(event, StopEvent) and event.stop_reason == "shutdown" and not self._aborts:
+                raise ReplicaLostError("it is shutting down")
+
+    def _count(self, error: ReplicaLostError) -> None:
+        """Counts a loss, and tells of it. Raises `BackendError` if there were too many."""
+        self._losses += 1
+        logger.warning("request %s has lost replica %s: %s", self.part.request.id, self._replica, error.message)
+        if self._losses >= MOST_LOSSES:
+            raise BackendError(
+                f"{self._losses} replicas were lost, one after the other, without a further token; the last one: "
+                f"{error.message}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class _RemoteEmbedder:
+    """Has a replica embed texts; see `Embedder`."""
+
+    max_tokens: int
+    pools: bool
+    embed: Callable[[tuple[int, ...]], list[list[float]]]

@@ -1,0 +1,161 @@
+"""A request whose alternatives run on several replicas: how it is parted, and how what the parts say becomes one again.
+
+An example: 64 alternatives of one prompt, on replicas with room for 32. Part 0 has the alternatives 0 to 31, and part 1
+has 32 to 63. Each evaluates the prompt once. Seeds and indices are those of the whole request.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from srb.engine.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Usage,
+)
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import Said
+from srb.errors import SrbError
+
+
+class Part:
+    """Some alternatives of a request, which run together.
+
+    request: theirs alone, with an id of its own. indices: their numbers in the whole request.
+    """
+
+    def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
+        self.request = request
+        self.indices = indices
+        self.said = Said(request)
+        self.done: DoneEvent | None = None
+
+
+def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
+    """The parts of a request: one, if a replica has room for all of it, and else no more than there are replicas.
+
+    Several prompts are divided among the replicas, so that each is still evaluated once. One prompt has its
+    alternatives divided. Alternatives that must be distinct stay together, as they draw their first tokens together.
+
+    room: how many alternatives one replica can run at the same time.
+    """
+    n_prompts, n_branches = len(request.prompts), len(request.branches)
+    n_parts = min(-(-request.count // room), n_replicas, max(n_prompts, n_branches))
+    by_prompts = n_prompts >= n_parts
+    if n_parts < 2 or (request.distinct and not by_prompts):
+        return [Part(request, range(request.count))]
+    parts = []
+    for k in range(n_parts):
+        prompts = _share(n_prompts, k, n_parts) if by_prompts else range(n_prompts)
+        branches = range(n_branches) if by_prompts else _share(n_branches, k, n_parts)
+        indices = [prompt * n_branches + branch for prompt in prompts for branch in branches]
+        resumed = tuple(request.resumed[index] for index in indices) if request.resumed else ()
+        if resumed and all(each.finished is not None for each in resumed):
+            continue
+        part = dataclasses.replace(
+            request,
+            id=f"{request.id}.{k}",
+            prompts=tuple(request.prompts[prompt] for prompt in prompts),
+            branches=tuple(request.branches[branch] for branch in branches),
+            resumed=resumed,
+        )
+        parts.append(Part(part, indices))
+    return parts
+
+
+def _share(count: int, k: int, n_parts: int) -> range:
+    return range(count * k // n_parts, count * (k + 1) // n_parts)
+
+
+class Whole:
+    """A request and its parts. What a part says goes in, what the request says comes out."""
+
+    def __init__(self, request: CompletionRequest, parts: list[Part]) -> None:
+        self.request = request
+        self.parts = parts
+        self._has_started = bool(request.resumed)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has said its last."""
+        return all(part.done for part in self.parts)
+
+    def take(self, part: Part, events: list[Event]) -> list[Event]:
+        """The events of the request that follow from those of a part."""
+        living = part.said.living
+        part.said.take(events)
+        if len(self.parts) == 1:
+            self._has_started = True
+            part.done = next((event for event in events if isinstance(event, DoneEvent)), part.done)
+            return events
+        return [each for event in events for each in self._translated(part, event, living)]
+
+    def end(self, part: Part, reason: FinishReason, why: str | None, error: SrbError | None = None) -> list[Event]:
+        """Ends what is left of a part, where no replica does: with a `StopEvent` for each alternative.
+
+        why: the `stop_reason`. error: what is wrong, if something is.
+        """
+        request_id, lengths, living = part.request.id, part.said.lengths, part.said.living
+        events: list[Event] = [ErrorEvent(request_id, index, error) for index in living] if error else []
+        events += [StopEvent(request_id, index, lengths[index], reason, why) for index in living]
+        usage = Usage(part.request.prompt_tokens, sum(lengths), 0)
+        events.append(DoneEvent(request_id, len(lengths), usage, Timings(0.0, 0, 0.0, sum(lengths), 0.0)))
+        return self.take(part, events)
+
+    def _translated(self, part: Part, event: Event, living: list[int]) -> list[Event]:
+        request = self.request
+        match event:
+            case StreamEvent() | StopEvent():
+                return [dataclasses.replace(event, request_id=request.id, index=part.indices[event.index])]
+            case StartEvent():
+                if self._has_started:
+                    return []
+                self._has_started = True
+                branches = request.branches * len(request.prompts)
+                seeds, labels = (tuple(getattr(each, name) for each in branches) for name in ("seed", "label"))
+                return [
+                    dataclasses.replace(
+                        event,
+                        request_id=request.id,
+                        count=request.count,
+                        prompt_tokens=request.prompt_tokens,
+                        seeds=seeds,
+                        labels=labels,
+                    )
+                ]
+            case ErrorEvent():
+                indices = living if event.index is None else [event.index]
+                return [ErrorEvent(request.id, part.indices[index], event.error) for index in indices]
+            case DoneEvent():
+                part.done = event
+                return [self._sum()] if self.done else []
+            case ProgressEvent():  # of the first one alone: each would count its own from the beginning
+                return [dataclasses.replace(event, request_id=request.id)] if part is self.parts[0] else []
+
+    def _sum(self) -> DoneEvent:
+        ends = [part.done for part in self.parts if part.done]
+        usages, timings = [end.usage for end in ends], [end.timings for end in ends]
+        is_by_prompts = len(self.parts[0].request.prompts) < len(self.request.prompts)
+        cached = [usage.cached_tokens for usage in usages]
+        return DoneEvent(
+            self.request.id,
+            self.request.count,
+            Usage(
+                self.request.prompt_tokens,
+                sum(usage.completion_tokens for usage in usages),
+                sum(cached) if is_by_prompts else min(cached),
+            ),
+            Timings(
+                min(each.queued_ms for each in timings),
+                sum(each.prompt_n for each in timings),
+                max(each.prompt_ms for each in timings),
+                sum(each.predicted_n for each in timings),
+                max(each.predicted_ms for each in timings),
+            ),
+        )

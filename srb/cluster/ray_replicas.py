@@ -1,0 +1,303 @@
+"""Replicas on Ray Serve: how they are started or found, and how a front speaks with them."""
+
+import asyncio
+import dataclasses
+import logging
+import socket
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from srb.client import Record
+from srb.cluster.front import ClusterEngine
+from srb.cluster.replicas import SILENCE_SECONDS, ReplicaLostError, Report, Said
+from srb.cluster.scaling import replicas_wanted
+from srb.cluster.served import ServedReplica
+from srb.download import fetch_model
+from srb.engine.events import AbortReason
+from srb.engine.request import CompletionRequest
+from srb.errors import SettingsError, UnavailableError
+from srb.llama.context import physical_cores
+from srb.llama.model_file import find_model, fingerprint
+from srb.llama.vocabulary import Vocabulary
+from srb.settings import Settings
+
+logger = logging.getLogger("srb")
+
+APPLICATION = "srb"
+"""What the replicas are called in Ray Serve."""
+
+DEPLOYMENT = "Replica"
+
+REPORT_SECONDS = 1.5
+"""How long a replica may take to tell how it is."""
+
+DRAIN_SECONDS = 20.0
+"""How long a replica that is to go may finish what runs there. What is left goes on elsewhere."""
+
+_MOST_KNOWN = 1000  # replicas, dead ones among them
+
+_MANY = 1 << 20  # requests at a replica: they wait in its engine, and how many may wait is the front's to say
+
+
+class RayReplicas:
+    """The replicas of a Ray cluster; see `Replicas`. With settings that name none, they get a Ray of their own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._front = uuid.uuid4().hex
+        self._handle: DeploymentHandle[Any] | None = None
+        self._known: list[str] = []
+        self._one_hangs = False
+        self._meeting: Any = None
+
+    async def start(self) -> None:
+        """See `Replicas.start`."""
+        await asyncio.to_thread(self._join)
+        self._handle = serve.get_deployment_handle(DEPLOYMENT, APPLICATION)
+
+    def _join(self) -> None:
+        settings = self._settings
+        address = settings.ray_address
+        # One of its own has room for all replicas: who asks for them knows the machine.
+        n_cpus = None if address else replica_cpus(settings) * settings.replica_limits[1]
+        if address and address != "auto":
+            _check_address(address)
+        try:
+            ray.init(
+                address or "local",
+                namespace=APPLICATION,
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                num_cpus=n_cpus,
+            )
+        except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+            raise SettingsError(
+                f"the Ray cluster at --ray-address {address} can't be joined: {_first_line(error)}. It may want its "
+                "token: ~/.ray/auth_token of the head node, or RAY_AUTH_TOKEN; and the same versions of Ray and Python"
+                if address
+                else f"Ray can't be started on this machine: {_first_line(error)}"
+            ) from None
+        logging.getLogger("ray.serve").setLevel("WARNING")
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+        if APPLICATION in serve.status().applications:
+            logger.info("joined the replicas that run already; --replicas and the engine's options are theirs")
+            return
+        app = application(settings)
+        serve.run_many([serve.RunTarget(app, name=APPLICATION, route_prefix=None)], wait_for_applications_running=False)
+
+    async def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
+        """See `Replicas.run`."""
+        assert self._handle
+        stream: Any = self._handle.options(stream=True).run.remote(request, front=self._front, avoid=avoid)
+        try:
+            async for said in stream:
+                yield said
+        except (RayError, RayServeException) as error:
+            raise ReplicaLostError(_first_line(error)) from None
+        finally:
+            stream.cancel()
+
+    async def abort(self, name: str, request_id: str, index: int | None, reason: AbortReason) -> bool:
+        """See `Replicas.abort`."""
+        assert self._handle
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await self._handle.abort.remote(request_id, index, reason, to=name)
+        except (RayError, RayServeException, UnavailableError, TimeoutError) as error:
+            logger.info("replica %s can't be told to end %s: %s", name, request_id, _first_line(error))
+            return False
+        return True
+
+    async def reports(self) -> list[Report]:
+        """See `Replicas.reports`. All are asked at once; if one didn't answer the last time, each alone, too."""
+        assert self._handle
+        asked = [self._broadcast()]
+        if self._one_hangs:
+            asked += map(self._report, self._known)
+        answers = await asyncio.gather(*asked)
+        reports = {report.name: report for answer in answers for report in answer}
+        self._known = list(dict.fromkeys([*self._known, *reports]))[-_MOST_KNOWN:]
+        return list(reports.values())
+
+    async def _broadcast(self) -> list[Report]:
+        assert self._handle
+        answers: list[Any] = []
+        self._one_hangs = False
+        try:
+            answers = await self._handle.broadcast("report", self._front).results_async(
+                timeout_s=REPORT_SECONDS, return_exceptions=True
+            )
+        except TimeoutError:
+            self._one_hangs = True
+        except (RayError, RayServeException):  # there is none now
+            pass
+        return [answer for answer in answers if isinstance(answer, Report)]
+
+    async def _report(self, name: str) -> list[Report]:
+        assert self._handle
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                return [await self._handle.report.remote(self._front, to=name)]
+        except (RayError, RayServeException, UnavailableError, TimeoutError):
+            return []
+
+    async def fronts(self, url: str | None) -> list[str]:
+        """See `Replicas.fronts`."""
+        if self._meeting is None:
+            actor: Any = ray.remote(_Fronts)
+            self._meeting = actor.options(name="fronts", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                others: list[str] = await self._meeting.meet.remote(self._front, url and _reachable(url))
+                return others
+        except (RayError, TimeoutError):
+            self._meeting = None
+            return []
+
+    async def trouble(self) -> str | None:
+        """See `Replicas.trouble`."""
+        status = await asyncio.to_thread(serve.status)
+        app = status.applications.get(APPLICATION)
+        deployment = app.deployments.get(DEPLOYMENT) if app else None
+        if deployment is None or deployment.status in ("HEALTHY", "UPSCALING", "DOWNSCALING"):
+            return None
+        return _problem(deployment.message) if deployment.message else None
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        """See `Replicas.embed`."""
+        assert self._handle
+        try:
+            vectors: list[list[float]] = self._handle.embed.remote(tokens).result()
+        except (RayError, RayServeException) as error:
+            raise UnavailableError(f"the replica that embedded a text is lost: {_first_line(error)}") from None
+        return vectors
+
+    async def close(self) -> None:
+        """See `Replicas.close`."""
+        if not ray.is_initialized():
+            return
+        if self._settings.ray_address is None:
+            with suppress(RayError, RayServeException):
+                await asyncio.to_thread(serve.delete, APPLICATION)
+        await asyncio.to_thread(ray.shutdown)
+
+
+class _Fronts:
+    """Where the servers in front of the replicas find each other."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, tuple[str, float]] = {}
+
+    def meet(self, name: str, url: str | None) -> list[str]:
+        """Tells who is there, and gets the addresses of the others that have told so lately."""
+        now = time.monotonic()
+        self._there = {each: seen for each, seen in self._there.items() if now - seen[1] < SILENCE_SECONDS}
+        if url:
+            self._there[name] = url, now
+        return [address for each, (address, _) in self._there.items() if each != name]
+
+
+def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
+    """An engine on replicas. It raises `SettingsError` and `ModelLoadError` when it is `ready`, or rather isn't."""
+    return ClusterEngine(
+        RayReplicas(settings),
+        lambda: Vocabulary(fetch_model(settings)),
+        record=record,
+        max_queue=settings.max_queue,
+        queue_timeout=settings.queue_timeout,
+        request_timeout=settings.request_timeout,
+        keep_seconds=settings.keep_finished,
+        keep_bytes=settings.keep_bytes,
+    )
+
+
+def application(settings: Settings) -> serve.Application:
+    """The replicas as Ray Serve deploys them."""
+    path = None if settings.hf_repo or settings.model_url else find_model(settings.model).absolute()
+    least, most = settings.replica_limits
+    scale: dict[str, Any] = {"num_replicas": most}
+    if least != most:
+        scale = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=least,
+                max_replicas=most,
+                metrics_interval_s=1,
+                look_back_period_s=5,
+                upscale_delay_s=5,
+                downscale_delay_s=60,
+                policy=AutoscalingPolicy(policy_function=replicas_wanted),  # type: ignore[no-untyped-call]
+            )
+        }
+    cpus = replica_cpus(settings)
+    engine = dataclasses.replace(settings, model=path, threads=settings.threads or cpus)
+    router: dict[str, Any] = {
+        "request_router_class": "srb.cluster.router.PrefixRouter",
+        "request_routing_stats_period_s": 1,
+    }
+    deployment: Any = serve.deployment(
+        ServedReplica,
+        name=DEPLOYMENT,
+        **scale,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": settings.replica_gpus},
+        max_ongoing_requests=_MANY,
+        health_check_period_s=2,
+        health_check_timeout_s=10,
+        graceful_shutdown_timeout_s=DRAIN_SECONDS,
+        graceful_shutdown_wait_loop_s=0.2,
+        max_constructor_retry_count=3,
+        request_router_config=RequestRouterConfig(**router),
+    )
+    app: serve.Application = deployment.bind(engine, fingerprint(path) if path else None)
+    return app
+
+
+def build(options: dict[str, Any]) -> serve.Application:
+    """The replicas, for `serve deploy`: its configuration file names this function, and srb's options as `args`."""
+    path = Path(options.pop("model")) if "model" in options else None
+    return application(Settings(model=path, **{name.replace("-", "_"): value for name, value in options.items()}))
+
+
+def replica_cpus(settings: Settings) -> int:
+    """How many CPUs a replica has: as given, or this machine's cores, divided where all replicas are here."""
+    here = physical_cores() // (1 if settings.ray_address else settings.replica_limits[1])
+    return settings.replica_cpus or settings.threads or max(1, here)
+
+
+def _check_address(address: str) -> None:
+    """Raises `SettingsError` if nobody listens there: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"there is no Ray cluster at --ray-address {address} ({error}); it takes HOST:PORT of the head node, as "
+            "`ray start --head` prints it"
+        ) from None
+
+
+def _reachable(url: str) -> str:
+    """The address under which other machines reach a server that listens on all of this one's."""
+    return url.replace("//0.0.0.0", f"//{ray.util.get_node_ip_address()}")  # type: ignore[no-untyped-call]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _problem(message: str) -> str:
+    """What a replica has raised, out of what Ray says of it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = [line for line in lines if "ModelLoadError" in line]
+    return f"a replica can't start: {named[-1].split('ModelLoadError')[-1].lstrip(': ')}" if named else lines[0]

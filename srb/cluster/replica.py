@@ -1,0 +1,158 @@
+"""One engine of several, and what the front asks of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any
+
+from srb.async_engine import AsyncEngine
+from srb.client import Record
+from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
+from srb.cluster.replicas import BEAT_SECONDS, Report, Said
+from srb.engine.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.radix import Tokens, pack
+from srb.engine.request import CompletionRequest
+from srb.engine.slots import Slots
+from srb.errors import EngineDeadError, NotSupportedError, SrbError
+
+FRONT_SECONDS = 15.0
+"""A front that hasn't asked for a report for so long is gone, and nobody reads what was begun for it."""
+
+
+class Replica:
+    """An engine under a name. Its methods belong to the event loop. `close` ends the engine.
+
+    make: makes the engine, which gets what it has to record its events with.
+    node: the address of its machine. model: the hash of its model file.
+    """
+
+    def __init__(self, make: Callable[[Record], AsyncEngine], name: str, node: str, model: str) -> None:
+        self._engine = make(self._record)
+        self._name = name
+        self._node = node
+        self._model = model
+        self._fronts: dict[str, float] = {}  # when each was last heard of, in seconds of the event loop's clock
+        self._said: dict[str, asyncio.Queue[list[Event]]] = {}
+
+    async def start(self) -> None:
+        """Returns when the engine takes requests. Raises `ModelLoadError`."""
+        self._loop = asyncio.get_running_loop()
+        self._engine.start()
+        await self._engine.ready()
+        self._watching = self._loop.create_task(self._watch())
+
+    def _record(self, events: list[Event], told: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(self._hand_over, events)
+        told()
+
+    def _hand_over(self, events: list[Event]) -> None:
+        for request_id, batch in by_request(events).items():
+            if said := self._said.get(request_id):
+                said.put_nowait(batch)
+
+    async def run(
+        self, request: CompletionRequest, *, front: str = "", avoid: frozenset[str] = frozenset()
+    ) -> AsyncGenerator[Said]:
+        """Runs a request; see `Said`. avoid: for the router.
+
+        Events are passed on as the engine has made them: a journal doesn't keep all that it takes to go on with them.
+        """
+        self._said[request.id] = said = asyncio.Queue[list[Event]]()
+        try:
+            async with await self._engine.submit(request) as stream:
+                self._fronts[front] = self._loop.time()
+                stream.journal.owner = front
+                yield self._name  # from now on it can be ended here
+                is_done = False
+                while not is_done:
+                    events: list[Event] = []
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(BEAT_SECONDS):
+                            events = await said.get()
+                    while not said.empty():
+                        events += said.get_nowait()
+                    is_done = bool(events) and isinstance(events[-1], DoneEvent)
+                    yield events
+        except SrbError as error:
+            yield error
+        finally:
+            del self._said[request.id]
+
+    async def abort(self, request_id: str, index: int | None, reason: AbortReason, *, to: str) -> None:
+        """Ends a request, or an alternative of it, if it is here. to: this replica, for the router."""
+        self._engine.abort(request_id, index, reason)
+
+    async def report(self, front: str, *, to: str = "") -> Report:
+        """How this replica is. front: who asks. to: this replica, for the router."""
+        self._fronts[front] = self._loop.time()
+        engine, health = self._engine, self._engine.health
+        assert health.stats is not None
+        embedder = engine.embedder
+        return Report(
+            self._name,
+            self._node,
+            self._model,
+            engine.identity,
+            engine.n_cells,
+            health.stats.max_sequences,
+            health.running,
+            health.waiting,
+            health.stats,
+            (embedder.max_tokens, embedder.pools) if embedder else None,
+        )
+
+    async def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        """The vectors of a text; see `Embedder.embed`."""
+        if self._engine.embedder is None:
+            raise NotSupportedError("this replica makes no embeddings")
+        return await asyncio.to_thread(self._engine.embedder.embed, tokens)
+
+    async def _watch(self) -> None:
+        """Ends what was begun for fronts that are gone."""
+        while True:
+            await asyncio.sleep(FRONT_SECONDS / 3)
+            gone = {name for name, at in self._fronts.items() if self._loop.time() - at > FRONT_SECONDS}
+            for journal in self._engine.requests:
+                if journal.owner in gone:
+                    self._engine.abort(journal.request.id)
+            for name in gone:
+                del self._fronts[name]
+
+    # What Ray Serve calls by these names
+
+    def check_health(self) -> None:
+        """Raises `EngineDeadError` if the engine has failed; Serve starts another replica then."""
+        if self._engine.health.status == "dead":
+            raise EngineDeadError("the engine has failed")
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """What the router needs to know: how many alternatives are here, and the beginnings that are known."""
+        journals = self._engine.requests
+        known = {block for journal in journals for prompt in journal.request.prompts for block in blocks_of(prompt)}
+        runs = await self._engine.ask(-1, Slots.known)
+        known |= await asyncio.to_thread(_blocks_of_runs, runs)
+        return {"load": sum(len(journal.living) for journal in journals), "blocks": pack_blocks(known)}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What the number of replicas follows; see `srb.cluster.scaling`."""
+        stats = self._engine.health.stats
+        assert stats is not None
+        there = sum(len(journal.living) for journal in self._engine.requests)
+        return {"there": there, "room": stats.max_sequences}
+
+    async def close(self) -> None:
+        """Ends the engine, and all that runs there."""
+        self._watching.cancel()
+        await self._engine.stop()
+
+
+def _blocks_of_runs(runs: list[tuple[int, Tokens]]) -> set[int]:
+    """The blocks of what a `PrefixTree` holds; those that several texts begin with are hashed once."""
+    known: set[int] = set()
+    blocks: list[int] = []
+    tokens = pack(())
+    for start, run in runs:
+        tokens = tokens[:start] + run
+        blocks = blocks_of(tokens, blocks[: start // BLOCK])
+        known.update(blocks)
+    return known

@@ -1,0 +1,50 @@
+"""A replica as Ray Serve runs it: in a process of its own, on any machine of the cluster."""
+
+import asyncio
+import dataclasses
+import logging
+
+import ray
+from ray import serve
+
+from srb.async_engine import AsyncEngine
+from srb.cluster.replica import Replica
+from srb.download import fetch_model
+from srb.errors import ModelLoadError, SrbError
+from srb.llama.model_file import find_model, fingerprint
+from srb.settings import SERVER_OPTIONS, Settings
+
+_MANY = 1 << 20
+"""Requests that may wait here: how many may wait at all is the front's to say."""
+
+
+class ServedReplica(Replica):
+    """Makes its engine when Serve makes it.
+
+    model: the hash of the model file that the front has, or None to take the file as it is here.
+    Raises `ModelLoadError` if the file here is another one, or can't be loaded.
+    """
+
+    async def __init__(self, settings: Settings, model: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
+        logging.getLogger("srb").setLevel(settings.log_level.upper())
+        node: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        plain = Settings()
+        settings = dataclasses.replace(settings, **{name: getattr(plain, name) for name in SERVER_OPTIONS})
+        try:
+            settings = await asyncio.to_thread(fetch_model, settings)
+            path = find_model(settings.model)
+            found = await asyncio.to_thread(fingerprint, path)
+            if model is not None and found != model:
+                raise ModelLoadError(
+                    f"{path} is another file than on the machine that has started the replicas; all need the same"
+                )
+            name = serve.get_replica_context().replica_id.unique_id
+            settings = dataclasses.replace(settings, max_queue=_MANY)
+            super().__init__(lambda record: AsyncEngine.from_settings(settings, record=record), name, node, found)
+            await self.start()
+        except SrbError as error:  # Ray passes the text of what is raised on, and the front shows it
+            raise ModelLoadError(f"node {node}: {error.message}") from None
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_watching"):  # else it couldn't be made
+            await self.close()

@@ -1,0 +1,68 @@
+"""What a text and a request must be like, so that the engine can take them. It needs the vocabulary alone."""
+
+from collections.abc import Collection
+
+from srb.engine.backend import Tokenizer
+from srb.engine.request import CompletionRequest
+from srb.errors import ContextSizeError, InvalidRequestError
+
+
+class Intake:
+    """Refuses what could never run in a context of `n_cells` cells. May be used from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, n_cells: int) -> None:
+        self._tokenizer = tokenizer
+        self._n_cells = n_cells
+
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
+
+        Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
+        """
+        if not text:
+            raise InvalidRequestError("prompt must not be empty", param="prompt")
+        try:
+            n_bytes = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"prompt is not valid Unicode: half a surrogate pair at character {error.start}",
+                param="prompt",
+            ) from None
+        n_cells = self._n_cells
+        if n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
+            # Said without tokenizing, which takes seconds for megabytes.
+            raise ContextSizeError(least, n_cells, exact=False)
+        return self._tokenizer.tokenize(text, is_prompt=is_prompt)
+
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if a request can never run. Grammars are looked at when it is taken."""
+        for tokens in request.prompts:
+            self._check_tokens("prompt", tokens)
+        for resumed in request.resumed:
+            self._check_tokens("resumed", resumed.tokens)
+        for params in request.branches:
+            self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
+        self._check_room(request)
+
+    def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
+        n_vocab = self._tokenizer.n_vocab
+        if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
+            bad = next(token for token in tokens if not 0 <= token < n_vocab)
+            raise InvalidRequestError(
+                f"{param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
+            )
+
+    def _check_room(self, request: CompletionRequest) -> None:
+        longest = max(map(len, request.prompts))
+        if longest > self._n_cells:
+            raise ContextSizeError(longest, self._n_cells)
+        # The last token is never evaluated, so it takes no cell.
+        generated = max(max(0, (params.max_tokens or 0) - 1) for params in request.branches)
+        if longest + generated > self._n_cells:
+            raise InvalidRequestError(
+                f"max_tokens is too high: {longest} cells for the prompt and {generated} for what is to be generated "
+                f"are more than the {self._n_cells} of the context; ask for fewer tokens, or start with a larger "
+                "--ctx-size",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )

@@ -1,0 +1,45 @@
+"""A model's vocabulary and chat template, without its weights: what a server needs whose engines are elsewhere."""
+
+from contextlib import ExitStack
+
+import llama_cpp
+
+from srb.engine.request import SamplingParams
+from srb.llama import log
+from srb.llama.backend import load_model
+from srb.llama.chat_template import chat_template_of
+from srb.llama.compiled import CompiledSampling
+from srb.llama.constraint import LarkCompiler
+from srb.llama.model_file import find_model, fingerprint
+from srb.llama.tokenizer import LlamaTokenizer
+from srb.settings import Settings
+
+
+class Vocabulary:
+    """Reads the vocabulary of the settings' model file. Raises `ModelLoadError`. `close` must be called once.
+
+    model: a hash that tells this model from others.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        path = find_model(settings.model)
+        log.redirect()
+        llama_cpp.llama_backend_init()
+        with ExitStack() as stack:
+            model = load_model(path, settings, lambda _fraction: True, vocab_only=True)
+            stack.callback(llama_cpp.llama_model_free, model)
+            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
+            stack.callback(self.tokenizer.close)
+            self.chat_template = chat_template_of(model, settings)
+            self.model = fingerprint(path)
+            self._exit = stack.pop_all()
+        self._lark = LarkCompiler(self.tokenizer)
+
+    def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None:
+        """Raises `InvalidRequestError` for what no sampler can be made of, such as a grammar that doesn't parse."""
+        with self.tokenizer.in_use() as vocab:
+            CompiledSampling(vocab, self._lark, n_cells, branches).close()
+
+    def close(self) -> None:
+        """Frees it."""
+        self._exit.close()

@@ -1,0 +1,88 @@
+"""Other servers in front of the same engines: what this one is asked about a request of theirs, they answer."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+from aiohttp import hdrs, web
+
+from srb.errors import NotFoundError
+from srb.server.exchange import ENGINE
+from srb.server.refusals import Handler
+
+HEADER = "X-Srb-Asked-By"
+"""Has what one server asks another one, which doesn't ask any further."""
+
+SESSION = web.AppKey("session", aiohttp.ClientSession)
+
+ANSWER_SECONDS = 5.0
+"""How long another server may take to begin its answer."""
+
+_OF_THE_CONNECTION = (hdrs.HOST, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING, hdrs.CONTENT_LENGTH, hdrs.KEEP_ALIVE)
+
+
+async def session(app: web.Application) -> AsyncIterator[None]:
+    """What is used to ask them, while the application lives. Their certificates are not checked: they have no names."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=False)) as app[SESSION]:
+        yield
+
+
+@web.middleware
+async def ask_others(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Asks the other servers about a request that isn't here."""
+    try:
+        return await handler(request)
+    except NotFoundError:
+        if "id" not in request.match_info or HEADER in request.headers:
+            raise
+        for url in request.app[ENGINE].others:
+            if answer := await _pass_on(request, url):
+                return answer
+        raise
+
+
+async def lists_of_others(request: web.Request) -> list[Any]:
+    """What the other servers answer to the same GET, which must be lists, one behind the other; without their names."""
+    if HEADER in request.headers:
+        return []
+    answers = await asyncio.gather(*(_fetch(request, url) for url in request.app[ENGINE].others))
+    return [each for answer in answers for each in answer]
+
+
+async def _fetch(request: web.Request, url: str) -> list[Any]:
+    with suppress(aiohttp.ClientError, TimeoutError, json.JSONDecodeError):
+        async with asyncio.timeout(ANSWER_SECONDS), _ask(request, url) as answer:
+            if answer.status == 200:
+                value = await answer.json()
+                found: list[Any] = value["data"] if isinstance(value, dict) else value
+                return found
+    return []
+
+
+def _ask(request: web.Request, url: str, body: bytes | None = None) -> Any:
+    headers = {name: value for name, value in request.headers.items() if name.title() not in _OF_THE_CONNECTION}
+    return request.app[SESSION].request(
+        request.method, url + request.raw_path, headers=headers | {HEADER: "srb"}, data=body
+    )
+
+
+async def _pass_on(request: web.Request, url: str) -> web.StreamResponse | None:
+    """Another server's answer, as it comes; None if it has none, or can't be reached."""
+    body = await request.read() if request.can_read_body else None
+    try:
+        async with _ask(request, url, body) as answer:
+            if answer.status == 404:
+                return None
+            headers = {name: value for name, value in answer.headers.items() if name.title() not in _OF_THE_CONNECTION}
+            response = web.StreamResponse(status=answer.status, headers=headers)
+            await response.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+            await response.write_eof()
+            return response
+    except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError):
+        return None

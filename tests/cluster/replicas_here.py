@@ -1,0 +1,121 @@
+"""Replicas in this process, which can be killed, cut off and brought back."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from fake_backend import ByteTokenizer, FakeBackend
+
+from srb.async_engine import AsyncEngine
+from srb.client import Record
+from srb.cluster.replica import Replica
+from srb.cluster.replicas import ReplicaLostError, Report, Said
+from srb.engine.events import AbortReason
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError
+
+
+class FakeVocabulary:
+    """Bytes."""
+
+    model = "the model"
+    chat_template = None
+
+    def __init__(self) -> None:
+        self.tokenizer = ByteTokenizer()
+        self.closed = False
+
+    def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None:
+        if any(params.grammar == "bad" for params in branches):
+            raise InvalidRequestError("grammar doesn't parse", param="grammar")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ReplicasHere:
+    """Engines on fake backends, by their names. A request goes to the first one that isn't to be avoided, in turn."""
+
+    def __init__(self, make: Callable[[], FakeBackend], names: str = "ab", model: str = "the model") -> None:
+        self.make = make
+        self.model = model
+        self.names = names
+        self.there: dict[str, Replica] = {}
+        self.engines: dict[str, AsyncEngine] = {}
+        self.cut: set[str] = set()
+        self.ran: list[tuple[str, CompletionRequest]] = []
+        self.others: list[str] = []
+        self.problem: str | None = None
+        self._turn = 0
+        self._dead: dict[str, asyncio.Event] = {}
+
+    async def start(self) -> None:
+        for name in self.names:
+            await self.add(name)
+
+    async def add(self, name: str) -> None:
+        def make(record: Record) -> AsyncEngine:
+            self.engines[name] = AsyncEngine(lambda _progress: self.make(), record=record, max_queue=1000)
+            return self.engines[name]
+
+        replica = Replica(make, name, f"node {name}", self.model)
+        await replica.start()
+        self.there[name] = replica
+        self._dead[name] = asyncio.Event()
+
+    async def kill(self, name: str) -> None:
+        """What runs there is lost at once."""
+        replica = self.there.pop(name)
+        self._dead[name].set()
+        await replica.close()
+
+    async def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
+        names = [name for name in self.there if name not in avoid] or list(self.there)
+        while not names:
+            await asyncio.sleep(0.01)
+            names = list(self.there)
+        self._turn += 1
+        name = names[self._turn % len(names)]
+        self.ran.append((name, request))
+        stream = self.there[name].run(request, front="front")
+        dead = asyncio.ensure_future(self._dead[name].wait())
+        said: asyncio.Future[Said | None] = asyncio.get_running_loop().create_future()
+        try:
+            while True:
+                said = asyncio.ensure_future(anext(stream, None))
+                await asyncio.wait({said, dead}, return_when=asyncio.FIRST_COMPLETED)
+                if dead.done():
+                    raise ReplicaLostError(f"{name} has died")
+                while name in self.cut:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                if (each := said.result()) is None:
+                    return
+                yield each
+        finally:
+            dead.cancel()
+            said.cancel()
+            await asyncio.wait({said})
+            await stream.aclose()
+
+    async def abort(self, name: str, request_id: str, index: int | None, reason: AbortReason) -> bool:
+        if name not in self.there or name in self.cut:
+            return False
+        await self.there[name].abort(request_id, index, reason, to=name)
+        return True
+
+    async def reports(self) -> list[Report]:
+        asked = (replica.report("front") for name, replica in self.there.items() if name not in self.cut)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [each for each in answers if isinstance(each, Report)]
+
+    async def fronts(self, url: str | None) -> list[str]:
+        return self.others
+
+    async def trouble(self) -> str | None:
+        return self.problem
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        return [[float(len(tokens))]]
+
+    async def close(self) -> None:
+        for replica in self.there.values():
+            await replica.close()

@@ -1,0 +1,291 @@
+"""Requests on replicas that die, hang and come back: what is read is what one engine says."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from driver import check_order, request, run, stops, texts
+from fake_backend import FakeBackend, Gate, says
+from replicas_here import FakeVocabulary, ReplicasHere
+from waiting import until
+
+from srb.cluster import front, replica
+from srb.cluster.front import ClusterEngine
+from srb.engine.engine import Engine
+from srb.engine.events import ErrorEvent, Event
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import BackendError, InvalidRequestError, NotSupportedError, UnavailableError
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(front, "SILENCE_SECONDS", 0.2)
+
+
+def slow(**options: Any) -> FakeBackend:
+    """A step takes a moment, so that something can happen meanwhile."""
+    return FakeBackend(on_decode=lambda: time.sleep(0.002), **options)
+
+
+@asynccontextmanager
+async def cluster(
+    make: Callable[[], FakeBackend] = slow, names: str = "ab", **options: Any
+) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
+    replicas = ReplicasHere(make, names)
+    async with ClusterEngine(replicas, FakeVocabulary, **options) as engine:
+        yield engine, replicas
+
+
+async def collect(engine: ClusterEngine, each: CompletionRequest) -> list[Event]:
+    return [event async for event in engine.generate(each)]
+
+
+def alone(each: CompletionRequest) -> dict[int, str]:
+    return texts(run(Engine(FakeBackend()), each))
+
+
+async def test_a_request_runs_on_one_replica_and_reads_as_on_one_engine() -> None:
+    async with cluster() as (engine, replicas):
+        events = await collect(engine, each := request(n=3, max_tokens=8))
+        assert len(replicas.ran) == 1
+    check_order(events, each)
+    assert texts(events) == alone(each)
+
+
+async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> None:
+    async with cluster() as (engine, replicas):
+        events = await collect(engine, each := request(n=16, max_tokens=8))
+        assert sorted(name for name, _ in replicas.ran) == ["a", "b"]
+        assert [part.count for _, part in replicas.ran] == [8, 8]
+    check_order(events, each)
+    assert texts(events) == alone(each)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_alternatives_outlive_their_replicas(seed: int) -> None:
+    rng = random.Random(seed)
+    async with cluster(names="abc") as (engine, replicas):
+        requests = [
+            request(["p" * k, "q"][: rng.randint(1, 2)], n=rng.randint(1, 9), max_tokens=30, ignore_eos=True)
+            for k in range(1, 7)
+        ]
+        reading = [asyncio.create_task(collect(engine, each)) for each in requests]
+        for name in "ab":  # not so many that a request may be the cause
+            await asyncio.sleep(rng.random() * 0.1)
+            await replicas.kill(name)
+            await replicas.add(name.upper())
+        for each, events in zip(requests, await asyncio.gather(*reading), strict=True):
+            check_order(events, each)
+            assert not [event for event in events if isinstance(event, ErrorEvent)]
+            assert texts(events) == alone(each)
+        assert {each for name in "ABc" for each in [len(replicas.engines[name].requests)]} == {0}
+
+
+async def test_a_replica_that_hangs_is_left() -> None:
+    async with cluster() as (engine, replicas):
+        reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=100, ignore_eos=True)))
+        await until(lambda: bool(replicas.ran) and engine.health.running == 1)
+        first = replicas.ran[0][0]
+        replicas.cut.add(first)
+        events = await reading
+        check_order(events, each)
+        assert texts(events) == alone(each)
+        assert [name for name, _ in replicas.ran][1] != first
+        await until(lambda: {each.status for each in engine.health.replicas if each.name == first} == {"lost"})
+        replicas.cut.clear()
+        await until(lambda: {each.status for each in engine.health.replicas} == {"ready"})
+        assert texts(await collect(engine, other := request(n=2))) == alone(other)
+
+
+async def test_with_no_replica_left_requests_wait_for_one() -> None:
+    async with cluster(names="a") as (engine, replicas):
+        reading = asyncio.create_task(collect(engine, each := request(max_tokens=50, ignore_eos=True)))
+        await until(lambda: engine.health.running == 1)
+        await replicas.kill("a")
+        late = asyncio.create_task(collect(engine, other := request("q")))
+        await asyncio.sleep(0.5)
+        assert not reading.done()
+        await replicas.add("b")
+        assert texts(await reading) == alone(each)
+        assert texts(await late) == alone(other)
+
+
+async def test_a_request_that_kills_its_replicas_is_ended() -> None:
+    async with cluster(lambda: slow(poison="x"), names="abcdef") as (engine, replicas):
+        for backend_engine in replicas.engines.values():
+            backend_engine._engine.step = lambda: (_ for _ in ()).throw(ValueError("a bug"))  # type: ignore
+        events = await collect(engine, each := request("x", n=2))
+    check_order(events, each, started=False)
+    assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
+    assert len(replicas.ran) == 3
+
+
+async def test_an_alternative_and_a_request_are_ended() -> None:
+    gates: list[Gate] = []
+
+    def make() -> FakeBackend:
+        gates.append(Gate(backend := FakeBackend()))
+        return backend
+
+    async with cluster(make) as (engine, _):
+        stream = await engine.submit(each := request(n=3, max_tokens=100, ignore_eos=True))
+        reading = asyncio.create_task(stream.collect())
+        assert engine.abort(each.id, 1)
+        await asyncio.sleep(0.1)
+        for gate in gates:
+            gate.step(5)
+        await until(lambda: stream.journal.living == {0, 2})
+        assert engine.abort(each.id)
+        for gate in gates:
+            gate.open()
+        events = await reading
+        check_order(events, each)
+        assert {end.finish_reason for end in stops(events).values()} == {"abort"}
+        assert not engine.abort(each.id)
+
+
+async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
+    async with cluster(names="a") as (engine, replicas):
+        await replicas.kill("a")
+        stream = await engine.submit(each := request(n=2))
+        await asyncio.sleep(0.05)
+        engine.abort(each.id)
+        check_order(await stream.collect(), each, started=False)
+
+
+async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
+    async with cluster(names="ab") as (engine, replicas):
+        stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
+        await until(lambda: engine.health.running == 1)
+        replicas.cut.add(replicas.ran[0][0])
+        engine.abort(each.id, 0)
+        events = await stream.collect()
+        ends = stops(events)
+        assert (ends[0].finish_reason, ends[1].finish_reason) == ("abort", "length")
+        assert texts(events)[1] == alone(each)[1]
+
+
+async def test_a_request_is_ended_also_where_its_replica_cannot_be_told() -> None:
+    async with cluster(names="ab") as (engine, replicas):
+        stream = await engine.submit(each := request(n=2, max_tokens=240, ignore_eos=True))
+        await until(lambda: engine.health.running == 1)
+        replicas.cut.add(replicas.ran[0][0])
+        engine.abort(each.id)
+        events = await stream.collect()
+        check_order(events, each)
+        assert {end.stop_reason for end in stops(events).values()} == {"cancelled"}
+        assert len(replicas.ran) == 1
+
+
+async def test_closing_the_reader_ends_what_runs_there() -> None:
+    async with cluster(names="a") as (engine, replicas):
+        async with await engine.submit(request(n=2, max_tokens=200, ignore_eos=True)) as stream:
+            await anext(stream)
+        await until(lambda: not replicas.engines["a"].requests and not engine.requests)
+
+
+async def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
+    async with cluster() as (engine, replicas):
+        with pytest.raises(InvalidRequestError, match="grammar"):
+            await engine.submit(CompletionRequest(((1,),), (SamplingParams(grammar="bad"),)))
+        with pytest.raises(InvalidRequestError, match="256 cells"):
+            await engine.submit(request("p" * 300))
+        with pytest.raises(InvalidRequestError, match="ids go from"):
+            await engine.submit(CompletionRequest(((999,),), (SamplingParams(),)))
+        with pytest.raises(NotSupportedError):
+            await engine.ask(0, lambda slots: slots)
+        assert not replicas.ran
+        assert not engine.requests
+        assert engine.tokenize("ab") == (97, 98)
+        assert engine.n_cells == 256
+        assert engine.identity == "fake"
+
+
+async def test_prompts_that_were_being_scored_end_with_an_error_and_others_go_on() -> None:
+    async with cluster(lambda: slow(n_outputs=2), names="abc") as (engine, replicas):
+        scored = CompletionRequest((tuple(b"p" * 100),), request(max_tokens=4).branches, echo=True, logprobs=0)
+        reading = asyncio.create_task(collect(engine, scored))
+        other = asyncio.create_task(collect(engine, each := request("q", max_tokens=60, ignore_eos=True)))
+        await until(lambda: len(replicas.ran) == 2 and engine.health.running == 2)
+        for name, _ in list(replicas.ran):
+            await replicas.kill(name)
+        events = await reading
+        check_order(events, scored)
+        assert [event.error.param for event in events if isinstance(event, ErrorEvent)] == ["echo"]
+        assert texts(await other) == alone(each)
+
+
+async def test_another_model_is_not_used_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    replicas = ReplicasHere(slow, "a", model="another one")
+    engine = ClusterEngine(replicas, FakeVocabulary)
+    engine.start()
+    await until(lambda: "has another model file" in caplog.text)
+    with pytest.raises(UnavailableError, match="loading"):
+        await engine.submit(request())
+    await engine.stop()
+
+
+async def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as (engine, replicas):
+        replicas.problem = "a replica can't start: no such file"
+        await until(lambda: "no such file" in caplog.text)
+        await asyncio.sleep(0.1)
+        assert caplog.text.count("no such file") == 1
+        assert len(engine.health.replicas) == 2
+
+
+async def test_what_replicas_hold_is_added_up() -> None:
+    async with cluster() as (engine, _):
+        await collect(engine, each := request(n=16, max_tokens=8, ignore_eos=True))
+        await until(lambda: (stats := engine.health.stats) is not None and stats.tokens_generated == 8 * each.count)
+        assert (stats := engine.health.stats)
+        assert (stats.max_cells, stats.max_sequences, stats.prompt_tokens) == (512, 16, 2)
+
+
+async def test_what_is_read_was_recorded_before() -> None:
+    recorded: list[Event] = []
+
+    def record(events: list[Event], told: Callable[[], object]) -> None:
+        recorded.extend(events)
+        told()
+
+    async with cluster(record=record) as (engine, _):
+        async for event in engine.generate(request(n=2)):
+            assert event in recorded
+
+
+async def test_the_vocabulary_is_closed_at_the_end() -> None:
+    vocabulary = FakeVocabulary()
+    async with ClusterEngine(ReplicasHere(slow), lambda: vocabulary):
+        pass
+    assert vocabulary.closed
+
+
+async def test_a_front_that_is_gone_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "FRONT_SECONDS", 0.1)
+    replicas = ReplicasHere(slow, "a")
+    await replicas.start()
+    stream = replicas.there["a"].run(request(n=2, max_tokens=240, ignore_eos=True), front="gone")
+    said: list[Event] = []
+    async for each in stream:
+        if isinstance(each, list):
+            said += each
+    assert {end.stop_reason for end in stops(said).values()} == {"cancelled"}
+    await replicas.close()
+
+
+async def test_what_a_replica_knows_is_told_to_the_router() -> None:
+    replicas = ReplicasHere(lambda: FakeBackend(script=says(b"yes", prompt=200)), "a")
+    await replicas.start()
+    before = await replicas.there["a"].record_routing_stats()
+    assert before == {"load": 0, "blocks": b""}
+    stream = replicas.there["a"].run(request("p" * 200), front="front")
+    assert [event for each in [said async for said in stream] if isinstance(each, list) for event in each]
+    assert (await replicas.there["a"].record_routing_stats())["load"] == 0
+    await replicas.close()

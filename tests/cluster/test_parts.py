@@ -1,0 +1,95 @@
+"""Requests in parts: what comes of them is what one engine says."""
+
+from itertools import chain
+
+from driver import check_order, request, run, stops, texts
+from fake_backend import FakeBackend
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srb.cluster.parts import Whole, split
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
+from srb.engine.request import CompletionRequest
+from srb.errors import BackendError
+
+
+def in_parts(each: CompletionRequest, room: int, n_replicas: int) -> list[Event]:
+    """Runs each part on an engine of its own, a step at a time in turn."""
+    whole = Whole(each, split(each, room, n_replicas))
+    events: list[Event] = []
+    engines = [(part, Engine(FakeBackend())) for part in whole.parts]
+    for part, engine in engines:
+        engine.add_request(part.request)
+    while any(engine.has_work for _, engine in engines):
+        for part, engine in engines:
+            if engine.has_work:
+                events += whole.take(part, engine.step())
+    assert whole.done
+    return events
+
+
+@given(
+    prompts=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
+    n=st.integers(1, 12),
+    room=st.integers(1, 8),
+    n_replicas=st.integers(1, 4),
+)
+def test_parts_say_what_the_whole_says(prompts: list[str], n: int, room: int, n_replicas: int) -> None:
+    each = request(prompts, n=n, max_tokens=6)
+    events, expected = in_parts(each, room, n_replicas), run(Engine(FakeBackend()), each)
+    check_order(events, each)
+    assert texts(events) == texts(expected)
+    ends, wanted = stops(events), stops(expected)
+    assert {k: (end.length, end.finish_reason) for k, end in ends.items()} == {
+        k: (end.length, end.finish_reason) for k, end in wanted.items()
+    }
+    start, done = events[0], events[-1]
+    assert isinstance(start, StartEvent)
+    assert isinstance(done, DoneEvent)
+    assert isinstance(expected[0], StartEvent)
+    assert isinstance(expected[-1], DoneEvent)
+    assert (start.seeds, start.count, start.prompt_tokens) == (
+        expected[0].seeds,
+        each.count,
+        expected[0].prompt_tokens,
+    )
+    assert done.usage.completion_tokens == expected[-1].usage.completion_tokens
+    assert done.usage.prompt_tokens == expected[-1].usage.prompt_tokens
+
+
+@given(
+    n_prompts=st.integers(1, 6),
+    n=st.integers(1, 40),
+    room=st.integers(1, 16),
+    n_replicas=st.integers(1, 5),
+)
+def test_each_alternative_is_in_one_part(n_prompts: int, n: int, room: int, n_replicas: int) -> None:
+    each = request(["p"] * n_prompts, n=n)
+    parts = split(each, room, n_replicas)
+    assert sorted(chain.from_iterable(part.indices for part in parts)) == list(range(each.count))
+    assert 1 <= len(parts) <= n_replicas
+    assert (len(parts) == 1) == (each.count <= room or n_replicas == 1)
+    for part in parts:
+        for index, place in enumerate(part.indices):
+            mine = part.request.branches[index % len(part.request.branches)]
+            assert mine == each.branches[place % n]
+
+
+def test_what_must_be_distinct_stays_together() -> None:
+    each = CompletionRequest(((1,),), request(n=8).branches, distinct=True)
+    assert len(split(each, 4, 2)) == 1
+
+
+def test_a_part_that_fails_ends_its_own_alternatives() -> None:
+    each = request(n=4, max_tokens=3, ignore_eos=True)
+    whole = Whole(each, split(each, 2, 2))
+    engine = Engine(FakeBackend())
+    events = whole.take(whole.parts[0], run(engine, whole.parts[0].request))
+    events += whole.end(whole.parts[1], "error", None, error := BackendError("it broke"))
+    check_order(events, each)
+    assert [event for event in events if isinstance(event, ErrorEvent)] == [
+        ErrorEvent(each.id, 2, error),
+        ErrorEvent(each.id, 3, error),
+    ]
+    assert [stops(events)[k].finish_reason for k in range(4)] == ["length", "length", "error", "error"]

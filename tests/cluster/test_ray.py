@@ -1,0 +1,193 @@
+"""Two replicas of a tiny model on a Ray of their own: what is said is what one engine says, whoever dies."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.conftest import Server, command, start
+from tiny_model import write_tiny_model
+
+pytest.importorskip("ray", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "It was a dark and stormy night; " * 4
+LONG = {"prompt": PROMPT, "n": 4, "max_tokens": 400, "seed": 7, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> Iterator[Server]:
+    """One engine in one process."""
+    server = start("-m", str(model), "-t", "1", "--max-n", "64")
+    yield server
+    server.stop()
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(model: Path) -> Iterator[Server]:
+    server = start("-m", str(model), "-t", "1", "--max-n", "64", "--replicas", "2", "--keep-finished", "60")
+    until(lambda: names(server, "ready") == 2)
+    yield server
+    code = server.stop()
+    server.close()
+    assert code == 0
+    until(lambda: not replicas_of(server))
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it has not come to that"
+        time.sleep(0.1)
+
+
+def names(server: Server, status: str) -> int:
+    return sum(each["status"] == status for each in server.health().get("replicas", []))
+
+
+def replicas_of(server: Server) -> list[int]:
+    """The process ids of its replicas."""
+    parents, found = {}, []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if (path / "cmdline").read_bytes().startswith(b"ray::ServeReplica:srb"):
+                found.append(int(path.name))
+        except OSError:
+            continue
+
+    def is_below(pid: int) -> bool:
+        while pid > 1 and pid != server.process.pid:
+            pid = parents.get(pid, 0)
+        return pid == server.process.pid
+
+    return [pid for pid in found if is_below(pid)]
+
+
+def outcome(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """What doesn't depend on ids and times."""
+    texts: dict[int, str] = {}
+    stops = []
+    for event in events:
+        if event["event"] == "stream":
+            texts[event["index"]] = texts.get(event["index"], "") + event["text"]
+        elif event["event"] == "stop":
+            stops.append((event["index"], event["length"], event["finish_reason"]))
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start"
+    assert kinds.count("start") == kinds.count("done") == 1
+    assert kinds[-1] == "done"
+    assert "error" not in kinds
+    return {"texts": texts, "stops": sorted(stops), "seeds": events[0]["seeds"]}
+
+
+def test_the_events_are_those_of_one_engine(cluster: Server, alone: Server) -> None:
+    body = {"prompt": PROMPT, "n": 3, "max_tokens": 20, "seed": 5}
+    assert outcome(cluster.events(**body)) == outcome(alone.events(**body))
+    for path in ("/v1/models", "/props", "/slots", "/v1/requests", "/tokenize"):
+        post = {"content": "a"} if path == "/tokenize" else None
+        assert cluster.request(path, post)[0] == 200, path
+    status, text = cluster.request("/v1/completions", {"prompt": "a", "grammar": "root ::= ("})
+    assert status == 400, text
+    status, text = cluster.request("/v1/completions", {"prompt": "a" * 9000})
+    assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_many_alternatives_are_spread(cluster: Server, alone: Server) -> None:
+    before = cluster.health()["prompt_tokens_evaluated"]
+    body = {"prompt": PROMPT + "!", "n": 64, "max_tokens": 8, "seed": 0, "ignore_eos": True}
+    events = cluster.events(**body)
+    assert outcome(events)["seeds"] == list(range(64))
+    # Which rows are evaluated together may change the last bits of a logit, so texts may part at times.
+    same = [a == b for a, b in zip(cluster.texts(**body), alone.texts(**body), strict=True)]
+    assert sum(same) >= 60
+    n_tokens = events[0]["prompt_tokens"]
+    until(lambda: cluster.health()["prompt_tokens_evaluated"] - before >= 2 * n_tokens - 64)
+    assert cluster.health()["prompt_tokens_evaluated"] - before <= 2 * n_tokens
+
+
+def test_what_ran_on_a_killed_replica_goes_on(cluster: Server) -> None:
+    expected = outcome(cluster.events(**LONG))
+    with ThreadPoolExecutor(8) as pool:
+        reading = [pool.submit(cluster.events, **LONG) for _ in range(8)]
+        until(lambda: cluster.health()["running"] == 8)
+        os.kill(replicas_of(cluster)[0], signal.SIGKILL)
+        ended = [outcome(each.result(timeout=120)) for each in reading]
+    for each in ended:
+        assert each["stops"] == expected["stops"]
+        assert each["seeds"] == expected["seeds"]
+    until(lambda: names(cluster, "ready") == 2)
+    assert outcome(cluster.events(**LONG))["stops"] == expected["stops"]
+
+
+def test_the_replicas_have_metrics_of_their_own(cluster: Server) -> None:
+    until(lambda: names(cluster, "ready") == 2)
+    text = cluster.request("/metrics")[1]
+    found = set(re.findall(r'llamacpp:tokens_predicted_total\{replica="(\w+)"\}', text))
+    assert found >= {each["name"] for each in cluster.health()["replicas"]}
+
+
+def test_another_server_in_front_of_the_same_replicas(cluster: Server, model: Path) -> None:
+    other = start("-m", str(model), "--ray-address", "auto")
+    try:
+        until(lambda: names(other, "ready") == 2)
+        ids: list[str] = []
+        reading = threading.Thread(target=lambda: ids.append(cluster.events(**LONG)[-1]["id"]))
+        reading.start()
+        until(lambda: bool(json.loads(other.request("/v1/requests")[1])["data"]))
+        request_id = json.loads(other.request("/v1/requests")[1])["data"][0]["id"]
+        status, text = other.request(f"/v1/completions/{request_id}/events")
+        assert status == 200
+        assert text.count('"event": "stop"') == 4
+        reading.join()
+        assert ids == [request_id]
+        assert json.loads(other.request(f"/v1/completions/{request_id}")[1])["status"] == "finished"
+        assert other.request(f"/v1/completions/{request_id}", method="DELETE")[0] == 204
+        assert cluster.request(f"/v1/completions/{request_id}")[0] == 404
+        assert other.request("/v1/completions/cmpl-none")[0] == 404
+    finally:
+        assert other.stop() == 0
+        other.close()
+    assert outcome(cluster.events(prompt=PROMPT, n=2, max_tokens=5))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--replicas", "two"], "--replicas takes a number from 1"),
+        (["--replicas", "2", "--slot-save-path", "/tmp"], "--slot-save-path is for one engine"),
+        (["--ray-address", "127.0.0.1:1"], "there is no Ray cluster at --ray-address 127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(options: list[str], said: str) -> None:
+    run = subprocess.run(command("--log-level", "error", *options), capture_output=True, text=True, timeout=120)
+    assert run.returncode in (1, 2)
+    assert said in run.stderr.splitlines()[-1]
+
+
+def test_without_ray_the_way_to_it_is_said() -> None:
+    program = "import sys; sys.modules['ray'] = None; from srb.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--port", "0", "--replicas", "2"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 2
+    assert "pip install 'llama-srb[cluster]'" in run.stderr

@@ -1,0 +1,193 @@
+"""Two nodes with a wire between them: one is killed, or the wire is cut, while alternatives run on both.
+
+Each node is in a network namespace of its own, so this needs root and the `ip` command.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
+
+
+def can_cut() -> bool:
+    """Whether network namespaces can be had here."""
+    if os.geteuid() or not shutil.which("ip"):
+        return False
+    made = subprocess.run(["ip", "netns", "add", "srb-probe"], capture_output=True, check=False).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", "srb-probe"], check=False)
+    return made
+
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not can_cut(), reason="network namespaces need root and `ip`")]
+
+HEAD, OTHER = "10.77.0.1", "10.77.0.2"
+BODY = {"prompt": "Once upon a time,", "n": 1, "max_tokens": 96, "ignore_eos": True}
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+class Nodes:
+    """A head node with the server, and another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "srb.sock"
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith("SRB_")}
+        self.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
+        for name in ("srb-a", "srb-b"):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("link", "add", "srb-va", "netns", "srb-a", "type", "veth", "peer", "name", "srb-vb", "netns", "srb-b")
+        ip("-n", "srb-a", "addr", "add", f"{HEAD}/24", "dev", "srb-va")
+        ip("-n", "srb-b", "addr", "add", f"{OTHER}/24", "dev", "srb-vb")
+        ip("-n", "srb-a", "link", "set", "srb-va", "up")
+        self.join()
+        self.ray("srb-a", "--head", "--node-ip-address", HEAD, "--port", "6379", "--include-dashboard=false")
+        self.start_other()
+        options = ["--ray-address", f"{HEAD}:6379", "--replicas", "2", "-t", "1", "--uds", str(self.socket)]
+        self.server = subprocess.Popen(
+            ["ip", "netns", "exec", "srb-a", sys.executable, "-m", "srb", "serve", *options], env=self.environ
+        )
+
+    def ray(self, where: str, *options: str) -> None:
+        ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus", "1", "--disable-usage-stats"]
+        subprocess.run(["ip", "netns", "exec", where, *ray, *options], env=self.environ, check=True, timeout=120)
+
+    def start_other(self) -> None:
+        self.ray("srb-b", "--address", f"{HEAD}:6379", "--node-ip-address", OTHER)
+
+    def cut(self) -> None:
+        ip("-n", "srb-b", "link", "set", "srb-vb", "down")
+
+    def join(self) -> None:
+        ip("-n", "srb-b", "link", "set", "srb-vb", "up")
+
+    def kill(self, where: str) -> None:
+        """Kills all processes of a node at once."""
+        pids = subprocess.run(["ip", "netns", "pids", where], capture_output=True, text=True, check=True).stdout
+        for pid in pids.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    def close(self) -> None:
+        self.server.send_signal(signal.SIGTERM)
+        try:
+            self.server.wait(30)
+        finally:
+            for name in ("srb-b", "srb-a"):
+                self.kill(name)
+                ip("netns", "del", name)
+
+    def ask(self, path: str, body: Any = None) -> Iterator[bytes]:
+        """The lines of an answer, as they come."""
+        with closing(http.client.HTTPConnection("localhost")) as connection:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(120)
+            connection.sock.connect(str(self.socket))
+            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None)
+            with connection.getresponse() as answer:
+                yield from answer
+
+    def health(self) -> dict[str, str]:
+        """The status of each replica by its node."""
+        try:
+            health = json.loads(b"".join(self.ask("/health")))
+        except OSError:
+            return {}
+        replicas = sorted(health.get("replicas", []), key=lambda each: str(each["status"]))
+        return {each["node"]: each["status"] for each in replicas}
+
+
+def until(condition: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it has not come to that"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path_factory.mktemp("nodes"))
+    try:
+        until(lambda: nodes.health() == {HEAD: "ready", OTHER: "ready"})
+        yield nodes
+    finally:
+        nodes.close()
+
+
+class Stream:
+    """What one reader gets."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.pause = 0.0
+
+    def read(self, nodes: Nodes, seed: int) -> None:
+        last = time.monotonic()
+        for line in nodes.ask("/v1/completions", BODY | {"seed": seed}):
+            if line.startswith(b"data: "):
+                self.events.append(json.loads(line[6:]))
+                now = time.monotonic()
+                self.pause, last = max(self.pause, now - last), now
+
+    def check(self) -> None:
+        kinds = [event["event"] for event in self.events]
+        assert (kinds.count("start"), kinds.count("done"), kinds.count("error")) == (1, 1, 0)
+        stop = next(event for event in self.events if event["event"] == "stop")
+        assert (stop["length"], stop["finish_reason"]) == (96, "length")
+        text = "".join(event["text"] for event in self.events if event["event"] == "stream")
+        assert len(text) > 96
+        assert "\ufffd" not in text
+
+
+@pytest.mark.parametrize("how", ["killed", "cut"])
+def test_alternatives_outlive_a_node(nodes: Nodes, how: str) -> None:
+    until(lambda: nodes.health() == {HEAD: "ready", OTHER: "ready"})
+    streams = [Stream() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        reading = [pool.submit(each.read, nodes, seed) for seed, each in enumerate(streams)]
+        until(lambda: all(len(each.events) > 10 for each in streams))
+        if how == "killed":
+            nodes.kill("srb-b")
+        else:
+            nodes.cut()
+        until(lambda: nodes.health().get(OTHER, "lost") == "lost", 30)
+        for future in reading:
+            future.result(timeout=120)
+    for each in streams:
+        each.check()
+    later = Stream()
+    later.read(nodes, 99)
+    later.check()
+    if how == "cut":
+        nodes.join()
+        nodes.kill("srb-b")  # Ray has given it up by now, or soon will
+    nodes.start_other()
+    until(lambda: nodes.health().get(OTHER) == "ready")
+    threads = [threading.Thread(target=Stream().read, args=(nodes, seed)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    until(lambda: busy(nodes, OTHER))
+    for thread in threads:
+        thread.join()
+
+
+def busy(nodes: Nodes, node: str) -> bool:
+    health = json.loads(b"".join(nodes.ask("/health")))
+    return any(each["node"] == node and each["running"] for each in health["replicas"])
