@@ -2,6 +2,7 @@
 
 usage: python bench/cluster.py families [--fronts 2] [--seeds 5]
        python bench/cluster.py simulation [--requests 100000]
+       python bench/cluster.py speed [--repeat 5]
 
 families: 200 requests in 20 families that each begin alike, on 4 replicas with a cache that has room for 8 families
 each. Only the choice is real. Replicas are simulated, as fast as a small model on a few cores. Printed are:
@@ -14,9 +15,14 @@ each. Only the choice is real. Replicas are simulated, as fast as a small model 
 
 simulation: requests in many families, a few of which are famous, on up to 1,000 replicas. Prompts have 6,000 tokens.
 Printed are the same hit rate and load, and the time of the processor that a choice takes, in microseconds.
+
+speed: real servers, asked in turn: one engine of one thread, and of two, and replicas of one thread each, one and two
+of them. Printed are the time to the first token and the tokens of a second for one request with n = 8, which is what
+handing over costs, and the tokens of a second with eight clients at once. Each replica wants a core of its own.
 """
 
 import argparse
+import asyncio
 import heapq
 import itertools
 import random
@@ -24,9 +30,14 @@ import statistics
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers import Peer, running
 
 from srb.cluster.placement import BLOCK, Placement, blocks_of
+from srb.llama.model_file import find_model
 
 SECONDS_PER_TOKEN = 0.001
 """Of a prompt that is evaluated."""
@@ -349,6 +360,56 @@ def simulation(options: argparse.Namespace) -> None:
         simulate(n, options.requests)
 
 
+PAIRS: list[dict[str, tuple[int, tuple[str, ...]]]] = [
+    {
+        "one engine, 1 thread": (1, ()),
+        "1 replica, 1 thread": (1, ("--replicas", "1", "--replica-cpus", "1")),
+    },
+    {
+        "one engine, 2 threads": (2, ()),
+        "2 replicas, 1 thread each": (1, ("--replicas", "2", "--replica-cpus", "1")),
+    },
+]
+"""Servers that run at the same time, each with its threads and what it's started with."""
+
+
+async def measure(pair: dict[str, tuple[int, tuple[str, ...]]], repeat: int) -> None:
+    firsts: dict[str, list[float]] = {name: [] for name in pair}
+    alone: dict[str, list[float]] = {name: [] for name in pair}
+    together: dict[str, list[float]] = {name: [] for name in pair}
+    async with AsyncExitStack() as stack:
+        servers = []
+        for name, (threads, options) in pair.items():
+            peer = Peer(name, True, ("--log-level", "error", *options))
+            servers.append(await stack.enter_async_context(running(peer, find_model(None), 8192, threads, Path())))
+        await asyncio.sleep(5)  # until both replicas are there
+        for k in range(-1, repeat):  # the first time isn't counted
+            for server in servers:
+                answer = await server.ask(f"Story number {k}. Once upon a time,", n=8, max_tokens=48)
+                began = time.perf_counter()
+                tales = (f"Tale {k} of teller {c}. Long ago" for c in range(8))
+                many = await asyncio.gather(*(server.ask(tale, n=4, max_tokens=32) for tale in tales))
+                if k >= 0:
+                    name = server.peer.name
+                    firsts[name].append(min(answer.first.values()) * 1000)
+                    alone[name].append(answer.tokens / answer.end)
+                    together[name].append(sum(each.tokens for each in many) / (time.perf_counter() - began))
+    for name in pair:
+        print(f"| {name} | " + " | ".join(_with_range(values[name]) for values in (firsts, alone, together)) + " |")
+
+
+def _with_range(values: list[float]) -> str:
+    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+
+
+def speed(options: argparse.Namespace) -> None:
+    """Prints what handing over costs, and what more replicas bring."""
+    print("| | first token, ms | n = 8, tokens/s | eight clients, tokens/s |")
+    print("|---|---|---|---|", flush=True)
+    for pair in PAIRS:
+        asyncio.run(measure(pair, options.repeat))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -359,6 +420,9 @@ def main() -> None:
     command = commands.add_parser("simulation", help="many requests on up to 1,000 replicas")
     command.add_argument("--requests", type=int, default=100_000, help="for each number of replicas")
     command.set_defaults(run=simulation)
+    command = commands.add_parser("speed", help="replicas beside an engine in one process")
+    command.add_argument("--repeat", type=int, default=5)
+    command.set_defaults(run=speed)
     options = parser.parse_args()
     options.run(options)
 

@@ -11,8 +11,13 @@ replica goes on from there (`srb.engine.resume`).
 import os
 from pathlib import Path
 
-# Ray reads these when it's imported. Without the first, it prints the stack when this process is told to end. Without
-# the second, it doesn't send the token that most clusters ask for, although it lies ready.
-os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+# Ray reads these when it's imported, and what is set already stays.
+_RAY = {
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # else it prints the stack when this process is told to end
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # messages go past Ray's object store: half of the work
+    "RAY_worker_niceness": "0",  # of a Ray that this process starts: engines shouldn't give way to all other programs
+}
 if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or Path("~/.ray/auth_token").expanduser().exists():
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    _RAY["RAY_AUTH_MODE"] = "token"  # most clusters ask for it
+for _name, _value in _RAY.items():
+    os.environ.setdefault(_name, _value)

@@ -5,6 +5,7 @@ said. So a reader notices a pause, and nothing else.
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +22,15 @@ from srb.engine.intake import Intake
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
-from srb.errors import BackendError, EngineDeadError, NotSupportedError, SrbError, UnavailableError
+from srb.errors import BackendError, EngineDeadError, ModelLoadError, NotSupportedError, SrbError, UnavailableError
 
 logger = logging.getLogger("srb")
 
 MOST_LOSSES = 3
 """A request that has lost so many replicas in a row without saying anything is ended: it may be the cause."""
+
+TROUBLE_ROUNDS = 10
+"""Why replicas are missing is asked so seldom while all is well, since Ray's controller takes a while to answer."""
 
 FORGET_SECONDS = 60.0
 """How long `/health` shows a replica that is lost."""
@@ -74,7 +78,7 @@ class ClusterEngine(EngineClient):
         self.replicas = replicas
         self._vocabulary: Vocabulary | None = None
         self._heard: dict[str, _Heard] = {}
-        self._trouble: str | None = None
+        self._troubles: set[str] = set()
         self._runs: dict[str, list[_Run]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -192,15 +196,19 @@ class ClusterEngine(EngineClient):
             await self.replicas.start()
         except Exception as error:
             self._on_load_failed(error)
-            return
+            return None
+        rounds = itertools.count()
         while True:
             try:
-                reports, others, trouble = await asyncio.gather(
-                    self.replicas.reports(), self.replicas.fronts(self.url), self.replicas.trouble()
-                )
+                reports, others = await asyncio.gather(self.replicas.reports(), self.replicas.fronts(self.url))
                 self._hear(reports)
-                self._complain(trouble)
                 self.others = tuple(others)
+                if not self._heard or self.lost or next(rounds) % TROUBLE_ROUNDS == 0:
+                    self._complain(await self.replicas.trouble())
+            except ModelLoadError as error:
+                if not self._heard:
+                    return self._on_load_failed(error)
+                self._complain(error.message)
             except Exception:
                 logger.exception("the replicas can't be asked how they are")
             await asyncio.sleep(BEAT_SECONDS)
@@ -242,9 +250,9 @@ class ClusterEngine(EngineClient):
 
     def _complain(self, trouble: str | None) -> None:
         """Logs why replicas are missing, once for each reason."""
-        if trouble and trouble != self._trouble:
+        if trouble and trouble not in self._troubles:
+            self._troubles.add(trouble)
             logger.warning("%s", trouble)
-        self._trouble = trouble or self._trouble
 
 
 class _Run:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import ray
 from ray import serve
 from ray.exceptions import RayError
@@ -26,11 +27,11 @@ from srb.cluster.served import ServedReplica
 from srb.download import fetch_model
 from srb.engine.events import AbortReason
 from srb.engine.request import CompletionRequest
-from srb.errors import SettingsError, UnavailableError
+from srb.errors import ModelLoadError, SettingsError, UnavailableError
 from srb.llama.context import physical_cores
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.vocabulary import Vocabulary
-from srb.settings import Settings
+from srb.settings import SERVER_OPTIONS, Settings
 
 logger = logging.getLogger("srb")
 
@@ -44,6 +45,8 @@ REPORT_SECONDS = 1.5
 
 DRAIN_SECONDS = 20.0
 """How long a replica that is to go may finish what runs there. What is left goes on elsewhere."""
+
+_FAULTS = (RayError, RayServeException, grpc.RpcError)  # of a call to a replica
 
 _MOST_KNOWN = 1000  # replicas, dead ones among them
 
@@ -91,7 +94,8 @@ class RayReplicas:
             ) from None
         logging.getLogger("ray.serve").setLevel("WARNING")
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-        if APPLICATION in serve.status().applications:
+        there = serve.status().applications.get(APPLICATION)
+        if there and there.status != "DEPLOY_FAILED":
             logger.info("joined the replicas that run already; --replicas and the engine's options are theirs")
             return
         app = application(settings)
@@ -104,7 +108,7 @@ class RayReplicas:
         try:
             async for said in stream:
                 yield said
-        except (RayError, RayServeException) as error:
+        except _FAULTS as error:
             raise ReplicaLostError(_first_line(error)) from None
         finally:
             stream.cancel()
@@ -115,7 +119,7 @@ class RayReplicas:
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await self._handle.abort.remote(request_id, index, reason, to=name)
-        except (RayError, RayServeException, UnavailableError, TimeoutError) as error:
+        except (*_FAULTS, UnavailableError, TimeoutError) as error:
             logger.info("replica %s can't be told to end %s: %s", name, request_id, _first_line(error))
             return False
         return True
@@ -141,7 +145,7 @@ class RayReplicas:
             )
         except TimeoutError:
             self._one_hangs = True
-        except (RayError, RayServeException):  # there is none now
+        except _FAULTS:  # there is none now
             pass
         return [answer for answer in answers if isinstance(answer, Report)]
 
@@ -150,7 +154,7 @@ class RayReplicas:
         try:
             async with asyncio.timeout(REPORT_SECONDS):
                 return [await self._handle.report.remote(self._front, to=name)]
-        except (RayError, RayServeException, UnavailableError, TimeoutError):
+        except (*_FAULTS, UnavailableError, TimeoutError):
             return []
 
     async def fronts(self, url: str | None) -> list[str]:
@@ -171,6 +175,8 @@ class RayReplicas:
         status = await asyncio.to_thread(serve.status)
         app = status.applications.get(APPLICATION)
         deployment = app.deployments.get(DEPLOYMENT) if app else None
+        if app and app.status == "DEPLOY_FAILED":
+            raise ModelLoadError(_problem(deployment.message if deployment else app.message))
         if deployment is None or deployment.status in ("HEALTHY", "UPSCALING", "DOWNSCALING"):
             return None
         return _problem(deployment.message) if deployment.message else None
@@ -180,7 +186,7 @@ class RayReplicas:
         assert self._handle
         try:
             vectors: list[list[float]] = self._handle.embed.remote(tokens).result()
-        except (RayError, RayServeException) as error:
+        except _FAULTS as error:
             raise UnavailableError(f"the replica that embedded a text is lost: {_first_line(error)}") from None
         return vectors
 
@@ -189,7 +195,7 @@ class RayReplicas:
         if not ray.is_initialized():
             return
         if self._settings.ray_address is None:
-            with suppress(RayError, RayServeException):
+            with suppress(*_FAULTS):
                 await asyncio.to_thread(serve.delete, APPLICATION)
         await asyncio.to_thread(ray.shutdown)
 
@@ -241,7 +247,9 @@ def application(settings: Settings) -> serve.Application:
             )
         }
     cpus = replica_cpus(settings)
-    engine = dataclasses.replace(settings, model=path, threads=settings.threads or cpus)
+    plain = Settings()
+    of_the_server = {name: getattr(plain, name) for name in SERVER_OPTIONS | {"api_key", "api_key_file"}}
+    engine = dataclasses.replace(settings, **of_the_server, model=path, threads=settings.threads or cpus)
     router: dict[str, Any] = {
         "request_router_class": "srb.cluster.router.PrefixRouter",
         "request_routing_stats_period_s": 1,

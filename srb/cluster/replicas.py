@@ -74,7 +74,10 @@ class Replicas(Protocol):
         """The addresses of the other servers in front of them. url: where this one listens, if others can reach it."""
 
     async def trouble(self) -> str | None:
-        """Why there are fewer replicas than there should be, if that is known."""
+        """Why there are fewer replicas than there should be, if that is known.
+
+        Raises `ModelLoadError` if there will be none.
+        """
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
         """The vectors of a text; see `Embedder.embed`. May be called from any thread but the event loop's."""

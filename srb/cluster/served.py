@@ -12,7 +12,7 @@ from srb.cluster.replica import Replica
 from srb.download import fetch_model
 from srb.errors import ModelLoadError, SrbError
 from srb.llama.model_file import find_model, fingerprint
-from srb.settings import SERVER_OPTIONS, Settings
+from srb.settings import Settings
 
 _MANY = 1 << 20
 """Requests that may wait here: how many may wait at all is the front's to say."""
@@ -28,8 +28,6 @@ class ServedReplica(Replica):
     async def __init__(self, settings: Settings, model: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
         logging.getLogger("srb").setLevel(settings.log_level.upper())
         node: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        plain = Settings()
-        settings = dataclasses.replace(settings, **{name: getattr(plain, name) for name in SERVER_OPTIONS})
         try:
             settings = await asyncio.to_thread(fetch_model, settings)
             path = find_model(settings.model)

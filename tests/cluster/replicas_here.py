@@ -11,7 +11,7 @@ from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
 from srb.engine.events import AbortReason
 from srb.engine.request import CompletionRequest, SamplingParams
-from srb.errors import InvalidRequestError
+from srb.errors import InvalidRequestError, ModelLoadError
 
 
 class FakeVocabulary:
@@ -111,6 +111,8 @@ class ReplicasHere:
         return self.others
 
     async def trouble(self) -> str | None:
+        if not self.names:
+            raise ModelLoadError("a replica can't start: no memory")
         return self.problem
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:

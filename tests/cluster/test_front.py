@@ -18,7 +18,7 @@ from srb.cluster.front import ClusterEngine
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event
 from srb.engine.request import CompletionRequest, SamplingParams
-from srb.errors import BackendError, InvalidRequestError, NotSupportedError, UnavailableError
+from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
 
 
 @pytest.fixture(autouse=True)
@@ -232,12 +232,23 @@ async def test_another_model_is_not_used_and_said(caplog: pytest.LogCaptureFixtu
 
 
 async def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with cluster() as (engine, replicas):
-        replicas.problem = "a replica can't start: no such file"
-        await until(lambda: "no such file" in caplog.text)
-        await asyncio.sleep(0.1)
-        assert caplog.text.count("no such file") == 1
-        assert len(engine.health.replicas) == 2
+    replicas = ReplicasHere(slow, "a", model="another one")
+    replicas.problem = "a replica can't start: no such file"
+    engine = ClusterEngine(replicas, FakeVocabulary)
+    engine.start()
+    await until(lambda: "no such file" in caplog.text)
+    await asyncio.sleep(0.1)
+    assert caplog.text.count("no such file") == 1
+    assert engine.health.status == "loading"
+    await engine.stop()
+
+
+async def test_where_no_replica_can_start_the_reason_is_raised() -> None:
+    engine = ClusterEngine(ReplicasHere(slow, ""), FakeVocabulary)
+    engine.start()
+    with pytest.raises(ModelLoadError, match="no memory"):
+        await engine.ready()
+    await engine.stop()
 
 
 async def test_what_replicas_hold_is_added_up() -> None:

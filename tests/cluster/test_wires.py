@@ -50,7 +50,11 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "srb.sock"
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("SRB_")}
-        self.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
+        self.environ |= {
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+            "RAY_worker_niceness": "0",
+        }
         for name in ("srb-a", "srb-b"):
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
