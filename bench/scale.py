@@ -74,7 +74,7 @@ class Counting:
     def __init__(self) -> None:
         self._next = itertools.count(random.randrange(N_VOCAB))
 
-    def sample(self, logits: Any, excluded: Collection[int] = ()) -> int:
+    def sample(self, logits: Any, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
         return next(self._next) % N_VOCAB
 
     def logprobs(self, token: int, top: int) -> Logprobs:

@@ -62,8 +62,8 @@ class TimedSampler:
     def __init__(self, sampler: LlamaSampler, clock: Clock) -> None:
         self._sampler, self._clock = sampler, clock
 
-    def sample(self, logits: Floats, excluded: Collection[int] = ()) -> int:
-        token: int = self._clock.time(self._sampler.sample, logits, excluded)
+    def sample(self, logits: Floats, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
+        token: int = self._clock.time(self._sampler.sample, logits, excluded, banned)
         return token
 
     def logprobs(self, token: int, top: int) -> Logprobs:

@@ -108,15 +108,19 @@ class FakeCompiled:
 class FakeSampler:
     backend: "FakeBackend"
     params: SamplingParams
+    seen: list[int]
     closed: bool = False
 
-    def sample(self, logits: Context, excluded: Collection[int] = ()) -> int:
+    def sample(self, logits: Context, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
         assert not self.closed
+        assert list(logits) == self.seen, "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
         token = self.backend.script(self.params, logits)
-        while token in excluded:
-            token = (token + 1) % N_VOCAB
+        if len({*excluded, *banned}) < N_VOCAB:
+            while token in excluded or token in banned:
+                token = (token + 1) % N_VOCAB
+        self.seen.append(token)
         return token
 
     def logprobs(self, token: int, top: int) -> Logprobs:
@@ -285,7 +289,7 @@ class FakeBackend:
     ) -> FakeSampler:
         assert not compiled.closed
         self.open_samplers += 1
-        return FakeSampler(self, params)
+        return FakeSampler(self, params, [*prompt, *begun])
 
     def close(self) -> None:
         self.closed = True

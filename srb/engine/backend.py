@@ -170,10 +170,11 @@ Logprobs = tuple[float, list[tuple[int, float]]]
 class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
-    def sample(self, logits: Any, excluded: Collection[int] = ()) -> int:
+    def sample(self, logits: Any, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
         """Draws from these logits. Raises `BackendError`.
 
         excluded: tokens not to draw, unless the samplers leave no other.
+        banned: tokens that the samplers are not to see, unless there is no other that can be drawn.
         """
 
     def logprobs(self, token: int, top: int) -> Logprobs:

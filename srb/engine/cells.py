@@ -89,7 +89,10 @@ class Cells:
             self._retained.add(holder.packed[: holder.evaluated], partial(self._backend.save, holder.seq_id))
 
     def repair(self, holder: Prompt | Sequence) -> bool:
-        """Removes what a failed decode has left behind the evaluated tokens. False: it can't be continued any more."""
+        """Removes what is behind the tokens that count as evaluated: what a failed decode has left, or was taken back.
+
+        False: it can't be continued any more.
+        """
         assert holder.seq_id is not None
         return self._backend.truncate(holder.seq_id, holder.evaluated)
 

@@ -125,7 +125,8 @@ class Decoding:
                 continue
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
                 active.prefilled = self._clock()
-            self._cells.fork(seq)
+            if not seq.has_begun:
+                self._cells.fork(seq)
             seq.state = "running"
             self._draw(seq, prompt.logits, self._clock())
 
@@ -138,8 +139,13 @@ class Decoding:
         is_first = seq.length == 0
         try:
             if seq.sampler is None:
-                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.asked, seq.begun)
-            token = seq.sampler.sample(logits, prompt.first_tokens if is_first and request.distinct else ())
+                begun = (*seq.begun, *seq.tokens)
+                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.asked, begun)
+            excluded = prompt.first_tokens if is_first and request.distinct else ()
+            taken = seq.watch.taken_at(len(seq.tokens)) if seq.watch else ()
+            token = seq.sampler.sample(logits, excluded, taken)
+            if seq.watch and token in taken:
+                seq.watch.give_up()
             reported = self._outbox.report(seq, token, logits)
         except BackendError as error:
             self._outbox.error(active, seq.index, error)
@@ -155,13 +161,33 @@ class Decoding:
         seq.drawn_at = now
         seq.tokens.append(token)
         self._totals.tokens_generated += 1
-        self._outbox.drawn(seq, token, reported)
-        if self._backend.tokenizer.is_end(token):
+        if n_tokens := self._outbox.drawn(seq, token, reported):
+            self._go_back(seq, n_tokens)
+        elif self._backend.tokenizer.is_end(token):
             self.finish(seq, "stop", None)
         elif seq.text.matched:
             self.finish(seq, "stop", seq.text.matched)
         elif len(seq.tokens) == seq.max_tokens:
             self.finish(seq, "length", None)
+
+    def _go_back(self, seq: Sequence, n_tokens: int) -> None:
+        """Takes the last tokens of a sequence back. The next step draws another one in place of the first of them.
+
+        That one is foretold by the row of the token before, which is evaluated again: to keep its logits would take a
+        copy for each token that may be taken back, and most never are.
+        """
+        assert seq.sampler
+        if seq.length == n_tokens:
+            seq.prompt.first_tokens.discard(seq.tokens[0])
+        del seq.tokens[-n_tokens:]
+        seq.sampler.close()
+        seq.sampler = None  # one that has seen the tokens that stay is made when it's needed
+        is_cut = self._cells.repair(seq)
+        assert is_cut, "the engine refuses banned strings where a sequence can't be cut back"
+        seq.saved = min(seq.saved, seq.evaluated)
+        if not seq.tokens:  # the logits of its prompt are kept
+            seq.state = "prefilling"
+            self._scheduler.prefilling.append(seq)
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """Ends a sequence, and its request with the last one."""

@@ -28,7 +28,7 @@ from srb.engine.sequence import ActiveRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
-from srb.errors import SrbError
+from srb.errors import InvalidRequestError, SrbError
 
 _KEEPING_SECONDS = 0.02
 """How long a step may keep what finished sequences have evaluated, before it goes on with those that run."""
@@ -133,6 +133,13 @@ class Engine:
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
         self._intake.check(request)
+        if self._backend.window is not None and any(params.banned_strings for params in request.branches):
+            memory = "a sliding window" if self._backend.window else "a recurrent state"
+            raise InvalidRequestError(
+                f"banned_strings need a model that can go back to any token, and this one has {memory}; leave them out",
+                param="banned_strings",
+                code="unsupported_parameter",
+            )
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""

@@ -1,6 +1,7 @@
 """What the engine says: it turns what happens to sequences into the events of a step."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 
 from srb.engine.backend import Backend, Logits, Logprobs
@@ -74,9 +75,12 @@ class Outbox:
         tokens = prompt.asked if echo else prompt.asked[-_LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:
-            text = seq.text.precede(b"".join(pieces))
+            text = seq.precede(b"".join(pieces))
             for token in seq.begun:
-                seq.text.push(self._piece(seq, token))
+                piece = self._piece(seq, token)
+                seq.text.push(piece)
+                if seq.watch:
+                    seq.watch.skip(piece)
             if echo:
                 self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
@@ -89,7 +93,7 @@ class Outbox:
             tokens.append(self._token(token, self._backend.logprobs(self._backend.logits(row), token, top)))
         for seq in prompt.living:
             for reported in tokens:
-                self._say(seq, [reported], seq.text.precede(reported.piece))
+                self._say(seq, [reported], seq.precede(reported.piece))
 
     def report(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
         """The token just drawn, with what the request wants to know about it. Raises `BackendError`."""
@@ -101,15 +105,30 @@ class Outbox:
             logprobs = seq.sampler.logprobs(token, request.logprobs)
         else:
             logprobs = self._backend.logprobs(logits, token, request.logprobs)
-        seq.sum_logprob += logprobs[0]
         return [self._token(token, logprobs)]
 
     def _token(self, token: int, logprobs: Logprobs) -> Token:
         special, (logprob, top) = self._tokenizer.special_piece, logprobs
         return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
 
-    def drawn(self, seq: Sequence, token: int, reported: list[Token]) -> None:
-        """A sequence goes on with a token; the last one of a text may be an end token."""
+    def drawn(self, seq: Sequence, token: int, reported: list[Token]) -> int:
+        """A sequence goes on with a token; the last one of a text may be an end token.
+
+        Returns how many of its last tokens are to be taken back, as their text is a banned string; most often 0.
+        Nothing was said of these.
+        """
+        if seq.watch is None:
+            self._goes_on(seq, token, reported)
+            return 0
+        piece = b"" if self._tokenizer.is_end(token) else self._piece(seq, token)
+        n_tokens = seq.watch.push(token, reported, piece, len(seq.tokens) - 1)
+        for held in seq.watch.sure():
+            self._goes_on(seq, held.token, held.reported)
+        return n_tokens
+
+    def _goes_on(self, seq: Sequence, token: int, reported: list[Token]) -> None:
+        """A sequence has a token that stays."""
+        seq.sum_logprob += sum(each.logprob or 0.0 for each in reported)
         seq.untold.append(token)
         text = "" if self._tokenizer.is_end(token) else seq.text.push(self._piece(seq, token))
         self._say(seq, reported, text)
@@ -146,10 +165,21 @@ class Outbox:
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """A sequence ended; what was held back of its text is said."""
         active = seq.prompt.active
+        watch = seq.watch
+        for held in watch.rest() if watch else ():
+            self._goes_on(seq, held.token, held.reported)
         self._say(seq, [], seq.text.flush(), is_last=True)
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
         timings = self._timings(active, [seq.prompt], len(seq.tokens))
-        self._events.append(StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings))
+        event = StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings=timings)
+        if watch:
+            event = replace(
+                event,
+                rewinds=watch.rewinds,
+                rewound_tokens=watch.rewound_tokens,
+                rewinds_exhausted=watch.is_exhausted,
+            )
+        self._events.append(event)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
         """A fault in a request, or in one of its sequences. What it ends is to be said, too."""

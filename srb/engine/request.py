@@ -17,6 +17,12 @@ MAX_SEED = 2**32 - 1
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1_000
 
+MAX_BANNED_STRINGS = 1_000
+MAX_BANNED_CHARS = 200
+MAX_BANNED_CHARS_IN_ALL = MAX_BANNED_STRINGS * MAX_BANNED_CHARS
+ANY_CASE = "(?i)"
+"""A banned string that begins with this is found without regard to case."""
+
 MAX_LOGIT_BIAS = 100.0
 MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
@@ -52,6 +58,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "adaptive_target": (-1, 1),
     "adaptive_decay": (0, 0.99),
     "min_keep": (0, _COUNT),
+    "max_rewinds": (0, _COUNT),
     "min_tokens": (0, _COUNT),
     "max_tokens": (-1, _COUNT),
     "seed": (-1, MAX_SEED),
@@ -164,6 +171,15 @@ class SamplingParams:
         "nothing is generated.",
     )
     stop: tuple[str, ...] = _field((), "strings that end the alternative; they don't show in its text.")
+    banned_strings: tuple[str, ...] = _field(
+        (),
+        "phrases that never come: when one is complete, the alternative goes back to where it began, and draws "
+        "another token there. With (?i) before it, a phrase is found without regard to case.",
+    )
+    max_rewinds: int = _field(
+        1000,
+        "how often an alternative may go back for banned_strings; after that they are let through, and `stop` says so.",
+    )
     ignore_eos: bool = _field(False, "never draw an end-of-generation token.")
     label: str | None = _field(None, "a name for this alternative; it comes back in `start`.")
 
@@ -173,6 +189,8 @@ class SamplingParams:
             if value is not None and not low <= value <= high:  # NaN is in no range
                 raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value!s:.60}", param=name)
         _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
+        phrases = tuple(text.removeprefix(ANY_CASE) for text in self.banned_strings)
+        _check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
         _check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         for name in self.samplers:
             if name not in SAMPLERS or self.samplers.count(name) > 1:
@@ -315,6 +333,13 @@ class CompletionRequest:
             raise InvalidRequestError(
                 f"resumed must have an entry for each of the {self.count} alternatives, one of them not finished",
                 param="resumed",
+            )
+        banned = sum(sum(map(len, strings)) for strings in {params.banned_strings for params in self.branches})
+        if banned > MAX_BANNED_CHARS_IN_ALL:
+            raise InvalidRequestError(
+                f"banned_strings have {banned} characters, those of all branches together; the limit is "
+                f"{MAX_BANNED_CHARS_IN_ALL}; the same list in several branches counts once",
+                param="banned_strings",
             )
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from srb.engine.backend import Compiled, Logits, Sampler
+from srb.engine.banned import BannedStrings, Watch
 from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.kv_cache import Span
 from srb.engine.radix import pack
@@ -25,13 +26,19 @@ class ActiveRequest:
     def __init__(self, request: CompletionRequest, compiled: Compiled, arrived: float) -> None:
         self.request = request
         self.compiled = compiled
-        stops = {params.stop: StopStrings(params.stop) for params in request.branches if params.stop}
+        stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
         resumed = request.resumed or (Resumed(),) * request.count
         self.prompts: list[Prompt] = []
         for number, tokens in enumerate(request.prompts):
             first = number * len(request.branches)
             begun = {first + k: resumed[first + k] for k in range(len(request.branches))}
             self.prompts += Prompt.of(self, tokens, begun, stops)
+        lists = {params.banned_strings for params in request.branches}
+        banned = {strings: BannedStrings(strings) for strings in lists if strings}
+        for seq in self.sequences:
+            if seq.params.banned_strings:
+                strings = banned[seq.params.banned_strings]
+                seq.watch = Watch(strings, stops.get(seq.params.stop), seq.params.max_rewinds)
         self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
@@ -167,6 +174,7 @@ class Sequence:
         self.params = params
         self.state: State = "waiting"
         self.text = TextState(stops)
+        self.watch: Watch | None = None  # for banned strings; it holds tokens that the text doesn't have yet
         self.begun = resumed.tokens  # generated before the request was resumed; its prompt ends with them
         self.max_tokens = 0  # beside these; set when the request is queued, and raised when the room is known
         self.wants_rest = False  # wants as many tokens as there is room for
@@ -200,6 +208,17 @@ class Sequence:
     def length(self) -> int:
         """How many tokens were generated."""
         return len(self.begun) + len(self.tokens)
+
+    @property
+    def n_sure(self) -> int:
+        """How many of its tokens will never be taken back."""
+        return len(self.tokens) - (len(self.watch.held) if self.watch else 0)
+
+    def precede(self, data: bytes) -> str:
+        """Takes bytes that come before its first token; returns what can be shown."""
+        if self.watch:
+            self.watch.precede(data)
+        return self.text.precede(data)
 
     @property
     def evaluated(self) -> int:

@@ -45,6 +45,8 @@ class LlamaSampler:
         self._candidates = candidates
         self._n_vocab = tokenizer.n_vocab
         self._seed = params.seed
+        # Whether the last sampler of the chain draws with a random number for each token, and keeps nothing else.
+        self._draws_plainly = not params.mirostat and params.adaptive_target < 0
         self._drawn = 0
         self._top_k = _narrowing_top_k(params, self._n_vocab)
         self._changed: Ids = np.empty(0, np.intp)  # the tokens that the chain may give other logits, some of them twice
@@ -60,17 +62,17 @@ class LlamaSampler:
                 stack.callback(self._constraint.close)
             self._may_change(set(prompt))
             for token in begun:
-                self._draw_again(token, params)
+                self._draw_again(token)
             self._exit = stack.pop_all()
 
-    def _draw_again(self, token: int, params: SamplingParams) -> None:
-        """Takes a token that was drawn before the sequence was interrupted.
+    def _draw_again(self, token: int) -> None:
+        """Takes a token that was drawn before the sequence was interrupted, or went back.
 
         The chain draws from this token alone, which uses up one random number. So the numbers that follow are those
         that would have followed, but for xtc's own, and for a grammar that had refused a token. Mirostat and
         adaptive_target would learn from such a draw; they begin anew.
         """
-        if not params.mirostat and params.adaptive_target < 0:
+        if self._draws_plainly:
             llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(alone(token)))
         if self._constraint:
             self._require(token, self._constraint)
@@ -149,14 +151,28 @@ class LlamaSampler:
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
 
-    def sample(self, logits: Floats, excluded: Collection[int] = ()) -> int:
+    def sample(self, logits: Floats, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
         """Draws from these logits. See `Sampler.sample`.
 
         Raises `NoTokenError` if the grammar leaves none.
         """
-        token = self._sample_other(logits, excluded) if excluded else self._sample(logits)
+        if banned:
+            others = logits.copy()
+            others[list(banned)] = _BAN
+            try:
+                token = self._choose(others, excluded, len(banned))
+            except NoTokenError:
+                token = self._choose(logits, excluded)
+        else:
+            token = self._choose(logits, excluded)
         self._accept(token)
         return token
+
+    def _choose(self, logits: Floats, excluded: Collection[int], n_banned: int = 0) -> int:
+        # The chain's next random number has chosen what is banned now: it would choose a neighbour of that every time.
+        if excluded or (n_banned and self._draws_plainly):
+            return self._sample_other(logits, excluded, n_banned)
+        return self._sample(logits)
 
     def _accept(self, token: int) -> None:
         if self._constraint:
@@ -180,8 +196,10 @@ class LlamaSampler:
             self._require(token, self._constraint)
         return token
 
-    def _sample_other(self, logits: Floats, excluded: Collection[int]) -> int:
-        """Draws from what the chain leaves, without the excluded tokens.
+    def _sample_other(self, logits: Floats, excluded: Collection[int], n_banned: int) -> int:
+        """Draws from what the chain leaves, without the excluded tokens, and with a random stream for this draw alone.
+
+        n_banned: how many tokens were banned here, one after another: each time it is another stream.
 
         Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
         the distribution. Each draw takes the largest of the Gumbel-perturbed logits, which is Gumbel-top-k taken step
@@ -192,13 +210,18 @@ class LlamaSampler:
         for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
         ids, left = self._candidates.left
+        if n_banned and not np.isfinite(left).any():
+            raise NoTokenError("there is no other token to go on with", param="banned_strings")
         is_excluded = np.isin(ids, list(excluded))
         if not np.isneginf(left[~is_excluded]).all():
             left[is_excluded] = _BAN
-        noise = np.random.default_rng(self._seed).gumbel(size=len(left))
+        noise = np.random.default_rng((self._seed, self._drawn, n_banned)).gumbel(size=len(left))
         token = int(ids[np.argmax(left + noise)])
         if self._constraint:
             self._require(token, self._constraint)
+        if self._draws_plainly:  # it uses up a random number of the chain, as each token does
+            last = llama_cpp.llama_sampler_chain_get(self._chain, llama_cpp.llama_sampler_chain_n(self._chain) - 1)
+            llama_cpp.llama_sampler_apply(last, ctypes.byref(alone(token)))
         return token
 
     def _apply(self, logits: Floats, constraint: Constraint | None = None) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from contextlib import suppress
 from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -81,6 +82,23 @@ def _as_breakers(value: Any) -> Any:
         return [value]
 
 
+def _as_phrases(value: Any) -> Any:
+    """Frontends send a list, a list written as JSON, or a phrase on each line, in quotes or not."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return [_unquoted(line) for line in value.splitlines() if line.strip()]
+
+
+def _unquoted(line: str) -> Any:
+    if line.strip().startswith('"'):
+        with suppress(ValueError):
+            return json.loads(line)
+    return line
+
+
 def _as_ids(value: Any) -> Any:
     """text-generation-webui's notation is ids with commas between."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -125,6 +143,7 @@ Int = Annotated[int, BeforeValidator(_not_a_bool)]
 Float = Annotated[float, BeforeValidator(_not_a_bool), Field(allow_inf_nan=False)]
 Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 Ids = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
+Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
 
 
@@ -191,6 +210,8 @@ class SamplingFields(BodyFields):
     max_tokens: Int | None = None
     seed: Int | None = None
     stop: Strings | None = None
+    banned_strings: Phrases | None = None
+    max_rewinds: Int | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
     samplers: Strings | None = None
@@ -224,13 +245,13 @@ class SamplingFields(BodyFields):
         """How many texts `logit_bias` and `banned_tokens` have, which `given` tokenizes."""
         pairs = self.logit_bias or ()
         keys = pairs if isinstance(pairs, dict) else (pair[0] for pair in pairs if isinstance(pair, list) and pair)
-        return sum(_is_text(key) for key in (*keys, *(self.banned_tokens or ())))
+        return sum(is_text(key) for key in (*keys, *(self.banned_tokens or ())))
 
     def given(self, tokenize: Tokenize) -> dict[str, Any]:
         """The fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
         names = {field.name for field in dataclasses.fields(SamplingParams)} - {"json_schema"}
         given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set & names}
-        for name in ("stop", "dry_sequence_breakers"):
+        for name in ("stop", "dry_sequence_breakers", "banned_strings"):
             if name in given:
                 given[name] = tuple(given[name])
         if given.get("grammar") == "":
@@ -293,7 +314,7 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
         return (key,)
     if not (isinstance(key, str) and key):
         raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
-    if not _is_text(key):
+    if not is_text(key):
         return (int(key),)
     try:
         return tokenize(key, is_prompt=False)
@@ -301,7 +322,7 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
         raise InvalidRequestError(f"{name} can't be {show(key)}: {error.message}", param=name) from None
 
 
-def _is_text(key: Any) -> bool:
+def is_text(key: Any) -> bool:
     """Whether a key is a text to tokenize, and not an id, as a number or as digits."""
     return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.request import CompletionRequest
+from srb.engine.request import ANY_CASE, CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire import body
 from srb.wire.body import Limits
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import MAX_BIASED_TEXTS, BodyFields, Int, Tokenize, show
+from srb.wire.fields import BodyFields, Int, Tokenize, is_text, show
 from srb.wire.read import depth_refused, read_fields
 from srb.wire.tokens import Vocabulary
 
@@ -92,7 +92,8 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
     with depth_refused():
         fields = read_fields(data, KoboldFields)
         ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream)
-        ignored += _without_effect(fields, vocabulary)
+        ignored += _without_effect(fields)
+        _take_phrases(fields)
         n = body.count_alternatives(fields, 1, limits)
         if fields.max_tokens in (None, -1):
             fields.max_tokens = default_length(vocabulary.n_cells)
@@ -133,28 +134,19 @@ def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
     return ignored
 
 
-def _without_effect(fields: KoboldFields, vocabulary: Vocabulary) -> list[str]:
+def _without_effect(fields: KoboldFields) -> list[str]:
     """The names of known fields that were sent and have no effect in this format, of those that the body has."""
     ignored = [name for name in _WITHOUT_EFFECT if getattr(fields, name)]
     ignored += [] if fields.trim_stop else ["trim_stop"]
-    ignored += ["sampler_order"] if fields.sampler_order and fields.samplers is not None else []
-    return ignored + (["banned_tokens (phrases)"] if _drop_phrases(fields, vocabulary) else [])
+    return ignored + (["sampler_order"] if fields.sampler_order and fields.samplers is not None else [])
 
 
-def _drop_phrases(fields: KoboldFields, vocabulary: Vocabulary) -> bool:
-    """Leaves `banned_tokens` what is one token, and says if there was more.
-
-    KoboldCpp's are phrases. To ban each token of one would ban its words everywhere.
-    """
+def _take_phrases(fields: KoboldFields) -> None:
+    """KoboldCpp has phrases in `banned_tokens`, too, and finds them without regard to case. Ids stay ids."""
     banned = fields.banned_tokens or []
-    if fields.biased_texts > MAX_BIASED_TEXTS:  # refused later, and tokenized never
-        return False
-
-    def is_phrase(each: Any) -> bool:
-        return isinstance(each, str) and len(vocabulary.encode(each, "banned_tokens", add_special=False)) > 1
-
-    fields.banned_tokens = [each for each in banned if each != "" and not is_phrase(each)]
-    return any(map(is_phrase, banned))
+    phrases = [*(fields.banned_strings or ()), *filter(is_text, banned)]
+    fields.banned_tokens = [each for each in banned if not is_text(each)]
+    fields.banned_strings = [ANY_CASE + text.removeprefix(ANY_CASE) for text in phrases if text]
 
 
 def _ordered(ids: list[int]) -> list[str]:

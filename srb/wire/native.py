@@ -44,6 +44,7 @@ def to_json(
                 "finish_reason": event.finish_reason,
                 "stop_reason": event.stop_reason,
                 **({} if event.mean_logprob is None else {"mean_logprob": round(event.mean_logprob, 6)}),
+                **({} if event.rewinds is None else _rewinds(event)),
             }
         case StartEvent():
             start = {
@@ -80,6 +81,11 @@ def to_json(
                 "usage": _usage(usage),
                 "timings": {name: round(value, 3) for name, value in dataclasses.asdict(timings).items()},
             }
+
+
+def _rewinds(event: StopEvent) -> dict[str, Any]:
+    counts = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
+    return counts | ({"rewinds_exhausted": True} if event.rewinds_exhausted else {})
 
 
 def _usage(usage: Usage) -> dict[str, int]:

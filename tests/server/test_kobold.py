@@ -217,7 +217,8 @@ async def test_settings_are_mapped(connect: Connect) -> None:
         "typical": 0.9,
         "use_default_badwordsids": True,
         "sampler_order": [0, 6, 5],
-        "banned_tokens": ["a", "bc", ""],
+        "banned_tokens": ["x", "(?i)yz", "", 7],
+        "banned_strings": ["bc"],
         "trim_stop": False,
         "render_special": True,
         "images": ["AAAA"],
@@ -235,10 +236,12 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     (given,) = params
     assert (given.typical_p, given.ignore_eos, given.repeat_penalty, given.repeat_last_n) == (0.9, True, 1.1, 600)
     assert given.samplers == ("dry", "top_n_sigma", "top_k", "penalties", "temperature", "xtc")
-    assert given.logit_bias == ((97, -float("inf")),)
+    assert given.logit_bias == ((7, -float("inf")),)
+    assert given.banned_strings == ("(?i)bc", "(?i)x", "(?i)yz")
     assert given.stop == ("\nYou:",)
     ignored = set(response.headers["x-srb-ignored"].split(", "))
-    assert {"banned_tokens (phrases)", "trim_stop", "render_special", "images"} <= ignored
+    assert {"trim_stop", "render_special", "images"} <= ignored
+    assert not any(name.startswith("banned") for name in ignored)
 
 
 async def test_a_prompt_that_does_not_fit_is_cut_behind_the_memory(connect: Connect) -> None:

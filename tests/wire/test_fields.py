@@ -126,7 +126,31 @@ def test_a_lowest_and_a_highest_temperature() -> None:
 
 
 def test_what_there_is_not_yet_is_reported() -> None:
-    assert ignored(guided_regex="a+", banned_strings=["x"]) == ["guided_regex", "banned_strings"]
+    assert ignored(guided_regex="a+") == ["guided_regex"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "phrases"),
+    [
+        (["a b", '"c"'], ("a b", '"c"')),
+        ("a b", ("a b",)),
+        ('"a b"\n\n  c\r\n"d\\n"\n"e', ("a b", "  c", "d\n", '"e')),
+        ('["a b", "c"]', ("a b", "c")),
+        ("[EDIT]\nb", ("[EDIT]", "b")),
+        ("", ()),
+        ([], ()),
+    ],
+)
+def test_banned_strings_as_frontends_send_them(sent: Any, phrases: tuple[str, ...]) -> None:
+    assert ignored(banned_strings=sent) == []
+    assert params(banned_strings=sent).banned_strings == phrases
+
+
+def test_branches_have_their_own_banned_strings() -> None:
+    body = {"prompt": "p", "banned_strings": ["x"], "branches": [{}, {"banned_strings": "y", "max_rewinds": 5}]}
+    first, second = parse(json.dumps(body).encode(), LIMITS, tokenize).completion.branches
+    assert (first.banned_strings, first.max_rewinds) == (("x",), 1000)
+    assert (second.banned_strings, second.max_rewinds) == (("y",), 5)
 
 
 def test_the_order_of_samplers_and_unknown_ones() -> None:

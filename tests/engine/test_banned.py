@@ -1,0 +1,372 @@
+"""Banned strings: whatever the model says, and however it is cut into tokens, none of them is ever seen."""
+
+import codecs
+import dataclasses
+import random
+import zlib
+from itertools import pairwise
+
+import pytest
+from driver import check_order, request, run, stops, texts
+from fake_backend import END, N_VOCAB, FakeBackend, Script, says
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.engine.banned import BannedStrings, Watch
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.resume import resume
+from srb.errors import InvalidRequestError
+
+CAT = b"the cat sat"
+
+
+def assert_idle(engine: Engine, backend: FakeBackend) -> None:
+    stats = engine.stats()
+    assert (stats.sequences, stats.cells, backend.cells) == (0, 0, 0)
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
+
+
+def few(alphabet: bytes, end: float = 0.05) -> Script:
+    """Says these characters, depending on the seed and all tokens so far; sometimes it ends."""
+
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        rng = random.Random(zlib.crc32(repr((params.seed, tokens)).encode()))
+        return END if not params.ignore_eos and rng.random() < end else rng.choice(alphabet)
+
+    return script
+
+
+def lower(text: str) -> str:
+    return "".join(char.lower()[0] for char in text)
+
+
+def has(text: str, phrase: str) -> bool:
+    return lower(phrase[4:]) in lower(text) if phrase.startswith("(?i)") else phrase in text
+
+
+def reference(script: Script, params: SamplingParams, prompt: tuple[int, ...]) -> tuple[str, int, str | None]:
+    """Text, length and stop reason of what is drawn where each token is a character and phrases are refused."""
+    tokens: list[int] = []
+    n_said = 0
+    refused: dict[tuple[int, ...], set[int]] = {}  # by what comes before them
+    while True:
+        token = script(params, (*prompt, *tokens))
+        while token in refused.get(tuple(tokens), ()):
+            token = (token + 1) % N_VOCAB
+        tokens.append(token)
+        text = bytes(tokens[:-1] if token == END else tokens).decode()
+        if token == END:
+            return text, len(tokens), None
+        ends = [len(each.removeprefix("(?i)")) for each in params.banned_strings]
+        found = [
+            n for each, n in zip(params.banned_strings, ends, strict=True) if len(text) >= n and has(text[-n:], each)
+        ]
+        stop = next((each for each in sorted(params.stop, key=len, reverse=True) if text.endswith(each)), None)
+        if found:
+            place = max(n_said, len(text) - max(found))
+            tokens = tokens[:place]
+            refused.setdefault(tuple(tokens), set()).add(ord(text[place]))
+            continue
+        begun = [
+            k
+            for each in params.banned_strings
+            for k in range(1, len(each.removeprefix("(?i)")))
+            if has(text[-k:], each[: k + len(each) - len(each.removeprefix("(?i)"))]) and k <= len(text)
+        ]
+        n_said = max(n_said, len(text) - max(begun, default=0))
+        if stop or len(tokens) == params.max_tokens:
+            return text.removesuffix(stop or ""), len(tokens), stop
+
+
+phrases = st.lists(
+    st.builds(str.__add__, st.sampled_from(["", "(?i)"]), st.text("abAB", min_size=1, max_size=4)), max_size=6
+).map(tuple)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    banned=phrases,
+    stop=st.lists(st.text("abAB", min_size=1, max_size=4), max_size=2).map(tuple),
+    n=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    max_tokens=st.integers(0, 20),
+    logprobs=st.sampled_from([None, 0, 2]),
+    return_tokens=st.booleans(),
+    echo=st.booleans(),
+    n_batch=st.sampled_from([2, 64]),
+)
+def test_it_says_what_a_model_would_that_refuses_them(
+    banned: tuple[str, ...],
+    stop: tuple[str, ...],
+    n: int,
+    seed: int,
+    max_tokens: int,
+    logprobs: int | None,
+    return_tokens: bool,
+    echo: bool,
+    n_batch: int,
+) -> None:
+    params = SamplingParams(seed=seed, banned_strings=banned, stop=stop, max_tokens=max_tokens)
+    each = dataclasses.replace(
+        CompletionRequest(((112, 113),), params.alternatives(n)),
+        logprobs=logprobs,
+        return_tokens=return_tokens,
+        echo=echo,
+    )
+    script = few(b"abAB")
+    engine = Engine(backend := FakeBackend(n_batch=n_batch, n_outputs=2, script=script))
+    events = run(engine, each)
+    check_order(events, each)
+    assert_idle(engine, backend)
+    said, ends = texts(events), stops(events)
+    for index, branch in enumerate(each.branches):
+        text, length, reason = reference(script, branch, (112, 113)) if max_tokens else ("", 0, None)
+        assert said.get(index, "") == "pq" * echo + text
+        assert (ends[index].length, ends[index].stop_reason) == (length, reason)
+        own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
+        drawn = [token for event in own for token in event.drawn]
+        generated = bytes(token for token in drawn if token != END).decode()
+        assert (text + (reason or "")).startswith(generated)
+        assert not any(has(generated, phrase) for phrase in banned)
+        if return_tokens:
+            assert [token for event in own for token in event.tokens] == [112, 113] * echo + drawn
+            assert generated == text + (reason or "")
+        if logprobs is not None:
+            assert [event.token.id for event in own if event.token] == [112, 113] * echo + drawn
+            scored = [event.token.logprob for event in own if event.token and event.drawn]
+            if scored:
+                assert ends[index].mean_logprob == pytest.approx(sum(each or 0 for each in scored) / len(scored))
+        if banned and max_tokens:
+            assert ends[index].rewinds is not None
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert done.usage.completion_tokens == sum(end.length for end in ends.values())
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    pieces=st.lists(
+        st.binary(min_size=1, max_size=4) | st.sampled_from(["é", "a", "🙂", "ab"]).map(str.encode), max_size=30
+    ),
+    banned=st.lists(st.text("aé🙂�", min_size=1, max_size=3), min_size=1, max_size=4).map(tuple),
+    before=st.sampled_from([b"", b"\xc3", b"\xf0\x9f"]),
+)
+def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
+    pieces: list[bytes], banned: tuple[str, ...], before: bytes
+) -> None:
+    watch = Watch(BannedStrings(banned), None, 1000)
+    watch.precede(before)
+    kept: list[int] = []  # the numbers of pieces
+    sure: list[int] = []
+    for number, piece in enumerate(pieces):
+        kept.append(number)
+        if n_tokens := watch.push(number, [], piece, len(kept) - 1):
+            del kept[-n_tokens:]
+        sure += [held.token for held in watch.sure()]
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(before)
+        text = decoder.decode(b"".join(pieces[k] for k in kept))
+        assert not any(phrase in text for phrase in banned)
+        assert sure == kept[: len(sure)], "what was said is never taken back"
+        assert sure + [held.token for held in watch.held] == kept
+
+
+def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it() -> None:
+    watch = Watch(BannedStrings(("é cat",)), None, 10)
+    pieces = [b"x", b"y\xc3", b"\xa9", b" c", b"at!"]
+    taken = []
+    sure = []
+    for k, piece in enumerate(pieces):
+        taken.append(watch.push(k, [], piece, k))
+        sure.append([held.token for held in watch.sure()])
+    assert taken == [0, 0, 0, 0, 4]
+    assert (sure, watch.held) == ([[0], [], [], [], []], [])
+    assert (watch.taken_at(1), watch.rewinds, watch.rewound_tokens) == ({1}, 1, 4)
+
+
+def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
+    watch = Watch(BannedStrings(("cat", "xy")), None, 10)
+    assert watch.push(0, [], b"ca", 0) == 0
+    assert watch.push(1, [], b"x", 1) == 0
+    assert [held.token for held in watch.sure()] == [0]  # "cax" can't become "cat"
+    assert watch.push(2, [], b"y", 2) == 2
+    assert watch.push(3, [], b"t", 1) == 1  # but "ca" can, when "xy" was taken back
+    assert watch.taken_at(1) == {1, 3}
+
+
+def test_what_was_said_before_an_alternative_was_resumed_stays() -> None:
+    watch = Watch(BannedStrings(("cat",)), None, 10)
+    watch.skip(b"c")
+    assert watch.push(1, [], b"a", 0) == 0
+    assert watch.push(2, [], b"t", 1) == 2
+    assert watch.taken_at(0) == {1}
+
+
+def test_the_events_of_a_request() -> None:
+    engine = Engine(backend := FakeBackend(script=says(CAT)))
+    each = request(banned_strings=("cat",), max_tokens=8)
+    engine.add_request(each)
+    steps = []
+    while engine.has_work:
+        steps.append([event.text for event in engine.step() if isinstance(event, StreamEvent)])
+    # "c" is held back until "cat" is there. Then "d" is drawn in its place, which can't become anything.
+    assert [text for texts in steps for text in texts] == ["t", "h", "e", " ", "d", "a", "t", " "]
+    assert backend.rows == 1 + 4 + 2 + 1 + 3  # the last but one of the letters that stay is evaluated again
+    assert engine.stats().tokens_generated == 8 + 3
+
+
+def test_what_was_thrown_away_is_told_and_not_counted() -> None:
+    events = run(Engine(FakeBackend(script=says(CAT))), request(banned_strings=("cat", "d"), max_tokens=8))
+    stop = stops(events)[0]
+    assert (stop.length, stop.rewinds, stop.rewound_tokens, stop.rewinds_exhausted) == (8, 2, 4, False)
+    assert stops(run(Engine(FakeBackend(script=says(CAT))), request()))[0].rewinds is None
+    done = events[-1]
+    assert isinstance(done, DoneEvent)
+    assert done.usage.completion_tokens == 8
+
+
+def test_the_first_token_is_drawn_again_from_the_logits_of_the_prompt() -> None:
+    engine = Engine(backend := FakeBackend(script=says(b"ab")))
+    events = run(engine, request("pq", banned_strings=("a", "b"), max_tokens=1))
+    assert texts(events) == {0: "c"}
+    assert (backend.rows, engine.stats().forks) == (2, 0)
+    assert_idle(engine, backend)
+
+
+def test_a_phrase_that_begins_in_the_prompt_is_let_through() -> None:
+    events = run(
+        Engine(FakeBackend(script=says(b"at cat", prompt=1))), request("c", banned_strings=("cat",), max_tokens=6)
+    )
+    assert texts(events) == {0: "at dat"}
+
+
+def test_after_max_rewinds_the_text_goes_on_as_it_is() -> None:
+    for max_rewinds, text in ((0, "the cat sat"), (1, "the dat sat")):
+        params = {"banned_strings": ("cat", "dat"), "max_rewinds": max_rewinds, "max_tokens": 11}
+
+        def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+            return CAT[len(tokens) - 1]
+
+        stop = stops(events := run(Engine(FakeBackend(script=script)), request(**params)))[0]  # type: ignore[arg-type]
+        assert texts(events) == {0: text}
+        assert (stop.rewinds, stop.rewinds_exhausted) == (max_rewinds, True)
+
+
+def test_where_nothing_else_can_be_drawn_the_text_goes_on_as_it_is() -> None:
+    engine = Engine(backend := FakeBackend(script=lambda params, tokens: 97))
+    backend.tokenizer.is_end = lambda token: False  # type: ignore[method-assign]
+    backend.tokenizer.piece = lambda token: b"a"  # type: ignore[method-assign]
+    stop = stops(run(engine, request(banned_strings=("a",), max_tokens=3)))[0]
+    assert (stop.length, stop.rewinds, stop.rewinds_exhausted) == (3, N_VOCAB, True)
+
+
+def test_what_is_held_back_at_the_end_is_text() -> None:
+    engine = Engine(backend := FakeBackend(script=says(b"a ca")))
+    assert texts(run(engine, request(banned_strings=("cat",)))) == {0: "a ca"}
+    assert texts(run(engine, request(banned_strings=("cat",), max_tokens=3))) == {0: "a c"}
+    each = dataclasses.replace(request(banned_strings=("cat",)), return_tokens=True)
+    engine.add_request(each)
+    events: list[Event] = []
+    while "a " not in texts(events).values():
+        events += engine.step()
+    engine.step()
+    engine.abort(each.id)
+    events += run(engine)
+    assert texts(events) == {0: "a c"}
+    assert stops(events)[0].length == 3
+    assert_idle(engine, backend)
+
+
+def test_a_stop_string_inside_the_beginning_of_a_phrase_ends_the_text() -> None:
+    events = run(Engine(FakeBackend(script=says(CAT))), request(banned_strings=("the cat",), stop=("e c",)))
+    assert texts(events) == {0: "th"}
+    assert stops(events)[0].stop_reason == "e c"
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    banned=phrases,
+    n=st.integers(1, 3),
+    seed=st.integers(0, 100),
+    cuts=st.lists(st.integers(0, 30), min_size=1, max_size=3),
+    logprobs=st.sampled_from([None, 1]),
+)
+def test_an_interrupted_request_goes_on_as_it_would_have(
+    banned: tuple[str, ...], n: int, seed: int, cuts: list[int], logprobs: int | None
+) -> None:
+    params = SamplingParams(seed=seed, banned_strings=banned, max_tokens=15)
+    each = CompletionRequest(((112,),), params.alternatives(n), logprobs=logprobs)
+    whole = run(Engine(FakeBackend(script=few(b"abAB"))), each)
+    events: list[Event] = []
+    living: CompletionRequest | None = each
+    for cut in [*cuts, 10_000]:
+        if living is None:
+            break
+        engine = Engine(FakeBackend(script=few(b"abAB")))
+        engine.add_request(living)
+        for _ in range(cut):
+            if not engine.has_work:
+                break
+            events += engine.step()
+        living = resume(each, events)
+    assert texts(events) == texts(whole)
+    assert stops(events) == stops(whole)
+
+
+def test_others_begin_only_with_what_stays() -> None:
+    backend = FakeBackend(script=lambda params, tokens: (b"c" + b"a" * 60 + b"t")[min(len(tokens) - 40, 61)])
+    engine = Engine(backend)
+    engine.add_request(request("p" * 40, banned_strings=("c" + "a" * 60 + "t",), max_tokens=70))
+    for _ in range(50):
+        engine.step()
+    # All that it has generated is held back, and will be thrown away.
+    other = request("p" * 40 + "c" + "a" * 40, max_tokens=1)
+    engine.add_request(other)
+    events = run(engine)
+    assert_idle(engine, backend)
+    assert {event.index for event in events if event.request_id == other.id and isinstance(event, StreamEvent)} == {0}
+    assert engine.stats().prompt_tokens_cached == 40
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_a_model_that_can_not_go_back_is_refused(window: int) -> None:
+    engine = Engine(FakeBackend(window=window))
+    with pytest.raises(InvalidRequestError, match="go back to any token"):
+        engine.add_request(request(banned_strings=("x",)))
+
+
+def test_distinct_alternatives_stay_so() -> None:
+    each = dataclasses.replace(request(n=4, banned_strings=("(?i)A", "b"), max_tokens=2), distinct=True)
+    said = texts(run(Engine(FakeBackend(script=few(b"abAB", end=0))), each))
+    assert len({text[0] for text in said.values()}) == 4
+    assert not any(has(text, phrase) for text in said.values() for phrase in ("(?i)a", "b"))
+
+
+def test_the_limits() -> None:
+    SamplingParams(banned_strings=("x" * 200, "(?i)" + "x" * 200))
+    for banned in (("x" * 201,), ("",), ("(?i)",), ("x",) * 1001):
+        with pytest.raises(InvalidRequestError, match="banned_strings takes"):
+            SamplingParams(banned_strings=banned)
+    full = tuple(f"{k:200}" for k in range(1000))
+    params = SamplingParams(banned_strings=full)
+    CompletionRequest(((1,),), (params, params))
+    with pytest.raises(InvalidRequestError, match="200001 characters"):
+        CompletionRequest(((1,),), (params, SamplingParams(banned_strings=("x",))))
+
+
+def test_case_does_not_move_places() -> None:
+    assert max(len(each) for each in map(lower, map(chr, range(0xD800)))) == 1
+    watch = Watch(BannedStrings(("(?i)İstanbul", "(?i)ΣΑΣ")), None, 10)
+    assert [watch.push(k, [], char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
+    assert [watch.push(k, [], char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
+    assert [watch.push(k, [], char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
+
+
+def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
+    watch = Watch(BannedStrings(("aaab",)), None, 10)
+    for number, _ in pairwise(range(5000)):
+        assert watch.push(number, [], b"a", number) == 0
+        list(watch.sure())
+        assert len(watch.held) <= 3

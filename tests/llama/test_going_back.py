@@ -1,0 +1,173 @@
+"""Banned strings on the real llama.cpp: none appears, and samplers that went back are as if they had not."""
+
+import codecs
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import pytest
+from driver import check_order, run, stops, texts
+from tiny_model import EOS, N_VOCAB
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import SAMPLERS, CompletionRequest, SamplingParams
+from srb.llama import LlamaBackend
+
+pytestmark = pytest.mark.llama
+
+PROMPT = tuple(b"Once upon a time, there was")
+N = 16
+WILD: dict[str, Any] = {"temperature": 1.5, "top_p": 1, "min_p": 0}
+LETTERS = "root ::= [a-e ]*"
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "sampled": WILD,
+    "penalties": WILD | {"repeat_penalty": 1.3, "presence_penalty": 0.5, "dry_multiplier": 0.8, "min_tokens": 20},
+    "grammar": WILD | {"grammar": LETTERS},
+    "greedy grammar": {"temperature": 0, "repeat_penalty": 1.2, "grammar": LETTERS},
+    "mirostat": {"mirostat": 2, "grammar": LETTERS},
+    "adaptive": {"adaptive_target": 0.1},
+}
+
+
+def ask(backend: LlamaBackend, *, distinct: bool = False, **params: Any) -> tuple[CompletionRequest, list[Event]]:
+    branches = SamplingParams(**{"seed": 5, "max_tokens": 60} | params).alternatives(N)
+    request = CompletionRequest((PROMPT,), branches, logprobs=1, return_tokens=True, distinct=distinct)
+    events = run(engine := Engine(backend), request)
+    check_order(events, request)
+    assert (engine.stats().cells, backend.held()) == (0, [])
+    return request, events
+
+
+def loved(events: list[Event]) -> tuple[str, ...]:
+    """The groups of three characters that come most often."""
+    counts = Counter(text[k : k + 3] for text in texts(events).values() for k in range(len(text) - 2))
+    return tuple(text for text, _ in counts.most_common(50))
+
+
+def tokens(events: list[Event], index: int) -> list[int]:
+    return [
+        token for event in events if isinstance(event, StreamEvent) and event.index == index for token in event.drawn
+    ]
+
+
+@pytest.mark.parametrize("distinct", [False, True], ids=["", "distinct"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_model_loves_does_not_come(load: Callable[..., LlamaBackend], kind: str, distinct: bool) -> None:
+    backend = load(ctx_size=2048, parallel=N)
+    _, plain = ask(backend, **KINDS[kind], distinct=distinct)
+    banned = loved(plain)
+    assert len(banned) > 5
+    _, events = ask(backend, **KINDS[kind], banned_strings=banned, distinct=distinct)
+    _, again = ask(backend, **KINDS[kind], banned_strings=banned, distinct=distinct)
+    assert texts(again) == texts(events)
+    assert sum(stop.rewinds or 0 for stop in stops(events).values()) > N
+    for index, text in texts(events).items():
+        stop = stops(events)[index]
+        own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
+        said = [token for event in own for token in event.tokens]
+        assert not stop.rewinds_exhausted
+        assert said == [event.token.id for event in own if event.token] == tokens(events, index)
+        assert len(said) == stop.length
+        data = bytes(token for token in said if token < EOS)
+        assert text == codecs.getincrementaldecoder("utf-8")("replace").decode(data)  # without half a character
+        assert not any(phrase in text for phrase in banned)
+
+
+class Noting:
+    """A sampler whose last draw behind each beginning is remembered."""
+
+    def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
+        self._sampler, self._seen, self._notes = sampler, seen, notes
+        self.logprobs, self.close = sampler.logprobs, sampler.close
+
+    def sample(self, logits: Any, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
+        token: int = self._sampler.sample(logits, excluded, banned)
+        self._notes[self._seen] = logits.copy(), set(banned)
+        self._seen = (*self._seen, token)
+        return token
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled", "penalties", "greedy grammar"])
+def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
+    load: Callable[..., LlamaBackend], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = load(ctx_size=2048, parallel=N)
+    banned = loved(ask(backend, **KINDS[kind])[1])
+    notes: dict[int, dict[tuple[int, ...], Any]] = {}
+    sampler = backend.sampler
+
+    def noting(params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...]) -> Any:
+        return Noting(sampler(params, compiled, prompt, begun), begun, notes.setdefault(params.seed, {}))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "sampler", noting)
+        request, events = ask(backend, **KINDS[kind], banned_strings=banned)
+    compiled = backend.compile(request.branches)
+    n_redrawn = 0
+    for index, params in enumerate(request.branches):
+        drawn = tuple(tokens(events, index))
+        for k, token in enumerate(drawn):
+            logits, taken = notes[params.seed][drawn[:k]]
+            fresh = sampler(params, compiled, PROMPT, drawn[:k])
+            assert fresh.sample(logits, (), taken) == token
+            fresh.close()
+            n_redrawn += bool(taken)
+    compiled.close()
+    assert n_redrawn > N
+
+
+def test_what_is_drawn_in_place_of_a_token_has_the_proportions_of_the_rest(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    batch = Batch()
+    row = batch.add(PROMPT, 0, 0, outputs=1)
+    backend.decode(batch, None)
+    logits = backend.logits(row).copy()
+    params: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
+    compiled = backend.compile((SamplingParams(**params),))
+    first = int(np.argmax(logits))
+    drawn: Counter[int] = Counter()
+    for seed in range(8_000):
+        sampler = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
+        if sampler.sample(logits) == first:  # as it is where something is taken back
+            again = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
+            drawn[again.sample(logits, (), {first})] += 1
+            again.close()
+        sampler.close()
+    compiled.close()
+    rest = np.exp(logits.astype(float) / 2)
+    rest[first] = 0
+    rest /= rest.sum()
+    n = sum(drawn.values())
+    assert n > 300
+    for token in np.argsort(-rest)[:5]:
+        assert abs(drawn[int(token)] / n - rest[token]) < 4 * np.sqrt(rest[token] / n)
+
+
+@pytest.mark.parametrize("samplers", [SAMPLERS, ()])
+def test_random_numbers_go_on_behind_what_was_drawn_another_time(
+    load: Callable[..., LlamaBackend], samplers: tuple[str, ...]
+) -> None:
+    backend = load()
+    flat = np.zeros(N_VOCAB, np.float32)
+    params = SamplingParams(seed=3, top_k=0, samplers=samplers)
+    compiled = backend.compile((params,))
+    for excluded, banned in (({1, 2}, set[int]()), (set[int](), {1, 2}), ({3}, {1, 2})):
+        sampler = backend.sampler(params, compiled, PROMPT, ())
+        drawn = [sampler.sample(flat), sampler.sample(flat, excluded, banned)]
+        drawn += [sampler.sample(flat) for _ in range(6)]
+        other = backend.sampler(params, compiled, PROMPT, tuple(drawn[:3]))
+        assert [other.sample(flat) for _ in range(5)] == drawn[3:]
+        sampler.close()
+        other.close()
+    compiled.close()
+
+
+def test_where_the_grammar_leaves_nothing_else_the_text_goes_on(load: Callable[..., LlamaBackend]) -> None:
+    _, events = ask(load(parallel=N), grammar='root ::= "a cat sat"', banned_strings=("cat",), temperature=0)
+    assert set(texts(events).values()) == {"a cat sat"}
+    for stop in stops(events).values():
+        assert (stop.finish_reason, stop.rewinds, stop.rewinds_exhausted) == ("stop", 1, True)
