@@ -1,9 +1,11 @@
 """Replicas on Ray Serve: how they are started or found, and how a front speaks with them."""
 
 import asyncio
+import atexit
 import dataclasses
 import logging
 import socket
+import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -63,6 +65,7 @@ class RayReplicas:
         self._known: list[str] = []
         self._one_hangs = False
         self._meeting: Any = None
+        self._asked: asyncio.Future[Any] | None = None
 
     async def start(self) -> None:
         """See `Replicas.start`."""
@@ -172,7 +175,8 @@ class RayReplicas:
 
     async def trouble(self) -> str | None:
         """See `Replicas.trouble`."""
-        status = await asyncio.to_thread(serve.status)
+        self._asked = asyncio.ensure_future(asyncio.to_thread(serve.status))
+        status = await asyncio.shield(self._asked)
         app = status.applications.get(APPLICATION)
         deployment = app.deployments.get(DEPLOYMENT) if app else None
         if app and app.status == "DEPLOY_FAILED":
@@ -194,10 +198,29 @@ class RayReplicas:
         """See `Replicas.close`."""
         if not ray.is_initialized():
             return
-        if self._settings.ray_address is None:
-            with suppress(*_FAULTS):
-                await asyncio.to_thread(serve.delete, APPLICATION)
+        if self._asked:  # a thread that still asks when Ray is gone would wait for it for a minute
+            await asyncio.wait({self._asked})
+        if self._settings.ray_address is None and not await asyncio.to_thread(_delete):
+            atexit.unregister(ray.shutdown)  # it would wait for a minute for what is gone
+            return
         await asyncio.to_thread(ray.shutdown)
+
+
+def _delete() -> bool:
+    """Ends the replicas. Returns False if Ray is gone: systemd, say, ends all processes of a service at once."""
+
+    def delete() -> None:
+        with suppress(*_FAULTS):
+            serve.delete(APPLICATION)
+
+    gcs = ray.get_runtime_context().gcs_address
+    deleting = threading.Thread(target=delete, daemon=True)  # it can't be interrupted, and may wait for a minute
+    deleting.start()
+    while deleting.is_alive():
+        deleting.join(0.5)
+        if _connection_error(gcs):
+            return False
+    return True
 
 
 class _Fronts:
@@ -285,14 +308,21 @@ def replica_cpus(settings: Settings) -> int:
 
 def _check_address(address: str) -> None:
     """Raises `SettingsError` if nobody listens there: Ray would try for minutes."""
+    if error := _connection_error(address):
+        raise SettingsError(
+            f"there is no Ray cluster at --ray-address {address} ({error}); it takes HOST:PORT of the head node, as "
+            "`ray start --head` prints it"
+        )
+
+
+def _connection_error(address: str) -> Exception | None:
+    """Why nobody can be reached at HOST:PORT, or None."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
-        raise SettingsError(
-            f"there is no Ray cluster at --ray-address {address} ({error}); it takes HOST:PORT of the head node, as "
-            "`ray start --head` prints it"
-        ) from None
+        return error
+    return None
 
 
 def _reachable(url: str) -> str:

@@ -25,7 +25,7 @@ from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSup
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(front, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(front, "SILENCE_SECONDS", 1.0)
 
 
 def slow(**options: Any) -> FakeBackend:
