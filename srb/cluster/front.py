@@ -230,7 +230,10 @@ class ClusterEngine(EngineClient):
             self._heard[report.name] = _Heard(report, now)
         for name in self.lost - before:
             logger.warning("replica %s on %s is lost", name, self._heard[name].report.node)
-        self._heard = {name: each for name, each in self._heard.items() if now - each.at < FORGET_SECONDS}
+        # What is known of a context is needed also while there is none.
+        latest = max((each.at for each in self._heard.values()), default=now)
+        first_kept = min(latest, now - FORGET_SECONDS)
+        self._heard = {name: each for name, each in self._heard.items() if each.at >= first_kept}
         lost = self.lost
         self._replicas = tuple(
             ReplicaHealth(

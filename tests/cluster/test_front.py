@@ -103,7 +103,8 @@ async def test_a_replica_that_hangs_is_left() -> None:
         assert texts(await collect(engine, other := request(n=2))) == alone(other)
 
 
-async def test_with_no_replica_left_requests_wait_for_one() -> None:
+async def test_with_no_replica_left_requests_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "FORGET_SECONDS", 0.1)
     async with cluster(names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(max_tokens=50, ignore_eos=True)))
         await until(lambda: engine.health.running == 1)
@@ -111,6 +112,7 @@ async def test_with_no_replica_left_requests_wait_for_one() -> None:
         late = asyncio.create_task(collect(engine, other := request("q")))
         await asyncio.sleep(0.5)
         assert not reading.done()
+        assert engine.tokenize("ab") == (97, 98)
         await replicas.add("b")
         assert texts(await reading) == alone(each)
         assert texts(await late) == alone(other)
