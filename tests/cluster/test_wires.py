@@ -72,7 +72,7 @@ class Nodes:
 
     def ray(self, where: str, *options: str) -> None:
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus", "1", "--disable-usage-stats"]
-        subprocess.run(["ip", "netns", "exec", where, *ray, *options], env=self.environ, check=True, timeout=120)
+        subprocess.run(["ip", "netns", "exec", where, *ray, *options], env=self.environ, check=True, timeout=300)
 
     def start_other(self) -> None:
         self.ray("srb-b", "--address", f"{HEAD}:6379", "--node-ip-address", OTHER)
@@ -92,7 +92,7 @@ class Nodes:
     def close(self) -> None:
         self.server.send_signal(signal.SIGTERM)
         try:
-            self.server.wait(30)
+            self.server.wait(120)
         finally:
             for name in ("srb-b", "srb-a"):
                 self.kill(name)
@@ -102,7 +102,7 @@ class Nodes:
         """The lines of an answer, as they come."""
         with closing(http.client.HTTPConnection("localhost")) as connection:
             connection.sock = socket.socket(socket.AF_UNIX)
-            connection.sock.settimeout(120)
+            connection.sock.settimeout(300)
             connection.sock.connect(str(self.socket))
             connection.request("POST" if body else "GET", path, json.dumps(body) if body else None)
             with connection.getresponse() as answer:
@@ -118,7 +118,7 @@ class Nodes:
         return {each["node"]: each["status"] for each in replicas}
 
 
-def until(condition: Callable[[], bool], seconds: float = 90) -> None:
+def until(condition: Callable[[], bool], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it has not come to that"
@@ -171,9 +171,9 @@ def test_alternatives_outlive_a_node(nodes: Nodes, how: str) -> None:
             nodes.kill("srb-b")
         else:
             nodes.cut()
-        until(lambda: nodes.health().get(OTHER, "lost") == "lost", 30)
+        until(lambda: nodes.health().get(OTHER, "lost") == "lost", 90)
         for future in reading:
-            future.result(timeout=120)
+            future.result(timeout=400)
     for each in streams:
         each.check()
     later = Stream()
