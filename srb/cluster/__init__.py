@@ -1,8 +1,10 @@
 """Past one machine: replicas of the engine behind Ray Serve, and the server in front of them.
 
     server/ ── ClusterEngine (front.py) ── Replicas (replicas.py) ── Ray ──┬── Replica (replica.py): an AsyncEngine
-               parts.py: one request,      router.py, placement.py:        ├── Replica
-               sent as several             which replica gets it           └── Replica
+               parts.py: one request,      ray_replicas.py: calls,         ├── Replica
+               sent as several             deploy.py: what is started,     └── Replica
+               run.py: a part, sent        router.py, placement.py:
+               until it has ended          which replica gets it
 
 The journals are in the front. So a replica that dies takes nothing with it: the front knows what was said, and another
 replica goes on from there (`srb.engine.resume`).

@@ -7,27 +7,25 @@ said. So a reader notices a pause, and nothing else.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from srb.client import EngineClient, Record, ReplicaHealth
-from srb.cluster.parts import Part, Whole, split
-from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, ReplicaLostError, Replicas, Report
+from srb.cluster.parts import Whole, split
+from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
+from srb.cluster.run import Run
 from srb.engine.backend import ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Answer
-from srb.engine.events import AbortReason, ErrorEvent, Event, StopEvent
+from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
-from srb.errors import BackendError, EngineDeadError, ModelLoadError, NotSupportedError, SrbError, UnavailableError
+from srb.errors import ModelLoadError, NotSupportedError, SrbError
 
 logger = logging.getLogger("srb")
-
-MOST_LOSSES = 3
-"""A request that has lost so many replicas in a row without saying anything is ended: it may be the cause."""
 
 TROUBLE_ROUNDS = 10
 """Why replicas are missing is asked so seldom while all is well, since Ray's controller takes a while to answer."""
@@ -79,7 +77,7 @@ class ClusterEngine(EngineClient):
         self._vocabulary: Vocabulary | None = None
         self._heard: dict[str, _Heard] = {}
         self._troubles: set[str] = set()
-        self._runs: dict[str, list[_Run]] = {}
+        self._runs: dict[str, list[Run]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -144,10 +142,11 @@ class ClusterEngine(EngineClient):
         return self._vocabulary
 
     def _begin(self) -> None:
-        self._spawn(self._look_after())
+        self.spawn(self._look_after())
 
-    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._loop.create_task(coroutine)
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs something until it ends, or the engine does."""
+        task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -158,9 +157,9 @@ class ClusterEngine(EngineClient):
         await asyncio.to_thread(vocabulary.check, request.branches, n_cells)
         room = min(each.report.n_parallel for each in self._heard.values())
         whole = Whole(request, split(request, room, max(1, len(self._heard) - len(self.lost))))
-        self._runs[request.id] = runs = [_Run(self, whole, part) for part in whole.parts]
+        self._runs[request.id] = runs = [Run(self, whole, part) for part in whole.parts]
         for run in runs:
-            run.task = self._spawn(run.follow())
+            run.task = self.spawn(run.follow())
             run.task.add_done_callback(partial(self._ended, whole))
 
     def _ended(self, whole: Whole, task: asyncio.Task[None]) -> None:
@@ -256,113 +255,6 @@ class ClusterEngine(EngineClient):
         if trouble and trouble not in self._troubles:
             self._troubles.add(trouble)
             logger.warning("%s", trouble)
-
-
-class _Run:
-    """A part of a request on its way: with one replica after the other, until it has said its last."""
-
-    def __init__(self, engine: ClusterEngine, whole: Whole, part: Part) -> None:
-        self.part = part
-        self.task: asyncio.Task[None] | None = None
-        self._engine = engine
-        self._whole = whole
-        self._replica: str | None = None
-        self._aborts: dict[int | None, AbortReason] = {}
-        self._losses = 0
-
-    def abort(self, index: int | None, reason: AbortReason) -> None:
-        """Ends the part, or an alternative of it by its number there."""
-        self._aborts[index] = reason
-        if self._replica:
-            self._tell(index, reason)
-        elif index is None and self.task:
-            self.task.cancel()
-
-    def _tell(self, index: int | None, reason: AbortReason) -> None:
-        self._engine._spawn(self._pass_on(index, reason))
-
-    async def _pass_on(self, index: int | None, reason: AbortReason) -> None:
-        """Has the replica end something. One that is going can't be told: then its stream is left."""
-        assert self._replica
-        told = await self._engine.replicas.abort(self._replica, self.part.request.id, index, reason)
-        if not told and index is None and self.task:
-            self.task.cancel()
-
-    async def follow(self) -> None:
-        """Sends the part, and sends what is left of it again whenever its replica is lost."""
-        whole, part, put = self._whole, self.part, self._engine.put
-        try:
-            while not part.done:
-                if None in self._aborts:  # its replica is lost, or it has none yet
-                    return put(whole.end(part, "abort", self._aborts[None]))
-                try:
-                    request = part.said.rest()
-                    if request is None:  # only its last event is missing
-                        return put(whole.end(part, "stop", None))
-                    await self._listen(request)
-                except SrbError as error:
-                    return put(whole.end(part, "error", None, error))
-        except asyncio.CancelledError:
-            if not part.done and None in self._aborts:
-                return put(whole.end(part, "abort", self._aborts[None]))
-            raise
-
-    async def _listen(self, request: CompletionRequest) -> None:
-        """Takes what a replica says, until it has said all or is lost.
-
-        Raises what the replica refuses the request with, and `BackendError` if too many were lost.
-        """
-        self._replica = None
-        try:
-            await self._read(request)
-        except ReplicaLostError as error:
-            if self._replica:
-                self._count(error)
-            else:  # there is none now
-                await asyncio.sleep(BEAT_SECONDS)
-
-    async def _read(self, request: CompletionRequest) -> None:
-        """Takes what a replica says. Raises `ReplicaLostError`, and what the replica refuses the request with."""
-        stream = self._engine.replicas.run(request, self._engine.lost)
-        try:
-            while not self.part.done:
-                try:
-                    async with asyncio.timeout(SILENCE_SECONDS):
-                        said = await anext(stream)
-                except TimeoutError:
-                    raise ReplicaLostError(f"it has said nothing for {SILENCE_SECONDS:g} s") from None
-                except StopAsyncIteration:
-                    raise ReplicaLostError("it has stopped in the middle") from None
-                if isinstance(said, str):
-                    self._replica = said
-                    for index, reason in self._aborts.items():
-                        self._tell(index, reason)
-                elif isinstance(said, SrbError):
-                    raise ReplicaLostError(said.message) if isinstance(said, UnavailableError) else said
-                elif said:
-                    self._raise_if_ending(said)
-                    self._losses = 0
-                    self._engine.put(self._whole.take(self.part, said))
-        finally:
-            await stream.aclose()
-
-    def _raise_if_ending(self, events: list[Event]) -> None:
-        """Raises `ReplicaLostError` if these events tell of the replica's own end, and not of the request's."""
-        for event in events:
-            if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
-                raise ReplicaLostError(event.error.message)
-            if isinstance(event, StopEvent) and event.stop_reason == "shutdown" and not self._aborts:
-                raise ReplicaLostError("it is shutting down")
-
-    def _count(self, error: ReplicaLostError) -> None:
-        """Counts a loss, and tells of it. Raises `BackendError` if there were too many."""
-        self._losses += 1
-        logger.warning("request %s has lost replica %s: %s", self.part.request.id, self._replica, error.message)
-        if self._losses >= MOST_LOSSES:
-            raise BackendError(
-                f"{self._losses} replicas were lost, one after the other, without a further token; the last one: "
-                f"{error.message}"
-            ) from None
 
 
 @dataclass(frozen=True)

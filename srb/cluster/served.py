@@ -14,7 +14,7 @@ from srb.errors import ModelLoadError, SrbError
 from srb.llama.model_file import find_model, fingerprint
 from srb.settings import Settings
 
-_MANY = 1 << 20
+MANY = 1 << 20
 """Requests that may wait here: how many may wait at all is the front's to say."""
 
 
@@ -37,7 +37,7 @@ class ServedReplica(Replica):
                     f"{path} is another file than on the machine that has started the replicas; all need the same"
                 )
             name = serve.get_replica_context().replica_id.unique_id
-            settings = dataclasses.replace(settings, max_queue=_MANY)
+            settings = dataclasses.replace(settings, max_queue=MANY)
             super().__init__(lambda record: AsyncEngine.from_settings(settings, record=record), name, node, found)
             await self.start()
         except SrbError as error:  # Ray passes the text of what is raised on, and the front shows it

@@ -14,6 +14,7 @@ from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import until
 
 from srb.cluster import front, replica
+from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event
@@ -26,6 +27,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(front, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(run_of_part, "BEAT_SECONDS", 0.02)
 
 
 def slow(**options: Any) -> FakeBackend:

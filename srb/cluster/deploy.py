@@ -1,0 +1,76 @@
+"""What Ray Serve is to run: how many replicas, each with what."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
+
+from srb.cluster.scaling import replicas_wanted
+from srb.cluster.served import MANY, ServedReplica
+from srb.llama.context import physical_cores
+from srb.llama.model_file import find_model, fingerprint
+from srb.settings import SERVER_OPTIONS, Settings
+
+APPLICATION = "srb"
+"""What the replicas are called in Ray Serve."""
+
+DEPLOYMENT = "Replica"
+
+DRAIN_SECONDS = 20.0
+"""How long a replica that is to go may finish what runs there. What is left goes on elsewhere."""
+
+
+def application(settings: Settings) -> serve.Application:
+    """The replicas as Ray Serve deploys them."""
+    path = None if settings.hf_repo or settings.model_url else find_model(settings.model).absolute()
+    least, most = settings.replica_limits
+    scale: dict[str, Any] = {"num_replicas": most}
+    if least != most:
+        scale = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=least,
+                max_replicas=most,
+                metrics_interval_s=1,
+                look_back_period_s=5,
+                upscale_delay_s=5,
+                downscale_delay_s=60,
+                policy=AutoscalingPolicy(policy_function=replicas_wanted),  # type: ignore[no-untyped-call]
+            )
+        }
+    cpus = replica_cpus(settings)
+    plain = Settings()
+    of_the_server = {name: getattr(plain, name) for name in SERVER_OPTIONS | {"api_key", "api_key_file"}}
+    engine = dataclasses.replace(settings, **of_the_server, model=path, threads=settings.threads or cpus)
+    router: dict[str, Any] = {
+        "request_router_class": "srb.cluster.router.PrefixRouter",
+        "request_routing_stats_period_s": 1,
+    }
+    deployment: Any = serve.deployment(
+        ServedReplica,
+        name=DEPLOYMENT,
+        **scale,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": settings.replica_gpus},
+        max_ongoing_requests=MANY,
+        health_check_period_s=2,
+        health_check_timeout_s=10,
+        graceful_shutdown_timeout_s=DRAIN_SECONDS,
+        graceful_shutdown_wait_loop_s=0.2,
+        max_constructor_retry_count=3,
+        request_router_config=RequestRouterConfig(**router),
+    )
+    app: serve.Application = deployment.bind(engine, fingerprint(path) if path else None)
+    return app
+
+
+def build(options: dict[str, Any]) -> serve.Application:
+    """The replicas, for `serve deploy`: its configuration file names this function, and srb's options as `args`."""
+    path = Path(options.pop("model")) if "model" in options else None
+    return application(Settings(model=path, **{name.replace("-", "_"): value for name, value in options.items()}))
+
+
+def replica_cpus(settings: Settings) -> int:
+    """How many CPUs a replica has: as given, or this machine's cores, divided where all replicas are here."""
+    here = physical_cores() // (1 if settings.ray_address else settings.replica_limits[1])
+    return settings.replica_cpus or settings.threads or max(1, here)
