@@ -32,8 +32,7 @@ def application(settings: Settings) -> serve.Application:
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=least,
                 max_replicas=most,
-                metrics_interval_s=1,
-                look_back_period_s=5,
+                look_back_period_s=15,
                 upscale_delay_s=5,
                 downscale_delay_s=60,
                 policy=AutoscalingPolicy(policy_function=replicas_wanted),  # type: ignore[no-untyped-call]

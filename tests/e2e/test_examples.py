@@ -55,4 +55,5 @@ def test_compare(tmp_path: Path) -> None:
 
 def test_every_example_is_tried() -> None:
     tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "stream.py"}
+    tried |= {"haproxy.cfg", "serve.yaml"}  # in tests/cluster
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tried
