@@ -74,17 +74,19 @@ async def submit(
     answers: Answers,
     *,
     detach: bool,
+    created: float | None = None,
     first: Answer | None = None,
     story: str | None = None,
     node: int | None = None,
 ) -> web.StreamResponse:
     """Queues a request, and answers with what comes of it.
 
+    created: when it was made, in seconds since 1970, if that is said already; left out: now.
     first: how to answer the one who made it, if not as any other reader.
     story, node: the story that its alternatives belong to, and the node there that they go on from.
     """
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
-    exact, created = answers.again is not None, int(time.time())
+    created, exact = int(time.time() if created is None else created), answers.again is not None
     journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created)
     # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
     linger = 0 if answers.own else request.app[LIMITS].linger

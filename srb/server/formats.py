@@ -91,7 +91,8 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
     """The handler of a path: it queues a request and answers with what comes of it."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        serving = _serving(request, time.time())
+        now = time.time()
+        serving = _serving(request, now)
         request.app[ENGINE].check_queue()
         body = await read_body(request)
         # In a thread, because megabytes take seconds to parse and tokenize.
@@ -108,6 +109,7 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
                 reply.completion,
                 answers,
                 detach=reply.detach,
+                created=now,  # as the answer has it, so that a later one is the same
                 first=first,
                 story=reply.story,
                 node=reply.node,
