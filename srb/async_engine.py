@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from srb.client import EngineClient, Record
+from srb.client import EngineClient, Record, client_options
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
 from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
@@ -83,11 +83,7 @@ class AsyncEngine(EngineClient):
             lambda progress: LlamaBackend(fetch_model(settings), progress),
             make=make,
             record=record,
-            max_queue=settings.max_queue,
-            queue_timeout=settings.queue_timeout,
-            request_timeout=settings.request_timeout,
-            keep_seconds=settings.keep_finished,
-            keep_bytes=settings.keep_bytes,
+            **client_options(settings),
         )
 
     @property

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from srb.engine.backend import ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Answer
@@ -22,6 +22,7 @@ from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.roster import Roster
+from srb.settings import Settings
 
 Record = Callable[[list[Event], Callable[[], object]], object]
 """Gets what was said in a step, and a function to call when readers may see it."""
@@ -56,6 +57,17 @@ class Health:
     waiting: int
     stats: EngineStats | None
     replicas: tuple[ReplicaHealth, ...] = ()
+
+
+def client_options(settings: Settings) -> dict[str, Any]:
+    """What the settings say of queues and of how long requests are kept, as `EngineClient` takes it."""
+    return {
+        "max_queue": settings.max_queue,
+        "queue_timeout": settings.queue_timeout,
+        "request_timeout": settings.request_timeout,
+        "keep_seconds": settings.keep_finished,
+        "keep_bytes": settings.keep_bytes,
+    }
 
 
 class EngineClient(ABC):

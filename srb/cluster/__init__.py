@@ -16,7 +16,7 @@ from pathlib import Path
 # Ray reads these when it's imported, and what is set already stays.
 _RAY = {
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # else it prints the stack when this process is told to end
-    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # messages go past Ray's object store: half of the work
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # messages go past Ray's object store, which is cheaper
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",  # seconds; it would be 10
     "RAY_worker_niceness": "0",  # of a Ray that this process starts: engines shouldn't give way to all other programs
 }

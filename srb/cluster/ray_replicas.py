@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from srb.client import Record
+from srb.client import Record, client_options
 from srb.cluster.deploy import APPLICATION, DEPLOYMENT, application, replica_cpus
 from srb.cluster.front import ClusterEngine
 from srb.cluster.replicas import SILENCE_SECONDS, ReplicaLostError, Report, Said
@@ -228,11 +228,7 @@ def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
         RayReplicas(settings),
         lambda: Vocabulary(fetch_model(settings)),
         record=record,
-        max_queue=settings.max_queue,
-        queue_timeout=settings.queue_timeout,
-        request_timeout=settings.request_timeout,
-        keep_seconds=settings.keep_finished,
-        keep_bytes=settings.keep_bytes,
+        **client_options(settings),
     )
 
 

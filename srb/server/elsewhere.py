@@ -46,7 +46,7 @@ async def ask_others(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 async def lists_of_others(request: web.Request) -> list[Any]:
-    """What the other servers answer to the same GET, which must be lists, one behind the other; without their names."""
+    """What the other servers answer to the same GET, which must be lists, one behind the other."""
     if HEADER in request.headers:
         return []
     answers = await asyncio.gather(*(_fetch(request, url) for url in request.app[ENGINE].others))
