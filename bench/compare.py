@@ -5,7 +5,7 @@ Every repetition has a text of its own, the same for all servers, so that nothin
 srb runs as `srb tune` has it. llama-server runs on the file, in two ways, and on the tuned weights with the tuned cache
 and flash attention. The goals are of srb beside the better one on the file. Two models of random weights stand for what
 others have: one in Q4_K_M, and one with as large a vocabulary as Gemma's.
-Writes docs/comparison.json, docs/comparison.md and docs/comparison.svg; without --quick docs/growth.svg, too.
+Writes comparison.json, comparison.md and comparison.svg into docs/ or --folder; without --quick growth.svg, too.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 from models import K_QUANTS, LARGE_VOCABULARY, random_model
 from peers import Answer, Peer, Server, running
 
@@ -239,8 +240,13 @@ def peers_of(model: Path) -> list[Peer]:
     return [SRB, *LLAMA_SERVERS, tuned]
 
 
-async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tuple[Results, dict[str, list[Numbers]]]:
-    """The numbers of all repetitions, by scenario and server; and the ceilings in turn with those of A."""
+async def measure(
+    model: Path, threads: int, binaries: Path, quick: bool, others: dict[str, str]
+) -> tuple[Results, dict[str, list[Numbers]]]:
+    """The numbers of all repetitions, by scenario and server; and the ceilings in turn with those of A.
+
+    others: the kinds of the other models, by the names of their scenarios.
+    """
     results: Results = {}
     ceilings: dict[str, list[Numbers]] = {}
     peers = peers_of(model)
@@ -259,7 +265,7 @@ async def measure(model: Path, threads: int, binaries: Path, quick: bool) -> tup
                     found = await ceiling(CEILINGS[name], model, threads, binaries)
                     ceilings.setdefault(name, []).append(found)
                     print(f"{name}, llama-batched-bench: {found}", file=sys.stderr, flush=True)
-    for name, kind in OTHER_MODELS.items():
+    for name, kind in others.items():
         other = await asyncio.to_thread(random_model, kind)
         async with AsyncExitStack() as stack:
             servers = [
@@ -368,16 +374,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, required=True, help="folder of llama-server and llama-batched-bench")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
+    parser.add_argument("--model", type=Path, help="measure with this one alone")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where to write; left out: docs")
     options = parser.parse_args()
-    model, threads = find_model(None), physical_cores()
-    results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick))
-    publish(results, ceilings, model, threads, options.quick)
+    model, threads = find_model(options.model), physical_cores()
+    others = {} if options.model else OTHER_MODELS
+    results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick, others))
+    publish(results, ceilings, model, threads, options.quick, options.folder)
 
 
-def publish(results: Results, ceilings: dict[str, list[Numbers]], model: Path, threads: int, quick: bool) -> None:
-    """Writes the files in docs/."""
+def publish(
+    results: Results, ceilings: dict[str, list[Numbers]], model: Path, threads: int, quick: bool, docs: Path
+) -> None:
+    """Writes the files in the folder `docs`."""
     machine = {
         "processor": _processor(),
+        **_card(),
         "threads": threads,
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
@@ -385,7 +397,6 @@ def publish(results: Results, ceilings: dict[str, list[Numbers]], model: Path, t
         "model": model.name,
         "quick": quick,
     }
-    docs = ROOT / "docs"
     raw = {"machine": machine, "results": results, "ceiling": ceilings}
     (docs / "comparison.json").write_text(json.dumps(raw, indent=1) + "\n")
     growth = "" if quick else "J, with 32 tokens each:\n\n![How time and memory grow](growth.svg)\n\n"
@@ -400,6 +411,17 @@ def publish(results: Results, ceilings: dict[str, list[Numbers]], model: Path, t
     plot(results, docs / "comparison.svg")
     if not quick:
         plot_growth(results, docs / "growth.svg")
+
+
+def _card() -> dict[str, str]:
+    """The graphics card, where llama.cpp was built for one of NVIDIA's."""
+    if not llama_cpp.llama_supports_gpu_offload():
+        return {}
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return {"card": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()}
+    except (OSError, subprocess.CalledProcessError):
+        return {"card": "unknown"}
 
 
 def _processor() -> str:

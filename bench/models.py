@@ -21,17 +21,27 @@ LARGE_VOCABULARY = "large-vocabulary"
 """18 layers of 640 in Q8_0 with 262,144 tokens: as large as Gemma 3 270M."""
 
 
+LARGE = "large"
+"""32 layers of 4,096 in Q8_0 with 128,256 tokens, 8 GB: as large as Llama 3 8B, and for a graphics card."""
+
+
 def random_model(name: str) -> Path:
     """One of these, tuned for this machine."""
+    path = written(name)
+    command = [sys.executable, "-m", "srb", "tune", "--model", str(path), "--once", "--budget", "40"]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return path
+
+
+def written(name: str) -> Path:
+    """One of these as it is."""
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"
     if not path.exists():
         part = path.with_suffix(".part")
-        (_write_k_quants if name == K_QUANTS else _write_large_vocabulary)(part)
+        {K_QUANTS: _write_k_quants, LARGE_VOCABULARY: _write_large_vocabulary, LARGE: _write_large}[name](part)
         part.rename(path)
-    command = [sys.executable, "-m", "srb", "tune", "--model", str(path), "--once", "--budget", "40"]
-    subprocess.run(command, check=True, stdout=sys.stderr)
     return path
 
 
@@ -65,4 +75,22 @@ def _write_large_vocabulary(path: Path) -> None:
     q8 = gguf.GGMLQuantizationType.Q8_0
     write_tiny_model(
         path, n_vocab=262_144, n_layer=18, n_embd=640, n_head=4, n_ff=2048, n_ctx_train=8192, weight_type=q8, scale=0.03
+    )
+
+
+def _write_large(path: Path) -> None:
+    from tiny_model import write_tiny_model
+
+    write_tiny_model(
+        path,
+        n_vocab=128_256,
+        n_layer=32,
+        n_embd=4096,
+        n_head=32,
+        n_head_kv=8,
+        n_ff=14_336,
+        n_ctx_train=8192,
+        weight_type=gguf.GGMLQuantizationType.Q8_0,
+        scale=0.02,
+        layers_alike=True,
     )

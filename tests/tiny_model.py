@@ -6,7 +6,9 @@ and the real llama.cpp evaluates it in well under a millisecond per row.
 Token ids 0 to 255 are the bytes; `EOS` ends generation; `CONTROL` is a control token, written `<|control|>` in text.
 """
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -35,20 +37,24 @@ def write_tiny_model(
     n_layer: int = 2,
     n_embd: int = 64,
     n_head: int = 4,
+    n_head_kv: int | None = None,
     n_ff: int = 128,
     weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     scale: float = 0.3,
     seed: int = 0,
     chat_template: str | None = None,
     add_bos: bool = False,
+    layers_alike: bool = False,
 ) -> Path:
     """Writes the model to `path` and returns it, or one that isn't tiny.
 
     arch: llama; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is recurrent; or
         jamba, a hybrid, whose every other layer is recurrent.
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
+    n_head_kv: heads of keys and values, where several others share one (of llama); left out: `n_head`.
     scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
     add_bos: prompts begin with `CONTROL`.
+    layers_alike: weights of one shape and scale are the same everywhere. It makes a large model in seconds.
     """
     rng = np.random.default_rng(seed)
     is_recurrent = [arch == "mamba" or (arch == "jamba" and i % 2 == 0) for i in range(n_layer)]
@@ -59,6 +65,9 @@ def write_tiny_model(
     writer.add_block_count(n_layer)
     writer.add_feed_forward_length(n_ff)
     writer.add_head_count(n_head)
+    n_embd_kv = n_embd // n_head * (n_head_kv or n_head)
+    if n_head_kv:
+        writer.add_head_count_kv(n_head_kv)
     if arch == "jamba":
         writer.add_head_count_kv([0 if is_recurrent[i] else n_head for i in range(n_layer)])
     writer.add_layer_norm_rms_eps(1e-5)
@@ -86,9 +95,13 @@ def write_tiny_model(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 
+    def drawn(shape: tuple[int, ...], scale: float) -> Any:
+        return gguf.quants.quantize(rng.standard_normal(shape, np.float32) * np.float32(scale), weight_type)
+
+    draw = cache(drawn) if layers_alike else drawn
+
     def weight(name: str, *shape: int, scale: float = scale) -> None:
-        values = rng.standard_normal(shape, np.float32) * np.float32(scale)
-        writer.add_tensor(name, gguf.quants.quantize(values, weight_type), raw_dtype=weight_type)
+        writer.add_tensor(name, draw(shape, scale), raw_dtype=weight_type)
 
     def ones(name: str, size: int) -> None:
         writer.add_tensor(name, np.ones(size, np.float32))
@@ -116,7 +129,7 @@ def write_tiny_model(
                 ones(f"blk.{i}.ssm_{name}_norm.weight", size)
         else:
             for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-                weight(f"blk.{i}.{name}.weight", n_embd, n_embd)
+                weight(f"blk.{i}.{name}.weight", n_embd_kv if name in ("attn_k", "attn_v") else n_embd, n_embd)
         ones(f"blk.{i}.ffn_norm.weight", n_embd)
         if arch == "gemma3":
             for name in ("post_attention_norm", "post_ffw_norm"):
