@@ -15,7 +15,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from srb.engine.backend import Batch, Logprobs, SpecialTokens, State, Tokenizer
@@ -74,7 +74,7 @@ class Counting:
     def __init__(self) -> None:
         self._next = itertools.count(random.randrange(N_VOCAB))
 
-    def sample(self, logits: Any, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
+    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         return next(self._next) % N_VOCAB
 
     def logprobs(self, token: int, top: int) -> Logprobs:

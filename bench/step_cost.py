@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,8 @@ class TimedSampler:
     def __init__(self, sampler: LlamaSampler, clock: Clock) -> None:
         self._sampler, self._clock = sampler, clock
 
-    def sample(self, logits: Floats, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
-        token: int = self._clock.time(self._sampler.sample, logits, excluded, banned)
+    def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        token: int = self._clock.time(self._sampler.sample, logits, excluded, biases)
         return token
 
     def logprobs(self, token: int, top: int) -> Logprobs:

@@ -4,7 +4,7 @@ import random
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens, State
@@ -111,14 +111,15 @@ class FakeSampler:
     seen: list[int]
     closed: bool = False
 
-    def sample(self, logits: Context, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
+    def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         assert not self.closed
         assert list(logits) == self.seen, "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
         token = self.backend.script(self.params, logits)
-        if len({*excluded, *banned}) < N_VOCAB:
-            while token in excluded or token in banned:
+        avoided = {*excluded, *(biases or ())}
+        if len(avoided) < N_VOCAB:
+            while token in avoided:
                 token = (token + 1) % N_VOCAB
         self.seen.append(token)
         return token

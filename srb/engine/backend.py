@@ -3,7 +3,7 @@
 A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -170,11 +170,12 @@ Logprobs = tuple[float, list[tuple[int, float]]]
 class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
-    def sample(self, logits: Any, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
+    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         """Draws from these logits. Raises `BackendError`.
 
         excluded: tokens not to draw, unless the samplers leave no other.
-        banned: tokens that the samplers are not to see, unless there is no other that can be drawn.
+        biases: what is added to the logits of tokens before the samplers see them. Those with -inf are drawn only if
+        there is no other that can be; then there are no biases.
         """
 
     def logprobs(self, token: int, top: int) -> Logprobs:

@@ -1,5 +1,6 @@
 """One decode after another: the next batch, what it evaluates, and the tokens that are drawn from it."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -48,6 +49,8 @@ class Decoding:
 
         is_unwanted: says whether nobody wants the result any more. It is asked while no sequence is running.
         """
+        for active in self._scheduler.running.values():
+            active.count_said()
         plan = self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs)
         if len(plan):
             self._run(plan, is_unwanted if plan.is_alone else None)
@@ -142,11 +145,13 @@ class Decoding:
                 begun = (*seq.begun, *seq.tokens)
                 seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.asked, begun)
             excluded = prompt.first_tokens if is_first and request.distinct else ()
-            taken = seq.watch.taken_at(len(seq.tokens)) if seq.watch else ()
-            token = seq.sampler.sample(logits, excluded, taken)
-            if seq.watch and token in taken:
+            biases = seq.biases()
+            token = seq.sampler.sample(logits, excluded, biases)
+            if seq.watch and biases.get(token) == -math.inf:
                 seq.watch.give_up()
             reported = self._outbox.report(seq, token, logits)
+            is_opening = seq.watch is not None and seq.watch.is_opening
+            p = math.exp(self._backend.logprobs(logits, token, 0)[0]) if is_opening else 0.0
         except BackendError as error:
             self._outbox.error(active, seq.index, error)
             self.finish(seq, "error", None)
@@ -161,7 +166,7 @@ class Decoding:
         seq.drawn_at = now
         seq.tokens.append(token)
         self._totals.tokens_generated += 1
-        if n_tokens := self._outbox.drawn(seq, token, reported):
+        if n_tokens := self._outbox.drawn(seq, token, reported, p):
             self._go_back(seq, n_tokens)
         elif self._backend.tokenizer.is_end(token):
             self.finish(seq, "stop", None)
@@ -183,7 +188,7 @@ class Decoding:
         seq.sampler.close()
         seq.sampler = None  # one that has seen the tokens that stay is made when it's needed
         is_cut = self._cells.repair(seq)
-        assert is_cut, "the engine refuses banned strings where a sequence can't be cut back"
+        assert is_cut, "the engine refuses what goes back where a sequence can't be cut back"
         seq.saved = min(seq.saved, seq.evaluated)
         if not seq.tokens:  # the logits of its prompt are kept
             seq.state = "prefilling"

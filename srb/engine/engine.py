@@ -133,11 +133,17 @@ class Engine:
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
         self._intake.check(request)
-        if self._backend.window is not None and any(params.banned_strings for params in request.branches):
+        if self._backend.window is None:
+            return
+        goes_back = {
+            "banned_strings": any(params.banned_strings for params in request.branches),
+            "avoid": any(params.avoid is not None for params in request.branches),
+        }
+        for name in filter(goes_back.get, goes_back):
             memory = "a sliding window" if self._backend.window else "a recurrent state"
             raise InvalidRequestError(
-                f"banned_strings need a model that can go back to any token, and this one has {memory}; leave them out",
-                param="banned_strings",
+                f"{name} needs a model that can go back to any token, and this one has {memory}; leave it out",
+                param=name,
                 code="unsupported_parameter",
             )
 
@@ -145,7 +151,7 @@ class Engine:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
         self.check(request)
         compiled = self._backend.compile(request.branches)
-        active = ActiveRequest(request, compiled, self._clock())
+        active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer)
         for prompt in active.prompts if request.cache_prompt else ():
             self._retained.check(prompt.packed)  # here, where it takes no time from a step
         with self._lock:

@@ -112,10 +112,10 @@ class StopEvent:
 
     stop_reason: the stop string that matched, or why it was aborted, else None.
     mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
-    rewinds, rewound_tokens: how often it went back because of a banned string, and how many tokens it threw away with
-        that; None where it has no banned strings. Of a resumed one, those since then.
+    rewinds, rewound_tokens: how often it went back because of `banned_strings` or `avoid`, and how many tokens it threw
+        away with that; None where it has neither. Of a resumed one, those since then.
     rewinds_exhausted: whether it came to `max_rewinds`, or to where nothing else could be drawn, and so may have
-        banned strings from there on.
+        from there on what it was to avoid.
     timings: of this alternative and its prompt alone; None where the engine has failed.
     """
 

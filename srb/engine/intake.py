@@ -42,6 +42,9 @@ class Intake:
             self._check_tokens("resumed", resumed.tokens)
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
+            for each in params.avoid or ():
+                if not isinstance(each, str):
+                    self._check_tokens("avoid", each)
         self._check_room(request)
 
     def _check_tokens(self, param: str, tokens: Collection[int]) -> None:

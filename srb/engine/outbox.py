@@ -111,17 +111,19 @@ class Outbox:
         special, (logprob, top) = self._tokenizer.special_piece, logprobs
         return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
 
-    def drawn(self, seq: Sequence, token: int, reported: list[Token]) -> int:
-        """A sequence goes on with a token; the last one of a text may be an end token.
+    def drawn(self, seq: Sequence, token: int, reported: list[Token], p: float) -> int:
+        """A sequence goes on with a token; the last one of a text may be an end token. p: as in `Watch.push`.
 
-        Returns how many of its last tokens are to be taken back, as their text is a banned string; most often 0.
+        Returns how many of its last tokens are to be taken back, as their text is to be avoided; most often 0.
         Nothing was said of these.
         """
         if seq.watch is None:
             self._goes_on(seq, token, reported)
             return 0
-        piece = b"" if self._tokenizer.is_end(token) else self._piece(seq, token)
-        n_tokens = seq.watch.push(token, reported, piece, len(seq.tokens) - 1)
+        is_end = self._tokenizer.is_end(token)
+        piece = b"" if is_end else self._piece(seq, token)
+        is_last = is_end or len(seq.tokens) == seq.max_tokens
+        n_tokens = seq.watch.push(token, reported, piece, len(seq.tokens) - 1, p=p, is_last=is_last)
         for held in seq.watch.sure():
             self._goes_on(seq, held.token, held.reported)
         return n_tokens

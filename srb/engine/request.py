@@ -23,6 +23,10 @@ MAX_BANNED_CHARS_IN_ALL = MAX_BANNED_STRINGS * MAX_BANNED_CHARS
 ANY_CASE = "(?i)"
 """A banned string that begins with this is found without regard to case."""
 
+MAX_AVOIDED = 1_000
+AVOIDED_CHARS = 200
+"""The characters of a text to avoid that count, and the most of its token ids that do."""
+
 MAX_LOGIT_BIAS = 100.0
 MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
@@ -59,6 +63,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "adaptive_decay": (0, 0.99),
     "min_keep": (0, _COUNT),
     "max_rewinds": (0, _COUNT),
+    "diversity": (0, 10),
     "min_tokens": (0, _COUNT),
     "max_tokens": (-1, _COUNT),
     "seed": (-1, MAX_SEED),
@@ -178,7 +183,19 @@ class SamplingParams:
     )
     max_rewinds: int = _field(
         1000,
-        "how often an alternative may go back for banned_strings; after that they are let through, and `stop` says so.",
+        "how often an alternative may go back for banned_strings and avoid; after that all is let through, and `stop` "
+        "says so.",
+    )
+    diversity: float = _field(
+        0.0,
+        "take so much off a token's logit for each other alternative of the prompt that went on with it after the same "
+        "two tokens; 0: off.",
+    )
+    avoid: tuple[str | tuple[int, ...], ...] | None = _field(
+        None,
+        "texts, or their token ids, whose first 8 words the alternative isn't to begin with, nor with those of the "
+        "other alternatives of its prompt that have such a list, which may be empty: it goes back, and draws another "
+        "token. Left out: off.",
     )
     ignore_eos: bool = _field(False, "never draw an end-of-generation token.")
     label: str | None = _field(None, "a name for this alternative; it comes back in `start`.")
@@ -191,6 +208,12 @@ class SamplingParams:
         _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
         phrases = tuple(text.removeprefix(ANY_CASE) for text in self.banned_strings)
         _check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
+        if self.avoid is not None:
+            if len(self.avoid) > MAX_AVOIDED:
+                raise InvalidRequestError(
+                    f"avoid takes at most {MAX_AVOIDED} texts, got {len(self.avoid)}", param="avoid"
+                )
+            object.__setattr__(self, "avoid", tuple(each[:AVOIDED_CHARS] for each in self.avoid))
         _check_strings("dry_sequence_breakers", self.dry_sequence_breakers, MAX_DRY_BREAKERS, MAX_DRY_BREAKER_CHARS)
         for name in self.samplers:
             if name not in SAMPLERS or self.samplers.count(name) > 1:
@@ -352,6 +375,11 @@ class CompletionRequest:
     def scores_prompt(self) -> bool:
         """Whether the prompt's own tokens are to be reported with their log-probabilities."""
         return self.echo and self.logprobs is not None and not self.resumed
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether what an alternative says depends on the others of its prompt, so that they must run together."""
+        return self.distinct or any(params.diversity or params.avoid is not None for params in self.branches)
 
     @property
     def reports_tokens(self) -> bool:

@@ -1,12 +1,15 @@
 """A request on its way through the engine: its prompts, and the sequences that continue them."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from srb.engine.backend import Compiled, Logits, Sampler
+from srb.engine.backend import Compiled, Logits, Sampler, Tokenizer
 from srb.engine.banned import BannedStrings, Watch
+from srb.engine.diversity import CONTEXT, Diversity
 from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.kv_cache import Span
+from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest, Resumed, SamplingParams
 from srb.engine.retained import Hit
@@ -23,7 +26,7 @@ running: each step evaluates a row for it. finished: it gets no more tokens.
 class ActiveRequest:
     """A request that is waiting or running."""
 
-    def __init__(self, request: CompletionRequest, compiled: Compiled, arrived: float) -> None:
+    def __init__(self, request: CompletionRequest, compiled: Compiled, arrived: float, tokenizer: Tokenizer) -> None:
         self.request = request
         self.compiled = compiled
         stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
@@ -33,18 +36,49 @@ class ActiveRequest:
             first = number * len(request.branches)
             begun = {first + k: resumed[first + k] for k in range(len(request.branches))}
             self.prompts += Prompt.of(self, tokens, begun, stops)
-        lists = {params.banned_strings for params in request.branches}
-        banned = {strings: BannedStrings(strings) for strings in lists if strings}
-        for seq in self.sequences:
-            if seq.params.banned_strings:
-                strings = banned[seq.params.banned_strings]
-                seq.watch = Watch(strings, stops.get(seq.params.stop), seq.params.max_rewinds)
+        self._watch(resumed, stops, tokenizer)
+        self._is_diverse = any(params.diversity for params in request.branches)
+        if self._is_diverse:
+            diversities = [Diversity(prompt) for prompt in request.prompts]
+            for index, each in enumerate(resumed):
+                diversities[index // len(request.branches)].tell(index, each.tokens)
+            for seq in self.sequences:
+                seq.diversity = diversities[seq.index // len(request.branches)]
         self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
         self.admitted: float | None = None
         self.prefilled: float | None = None
         self.has_tokens = False
+
+    def _watch(
+        self, resumed: tuple[Resumed, ...], stops: dict[tuple[str, ...], StopStrings], tokenizer: Tokenizer
+    ) -> None:
+        """Has the alternatives watched that aren't to say everything."""
+        branches = self.request.branches
+        banned = {strings: BannedStrings(strings) for strings in {params.banned_strings for params in branches}}
+        lists = {params.avoid for params in branches if params.avoid is not None}
+        avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
+        said: list[set[Opening]] = [set() for _ in self.request.prompts]
+        for index, each in enumerate(resumed) if lists else ():
+            if each.tokens:
+                said[index // len(branches)].add(opening_of(each.tokens, tokenizer))
+        for seq in self.sequences:
+            params = seq.params
+            if params.banned_strings or params.avoid is not None:
+                openings = None
+                if params.avoid is not None:
+                    openings = Openings(avoided[params.avoid], said[seq.index // len(branches)])
+                strings = banned[params.banned_strings]
+                seq.watch = Watch(strings, stops.get(params.stop), params.max_rewinds, openings)
+
+    def count_said(self) -> None:
+        """Counts for diversity what is there now, before any of the alternatives goes on."""
+        for seq in self.sequences if self._is_diverse else ():
+            assert seq.diversity
+            if seq.n_counted < seq.n_sure:
+                seq.diversity.tell(seq.index, seq.tokens[seq.n_counted : seq.n_sure])
+                seq.n_counted = seq.n_sure
 
     @property
     def id(self) -> str:
@@ -174,7 +208,9 @@ class Sequence:
         self.params = params
         self.state: State = "waiting"
         self.text = TextState(stops)
-        self.watch: Watch | None = None  # for banned strings; it holds tokens that the text doesn't have yet
+        self.watch: Watch | None = None  # for what isn't to be said; it holds tokens that the text doesn't have yet
+        self.diversity: Diversity | None = None  # its siblings' as well
+        self.n_counted = 0  # how many of its tokens the others know of
         self.begun = resumed.tokens  # generated before the request was resumed; its prompt ends with them
         self.max_tokens = 0  # beside these; set when the request is queued, and raised when the room is known
         self.wants_rest = False  # wants as many tokens as there is room for
@@ -213,6 +249,16 @@ class Sequence:
     def n_sure(self) -> int:
         """How many of its tokens will never be taken back."""
         return len(self.tokens) - (len(self.watch.held) if self.watch else 0)
+
+    def biases(self) -> dict[int, float]:
+        """What is to be added to the logits of its next token; -inf for those that were taken back there."""
+        biases: dict[int, float] = {}
+        if self.diversity and (strength := self.params.diversity):
+            last = (*self.prompt.tokens[-CONTEXT:], *self.tokens[-CONTEXT:])[-CONTEXT:]
+            biases = {token: -strength * n for token, n in self.diversity.counts(self.index, last).items()}
+        if self.watch:
+            biases |= dict.fromkeys(self.watch.taken_at(len(self.tokens)), -math.inf)
+        return biases
 
     def precede(self, data: bytes) -> str:
         """Takes bytes that come before its first token; returns what can be shown."""

@@ -1,7 +1,7 @@
 """llama.cpp's samplers, chained as llama-server chains them."""
 
 import ctypes
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -151,16 +151,17 @@ class LlamaSampler:
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
 
-    def sample(self, logits: Floats, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
+    def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         """Draws from these logits. See `Sampler.sample`.
 
         Raises `NoTokenError` if the grammar leaves none.
         """
-        if banned:
+        if biases:
             others = logits.copy()
-            others[list(banned)] = _BAN
+            others[list(biases)] += np.fromiter(biases.values(), np.float32)
+            n_banned = sum(bias == _BAN for bias in biases.values())
             try:
-                token = self._choose(others, excluded, len(banned))
+                token = self._choose(others, excluded, n_banned)
             except NoTokenError:
                 token = self._choose(logits, excluded)
         else:

@@ -128,13 +128,20 @@ class Request:
 def _requests(missing: list[Alternative], spec: Spec, max_n: int) -> Iterator[Request]:
     """As few requests as there are prompts, or more where max_n is less than a prompt's alternatives.
 
+    Alternatives that depend on others are in a request with these, all of them, also if some are there already.
     Prompts that begin alike follow each other, so that what they share is known, or kept, when it's asked for.
     """
     by_text = sorted(missing, key=lambda each: spec.prompts[each.prompt])  # stable: settings and seeds keep their order
     for text, group in itertools.groupby(by_text, lambda each: spec.prompts[each.prompt]):
-        alternatives = list(group)
-        for i in range(0, len(alternatives), max_n):
-            some = alternatives[i : i + max_n]
+        alone, joint = [], dict[Alternative, list[Alternative]]()
+        for each in group:
+            siblings = [Alternative(each.prompt, each.setting, seed) for seed in spec.siblings(each.setting, each.seed)]
+            if len(siblings) == 1:
+                alone.append(each)
+            else:
+                joint[siblings[0]] = siblings
+        parts = [alone[i : i + max_n] for i in range(0, len(alone), max_n)]
+        for some in (*parts, *joint.values()):
             branches = [spec.settings[each.setting] | {"seed": each.seed} for each in some]
             yield Request(some, {"prompt": text, "branches": branches, "logprobs": 0})
 

@@ -45,7 +45,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
         options: dict[str, Any] = {"dest": PREFIX + name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if _kind(name) is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
-        elif name in ("stop", "banned_strings"):
+        elif name in ("stop", "banned_strings", "avoid"):
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
         else:
             group.add_argument(*flags, metavar=getattr(_kind(name), "__name__", "json").upper(), **options)

@@ -100,8 +100,10 @@ class Results:
         return [each for each in self._alternatives if each not in self._lines]
 
     def add(self, result: Result) -> None:
-        """Keeps a result, so that it's there even if the process is killed."""
+        """Keeps a result, so that it's there even if the process is killed. What is there already stays."""
         alternative = Alternative(result.prompt, result.setting, result.seed)
+        if alternative in self._lines:
+            return
         line = dataclasses.asdict(result) | {"model": self._model, "key": self._key(alternative)}
         self._lines[alternative] = line
         self._file.write(json.dumps(line) + "\n")
@@ -127,6 +129,8 @@ class Results:
     def _key(self, each: Alternative) -> str:
         """What a result depends on: it's good as long as this is the same."""
         parts = [self._identity, self._spec.prompts[each.prompt], self._spec.settings[each.setting], each.seed]
+        if len(siblings := self._spec.siblings(each.setting, each.seed)) > 1:
+            parts.append(siblings)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

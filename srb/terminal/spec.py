@@ -42,6 +42,14 @@ class Spec:
         """The seed of each alternative of a cell: alternative k of a seed has seed + k."""
         return [seed + k for seed in self.seeds for k in range(self.n)]
 
+    def siblings(self, setting: str, seed: int) -> list[int]:
+        """The seeds of the alternatives that one depends on, itself among them: those of a request of their own."""
+        fields = self.settings[setting]
+        if not float(fields.get("diversity") or 0) and fields.get("avoid") is None:
+            return [seed]
+        first = max(each for each in self.seeds if each <= seed)
+        return [first + k for k in range(self.n)]
+
     def most_tokens(self, setting: str) -> int:
         """How many tokens an alternative may have, for a progress bar; 1 where that isn't known."""
         return max(1, int(self.settings[setting]["max_tokens"]))

@@ -144,6 +144,7 @@ Float = Annotated[float, BeforeValidator(_not_a_bool), Field(allow_inf_nan=False
 Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 Ids = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
 Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
+Texts = Annotated[list[str | list[Int]], BeforeValidator(_as_list, json_schema_input_type=str | list[str | list[int]])]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
 
 
@@ -212,6 +213,8 @@ class SamplingFields(BodyFields):
     stop: Strings | None = None
     banned_strings: Phrases | None = None
     max_rewinds: Int | None = None
+    diversity: Float | None = None
+    avoid: Texts | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
     samplers: Strings | None = None
@@ -254,6 +257,8 @@ class SamplingFields(BodyFields):
         for name in ("stop", "dry_sequence_breakers", "banned_strings"):
             if name in given:
                 given[name] = tuple(given[name])
+        if "avoid" in given:
+            given["avoid"] = tuple(each if isinstance(each, str) else tuple(each) for each in given["avoid"])
         if given.get("grammar") == "":
             given["grammar"] = None
         if "samplers" in given:

@@ -1,7 +1,10 @@
 """Requests in parts: what comes of them is what one engine says."""
 
+import dataclasses
 from itertools import chain
+from typing import Any
 
+import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import FakeBackend
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from srb.cluster.parts import Whole, split
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
-from srb.engine.request import CompletionRequest
+from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import BackendError
 
 
@@ -76,9 +79,12 @@ def test_each_alternative_is_in_one_part(n_prompts: int, n: int, room: int, n_re
             assert mine == each.branches[place % n]
 
 
-def test_what_must_be_distinct_stays_together() -> None:
-    each = CompletionRequest(((1,),), request(n=8).branches, distinct=True)
+@pytest.mark.parametrize("params", [{"diversity": 1}, {"avoid": ()}, {"avoid": ("x",)}, {}])
+def test_what_must_differ_stays_together(params: dict[str, Any]) -> None:
+    branches = (*request(n=7).branches, SamplingParams(**params))
+    each = CompletionRequest(((1,),), branches, distinct=not params)
     assert len(split(each, 4, 2)) == 1
+    assert len(split(dataclasses.replace(each, prompts=((1,), (2,))), 8, 2)) == 2
 
 
 def test_a_part_that_fails_ends_its_own_alternatives() -> None:

@@ -87,6 +87,7 @@ def sampling_fields(rng: random.Random) -> dict[str, Any]:
         "logit_bias": [{"5": 3, "ab": False}, [[7, -100], [N_VOCAB, 1]], [[t, False] for t in range(N_VOCAB)], [1]],
         "banned_tokens": [["a"], list(range(256)), [-1], "a"],
         "banned_strings": [["a"], "a b", ["(?i)x", "\ud800"], [chr(k) for k in range(256)], ["x" * 201], [5]],
+        "avoid": [[], ["a b"], "a", [[65, 66], "b"], [[-1]], [[N_VOCAB]], [5], ["\ud800"]],
         "dry_sequence_breakers": [["\n"], '["a"]', "a,b", []],
         "label": ["a", 5],
     }

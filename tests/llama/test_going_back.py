@@ -1,8 +1,8 @@
-"""Banned strings on the real llama.cpp: none appears, and samplers that went back are as if they had not."""
+"""What isn't to be said, on the real llama.cpp: it doesn't come, and samplers that went back are as if they had not."""
 
 import codecs
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from tiny_model import EOS, N_VOCAB
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
+from srb.engine.opening import opening_of
 from srb.engine.request import SAMPLERS, CompletionRequest, SamplingParams
 from srb.llama import LlamaBackend
 
@@ -84,9 +85,9 @@ class Noting:
         self._sampler, self._seen, self._notes = sampler, seen, notes
         self.logprobs, self.close = sampler.logprobs, sampler.close
 
-    def sample(self, logits: Any, excluded: Collection[int] = (), banned: Collection[int] = ()) -> int:
-        token: int = self._sampler.sample(logits, excluded, banned)
-        self._notes[self._seen] = logits.copy(), set(banned)
+    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        token: int = self._sampler.sample(logits, excluded, biases)
+        self._notes[self._seen] = logits.copy(), dict(biases or {})
         self._seen = (*self._seen, token)
         return token
 
@@ -134,7 +135,7 @@ def test_what_is_drawn_in_place_of_a_token_has_the_proportions_of_the_rest(load:
         sampler = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
         if sampler.sample(logits) == first:  # as it is where something is taken back
             again = backend.sampler(SamplingParams(seed=seed, **params), compiled, PROMPT, ())
-            drawn[again.sample(logits, (), {first})] += 1
+            drawn[again.sample(logits, (), {first: -np.inf})] += 1
             again.close()
         sampler.close()
     compiled.close()
@@ -157,7 +158,7 @@ def test_random_numbers_go_on_behind_what_was_drawn_another_time(
     compiled = backend.compile((params,))
     for excluded, banned in (({1, 2}, set[int]()), (set[int](), {1, 2}), ({3}, {1, 2})):
         sampler = backend.sampler(params, compiled, PROMPT, ())
-        drawn = [sampler.sample(flat), sampler.sample(flat, excluded, banned)]
+        drawn = [sampler.sample(flat), sampler.sample(flat, excluded, dict.fromkeys(banned, -np.inf))]
         drawn += [sampler.sample(flat) for _ in range(6)]
         other = backend.sampler(params, compiled, PROMPT, tuple(drawn[:3]))
         assert [other.sample(flat) for _ in range(5)] == drawn[3:]
@@ -171,3 +172,42 @@ def test_where_the_grammar_leaves_nothing_else_the_text_goes_on(load: Callable[.
     assert set(texts(events).values()) == {"a cat sat"}
     for stop in stops(events).values():
         assert (stop.finish_reason, stop.rewinds, stop.rewinds_exhausted) == ("stop", 1, True)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled", "penalties", "mirostat", "adaptive"])
+def test_no_two_begin_alike_also_if_asked_again(load: Callable[..., LlamaBackend], kind: str) -> None:
+    backend = load(ctx_size=2048, parallel=N)
+    _, events = ask(backend, **KINDS[kind], avoid=())
+    _, more = ask(backend, **KINDS[kind], avoid=tuple(texts(events).values()))
+    seen = [opening_of(text, backend.tokenizer) for each in (events, more) for text in texts(each).values()]
+    assert len(seen) == len(set(seen)) == 2 * N
+    assert any(stop.rewinds for stop in stops(more).values())
+
+
+@pytest.mark.parametrize("kind", ["sampled", "penalties", "mirostat", "adaptive"])
+def test_siblings_differ_with_diversity_and_do_so_again(load: Callable[..., LlamaBackend], kind: str) -> None:
+    backend = load(ctx_size=2048, parallel=N)
+    params = KINDS[kind] | {"temperature": 0.5, "grammar": "root ::= [a-z]*"}
+    shared = [_in_common(texts(ask(backend, **params, diversity=each)[1])) for each in (0, 3)]
+    assert shared[1] < shared[0]
+    assert texts(ask(backend, **params, diversity=3)[1]) == texts(ask(backend, **params, diversity=3)[1])
+
+
+def _in_common(said: dict[int, str]) -> int:
+    """How often an alternative has three characters that another one has, too."""
+    grams = [{text[k : k + 3] for k in range(len(text) - 2)} for text in said.values()]
+    return sum(len(each & other) for k, each in enumerate(grams) for other in grams[:k])
+
+
+def test_biases_are_added_before_the_samplers(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    logits = np.zeros(N_VOCAB, np.float32)
+    logits[[7, 8, 9]] = 5, 4, 3
+    params = SamplingParams(seed=0, temperature=0, top_k=1)
+    compiled = backend.compile((params,))
+    for biases, token in (({}, 7), ({7: -1.5}, 8), ({7: -1.5, 8: -1.5}, 7), ({7: -2.5, 8: -np.inf}, 9)):
+        sampler = backend.sampler(params, compiled, PROMPT, ())
+        assert sampler.sample(logits, (), biases) == token
+        sampler.close()
+    assert logits[7] == 5
+    compiled.close()

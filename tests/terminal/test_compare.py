@@ -95,6 +95,24 @@ def test_the_same_command_goes_on(srb: Run, capsys: pytest.CaptureFixture[str]) 
     assert "; 0 prompt tokens evaluated, 0 tokens generated;" in capsys.readouterr().out
 
 
+def test_alternatives_that_depend_on_each_other_run_together(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    spec = SPEC + "[settings.diverse]\ndiversity = 2\n"
+    (tmp_path / "spec.toml").write_text(spec)
+    assert srb("compare", "spec.toml") == 0
+    path = Path("spec-results/results.jsonl")
+    whole = path.read_text()
+    kept = [line for line in whole.splitlines(keepends=True) if '"seed": 11' not in line]
+    path.write_text("".join(kept))
+    capsys.readouterr()
+    assert srb("compare", "spec.toml") == 0
+    assert f"{3 * (3 + 4) * 6} tokens generated" in capsys.readouterr().out  # all four of the diverse ones
+    assert path.read_text() == whole
+    (tmp_path / "spec.toml").write_text(spec.replace("n = 4", "n = 5"))
+    assert srb("compare", "spec.toml") == 2, "they would have other siblings"
+
+
 def test_ctrl_c_keeps_what_is_done(srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt() -> None:
         if path.exists() and len(path.read_text().splitlines()) >= 9:

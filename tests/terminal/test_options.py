@@ -31,6 +31,7 @@ def test_the_help_says_what_the_engine_and_the_openapi_description_say() -> None
 VALUES = {
     "stop": ["."],
     "banned_strings": ["1"],
+    "avoid": ["1"],
     "logit_bias": {"5": False},
     "banned_tokens": [5],
     "json_schema": {"type": "string"},

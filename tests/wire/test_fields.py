@@ -153,6 +153,20 @@ def test_branches_have_their_own_banned_strings() -> None:
     assert (second.banned_strings, second.max_rewinds) == (("y",), 5)
 
 
+@pytest.mark.parametrize(
+    ("sent", "avoid"),
+    [([], ()), ("a b", ("a b",)), (["a", [5, 6], ["7"]], ("a", (5, 6), (7,))), (None, None), ([[]], ((),))],
+)
+def test_texts_to_avoid(sent: Any, avoid: Any) -> None:
+    assert ignored(avoid=sent, diversity="0.5") == []
+    assert params(avoid=sent).avoid == avoid
+    with pytest.raises(InvalidRequestError, match="avoid"):
+        params(avoid=[{"x": 1}])
+    body = {"prompt": "p", "avoid": ["x"], "branches": [{}, {"avoid": [], "diversity": 2}]}
+    first, second = parse(json.dumps(body).encode(), LIMITS, tokenize).completion.branches
+    assert (first.avoid, first.diversity, second.avoid, second.diversity) == (("x",), 0, (), 2)
+
+
 def test_the_order_of_samplers_and_unknown_ones() -> None:
     assert params(samplers=["temp", "typical_p", "top_k"]).samplers == ("temperature", "typ_p", "top_k")
     assert params(samplers=SAMPLERS).samplers == SAMPLERS

@@ -1,0 +1,141 @@
+"""What `diversity` and `avoid` do to the texts, and the plot of it.
+
+usage: python bench/diversity.py FOLDER [--plot docs/diversity.svg]
+
+First it runs `srb compare bench/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and perplexity of
+eight alternatives, for twelve prompts of three genres. Printed and drawn are the means of each genre's four prompts,
+and how much they change. Then it asks five times for eight alternatives of each prompt, without `avoid` and with all
+texts so far in it, and counts how many of the 40 begin with different words. The model is srb's default one; variables
+such as SRB_MODEL name another.
+"""
+
+import argparse
+import csv
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+from srb.engine.engine import Engine
+from srb.engine.events import StopEvent, StreamEvent
+from srb.engine.opening import opening_of
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+from srb.terminal.spec import Spec, read_spec
+
+SPEC = Path(__file__).with_name("diversity.toml")
+ROUNDS = 5
+
+Cell = dict[str, float]
+
+
+def read_measures(folder: Path) -> dict[str, dict[float, Cell]]:
+    """The means of each genre by its name and the diversity."""
+    with (folder / "measures.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    genres: dict[str, dict[float, Cell]] = {}
+    for genre in dict.fromkeys(row["prompt"].split("-")[0] for row in rows):
+        for setting in dict.fromkeys(row["setting"] for row in rows):
+            own = [row for row in rows if row["setting"] == setting and row["prompt"].startswith(genre)]
+            weights = [float(row["count"]) * float(row["length"]) for row in own]
+            logprobs = [float(row["mean_logprob"]) for row in own]
+            logprob = sum(p * n for p, n in zip(logprobs, weights, strict=True)) / sum(weights)
+            genres.setdefault(genre, {})[float(setting)] = {
+                "self-BLEU": mean(float(row["self_bleu"]) for row in own),
+                "perplexity": math.exp(-logprob),
+                "distinct-2": mean(float(row["distinct_2"]) for row in own),
+                "tokens": mean(float(row["length"]) for row in own),
+            }
+    return genres
+
+
+def show(genres: dict[str, dict[float, Cell]]) -> None:
+    """Prints a Markdown table."""
+    print("| genre | diversity | self-BLEU | perplexity | distinct-2 | tokens |\n|---|---|---|---|---|---|")
+    for genre, cells in genres.items():
+        for diversity, cell in cells.items():
+            bleu, perplexity = (change(cells, diversity, name) for name in ("self-BLEU", "perplexity"))
+            print(
+                f"| {genre} | {diversity:g} | {cell['self-BLEU']:.1f} ({bleu:+.0%}) | {cell['perplexity']:.2f} "
+                f"({perplexity:+.0%}) | {cell['distinct-2']:.3f} | {cell['tokens']:.0f} |"
+            )
+
+
+def change(cells: dict[float, Cell], diversity: float, name: str) -> float:
+    """How much a measure differs from what it is without diversity, as a part of that."""
+    return cells[diversity][name] / cells[0][name] - 1
+
+
+def plot(genres: dict[str, dict[float, Cell]], path: Path) -> None:
+    """Draws the changes against diversity, with the goals as lines."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "srb"}):
+        figure = Figure(figsize=(9, 3.2), layout="constrained")
+        goals = {"self-BLEU": -100 / 3, "perplexity": 10, "distinct-2": None}
+        for panel, (name, goal) in zip(figure.subplots(1, 3), goals.items(), strict=True):
+            for genre, cells in genres.items():
+                panel.plot(list(cells), [100 * change(cells, each, name) for each in cells], marker="o", label=genre)
+            if goal is not None:
+                panel.axhline(goal, color="gray", linestyle="--", linewidth=1)
+            panel.set_title(f"{name}, change in %", fontsize=10)
+            panel.set_xlabel("diversity")
+            panel.grid(alpha=0.3)
+            panel.legend(fontsize=8)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int], object]) -> None:
+    """Asks for eight alternatives again and again, avoiding all that came before, with and without `avoid`.
+
+    observe: gets a prompt's name, how many openings differ without and with it, and how many tokens were thrown away.
+    """
+    for name, text in spec.prompts.items():
+        prompt = engine.tokenize(text)
+        different, thrown = [], 0
+        for avoids in (False, True):
+            texts: list[str] = []
+            for k in range(ROUNDS):
+                avoid = tuple(texts) if avoids else None
+                params = SamplingParams(seed=1000 * k, max_tokens=20, avoid=avoid)
+                request = CompletionRequest((prompt,), params.alternatives(spec.n))
+                engine.add_request(request)
+                said = [""] * spec.n
+                while engine.has_work:
+                    for event in engine.step():
+                        if isinstance(event, StreamEvent):
+                            said[event.index] += event.text
+                        elif isinstance(event, StopEvent):
+                            thrown += event.rewound_tokens or 0
+                texts += said
+            different.append(len({opening_of(each, engine.tokenizer) for each in texts}))
+        observe(name, different[0], different[1], thrown)
+
+
+def main() -> None:
+    """Runs all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    subprocess.run([sys.executable, "-m", "srb", "compare", str(SPEC), "--out", str(arguments.folder)], check=True)
+    genres = read_measures(arguments.folder)
+    show(genres)
+    if arguments.plot:
+        plot(genres, arguments.plot)
+    settings = Settings()
+    spec = read_spec(SPEC, settings)
+    print(f"\n| prompt | of {ROUNDS * spec.n} openings differ | with `avoid` | tokens thrown away |\n|---|---|---|---|")
+    backend = LlamaBackend(settings)
+    try:
+        eight_more(Engine(backend), spec, lambda *values: print("|", " | ".join(map(str, values)), "|", flush=True))
+    finally:
+        backend.close()
+
+
+if __name__ == "__main__":
+    main()

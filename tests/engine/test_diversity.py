@@ -1,0 +1,168 @@
+"""Diversity: what siblings said after the same tokens gets less likely, whatever order they are drawn in."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+import pytest
+from driver import request, run, texts
+from fake_backend import END, Context, FakeBackend, FakeSampler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.engine.diversity import CONTEXT, Diversity
+from srb.engine.engine import Engine
+from srb.engine.events import Event, StreamEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.resume import resume
+from srb.errors import InvalidRequestError
+
+LETTERS = b"abc"
+
+
+class ScoringSampler(FakeSampler):
+    """Takes the letter with the highest score, and keeps what the engine adds to the scores."""
+
+    def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        assert isinstance(self.backend, ScoringBackend)
+        self.backend.biases[self.params.seed, tuple(logits)] = dict(biases or {})
+        first = self.backend.script(self.params, logits)
+        added = biases or {}
+        order = [first, *(letter for letter in LETTERS if letter != first)]
+        token = max(order, key=lambda letter: added.get(letter, 0))  # the first of the highest ones
+        self.seen.append(token)
+        return token
+
+
+@dataclasses.dataclass
+class ScoringBackend(FakeBackend):
+    biases: dict[tuple[int, tuple[int, ...]], dict[int, float]] = dataclasses.field(default_factory=dict)
+
+    def sampler(
+        self, params: SamplingParams, compiled: object, prompt: tuple[int, ...], begun: tuple[int, ...]
+    ) -> ScoringSampler:
+        self.open_samplers += 1
+        return ScoringSampler(self, params, [*prompt, *begun])
+
+
+def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+    """Each alternative would say the same, but for what it begins with."""
+    return LETTERS[(params.seed + len(tokens)) % 3] if len(tokens) == 3 else LETTERS[len(tokens) % 3]
+
+
+def expected(said: dict[int, list[int]], own: int, strength: float) -> dict[int, float]:
+    """The penalties, counted the slow way. said: the prompt's tokens and its own, of each alternative."""
+    counts: dict[int, float] = {}
+    for index, tokens in said.items():
+        after = {tokens[k] for k in range(3, len(tokens)) if tokens[k - CONTEXT : k] == said[own][-CONTEXT:]}
+        for token in after if index != own else ():
+            counts[token] = counts.get(token, 0) - strength
+    return counts
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    strengths=st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=1, max_size=5),
+    starts=st.lists(st.integers(0, 2), min_size=5, max_size=5),
+)
+def test_what_siblings_said_before_the_step_is_counted(strengths: list[float], starts: list[int]) -> None:
+    branches = tuple(
+        SamplingParams(seed=start + 3 * k, diversity=strength, max_tokens=12)
+        for k, (strength, start) in enumerate(zip(strengths, starts, strict=False))
+    )
+    engine = Engine(backend := ScoringBackend(script=script))
+    events = run(engine, CompletionRequest(((112, 97, 98),), branches))
+    final = {index: [112, 97, 98, *text.encode()] for index, text in texts(events).items()}
+    for length in range(12):  # all alternatives have the same length at a step
+        said = {index: tokens[: 3 + length] for index, tokens in final.items()}
+        for index, params in enumerate(branches):
+            biases = backend.biases[params.seed, tuple(said[index])]
+            assert biases == (expected(said, index, params.diversity) if params.diversity else {})
+
+
+def test_the_order_of_the_alternatives_does_not_matter() -> None:
+    branches = SamplingParams(seed=0, diversity=1, max_tokens=15).alternatives(4)
+    one, other = (
+        texts(run(Engine(ScoringBackend(script=script)), CompletionRequest(((112, 113),), each)))
+        for each in (branches, branches[::-1])
+    )
+    assert one == {3 - index: text for index, text in other.items()}
+    plain = texts(run(Engine(ScoringBackend(script=script)), request("pq", n=4, max_tokens=15)))
+    assert all(one[index] != plain[index] for index in one)
+
+
+def test_prompts_have_their_own_counts() -> None:
+    each = request(["pq", "pr"], diversity=1, max_tokens=10)
+    engine = Engine(backend := ScoringBackend(script=script))
+    run(engine, each)
+    assert not any(backend.biases.values())
+
+
+def test_a_sibling_counts_once_however_often_it_says_the_same() -> None:
+    diversity = Diversity((1, 2, 3))
+    said = [5, 6, 7, 8] * 3
+    diversity.tell(0, said)
+    diversity.tell(300, said[:4])
+    assert diversity.counts(1, (6, 7)) == {8: 2}
+    assert diversity.counts(0, (6, 7)) == {8: 1}
+    assert diversity.counts(1, (2, 3)) == {5: 2}
+    assert diversity.counts(1, (7, 6)) == {}
+
+
+def test_tokens_that_may_be_taken_back_are_not_counted() -> None:
+    """One says "xcat", where "cat" is banned, and the other "xcow" later."""
+    said = {0: b"xxcat", 1: b"xxc"}
+
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        text = said[params.seed]
+        return text[len(tokens) - 1] if len(tokens) - 1 < len(text) else END
+
+    branches = tuple(SamplingParams(seed=k, diversity=1, banned_strings=("cat",), max_tokens=8) for k in (0, 1))
+    backend = Recording(script=script)
+    run(Engine(backend), CompletionRequest(((112,),), branches))
+    for biases in backend.seen:
+        assert set(biases) <= {*b"xcd", END}
+        assert not (b"a"[0] in biases and biases[b"a"[0]] > -float("inf"))
+
+
+@dataclasses.dataclass
+class Recording(FakeBackend):
+    seen: list[dict[int, float]] = dataclasses.field(default_factory=list)
+
+    def sampler(
+        self, params: SamplingParams, compiled: object, prompt: tuple[int, ...], begun: tuple[int, ...]
+    ) -> FakeSampler:
+        self.open_samplers += 1
+        outer = self
+
+        class Sampler(FakeSampler):
+            def sample(
+                self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None
+            ) -> int:
+                outer.seen.append(dict(biases or {}))
+                bans = {token: bias for token, bias in (biases or {}).items() if bias == -float("inf")}
+                return super().sample(logits, excluded, bans)
+
+        return Sampler(self, params, [*prompt, *begun])
+
+
+def test_those_that_go_on_after_an_interruption_know_what_all_have_said() -> None:
+    branches = SamplingParams(seed=0, diversity=1, max_tokens=9).alternatives(3)
+    branches = (*branches[:2], dataclasses.replace(branches[2], max_tokens=3))  # one ends early
+    each = CompletionRequest(((112, 113),), branches)
+    whole = run(Engine(ScoringBackend(script=script)), each)
+    engine = Engine(ScoringBackend(script=script))
+    engine.add_request(each)
+    events: list[Event] = []
+    while sum(isinstance(event, StreamEvent) for event in events) < 15:
+        events += engine.step()
+    rest = resume(each, events)
+    assert rest
+    events += run(Engine(ScoringBackend(script=script)), rest)
+    assert texts(events) == texts(whole)
+
+
+def test_the_limits() -> None:
+    SamplingParams(diversity=10)
+    for diversity in (-0.1, 10.1):
+        with pytest.raises(InvalidRequestError, match="diversity must be from 0 to 10"):
+            SamplingParams(diversity=diversity)
