@@ -3,15 +3,15 @@
 usage: python bench/diversity.py FOLDER [--plot docs/diversity.svg]
 
 First it runs `srb compare bench/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and perplexity of
-eight alternatives, for twelve prompts of three genres. Printed and drawn are the means of each genre's four prompts,
+eight alternatives, for twelve prompts of three genres and two seeds each. Printed and drawn are the means of a genre,
 and how much they change. Then it asks five times for eight alternatives of each prompt, without `avoid` and with all
 texts so far in it, and counts how many of the 40 begin with different words. The model is srb's default one; variables
 such as SRB_MODEL name another.
 """
 
 import argparse
-import csv
-import math
+import dataclasses
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from srb.engine.opening import opening_of
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.llama import LlamaBackend
 from srb.settings import Settings
+from srb.terminal.measures import Result, measure
 from srb.terminal.spec import Spec, read_spec
 
 SPEC = Path(__file__).with_name("diversity.toml")
@@ -32,23 +33,25 @@ ROUNDS = 5
 Cell = dict[str, float]
 
 
-def read_measures(folder: Path) -> dict[str, dict[float, Cell]]:
-    """The means of each genre by its name and the diversity."""
-    with (folder / "measures.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
+    """The means of each genre by its name and the diversity. What is measured is the n alternatives of a seed."""
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    groups: dict[tuple[str, float], dict[tuple[str, int], list[Result]]] = {}
+    for values in map(json.loads, lines):
+        each = Result(**{field.name: values[field.name] for field in dataclasses.fields(Result)})
+        seed = max(seed for seed in spec.seeds if seed <= each.seed)
+        cell = groups.setdefault((each.prompt.split("-")[0], float(each.setting)), {})
+        cell.setdefault((each.prompt, seed), []).append(each)
     genres: dict[str, dict[float, Cell]] = {}
-    for genre in dict.fromkeys(row["prompt"].split("-")[0] for row in rows):
-        for setting in dict.fromkeys(row["setting"] for row in rows):
-            own = [row for row in rows if row["setting"] == setting and row["prompt"].startswith(genre)]
-            weights = [float(row["count"]) * float(row["length"]) for row in own]
-            logprobs = [float(row["mean_logprob"]) for row in own]
-            logprob = sum(p * n for p, n in zip(logprobs, weights, strict=True)) / sum(weights)
-            genres.setdefault(genre, {})[float(setting)] = {
-                "self-BLEU": mean(float(row["self_bleu"]) for row in own),
-                "perplexity": math.exp(-logprob),
-                "distinct-2": mean(float(row["distinct_2"]) for row in own),
-                "tokens": mean(float(row["length"]) for row in own),
-            }
+    for (genre, diversity), cell in groups.items():
+        measured = [measure(results) for results in cell.values()]
+        whole = measure([each for results in cell.values() for each in results])
+        genres.setdefault(genre, {})[diversity] = {
+            "self-BLEU": mean(each.self_bleu or 0 for each in measured),
+            "perplexity": whole.perplexity or 0,
+            "distinct-2": mean(each.distinct_2 or 0 for each in measured),
+            "tokens": whole.length or 0,
+        }
     return genres
 
 
@@ -123,12 +126,12 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     subprocess.run([sys.executable, "-m", "srb", "compare", str(SPEC), "--out", str(arguments.folder)], check=True)
-    genres = read_measures(arguments.folder)
+    settings = Settings()
+    spec = read_spec(SPEC, settings)
+    genres = read_measures(arguments.folder, spec)
     show(genres)
     if arguments.plot:
         plot(genres, arguments.plot)
-    settings = Settings()
-    spec = read_spec(SPEC, settings)
     print(f"\n| prompt | of {ROUNDS * spec.n} openings differ | with `avoid` | tokens thrown away |\n|---|---|---|---|")
     backend = LlamaBackend(settings)
     try:

@@ -32,6 +32,7 @@ from srb.server.exchange import (
 )
 from srb.server.keeping import KEEPER, read_file
 from srb.server.refusals import SHAPES, Shape
+from srb.server.request_routes import find_kept
 from srb.server.response_routes import events_so_far, find_response
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
@@ -128,6 +129,7 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
         now=now,
         fingerprint=f"srb-{srb.__version__}",
         path_to=partial(_path_to, request),
+        texts_of=partial(_texts_of, request, asyncio.get_running_loop()),
         before=partial(_before, request, asyncio.get_running_loop()),
         made=made,
     )
@@ -151,6 +153,29 @@ def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool
     """The prompt that goes on from a node of a story. It reads the file: call it in a thread."""
     history = request.app[KEEPER].history
     return history.read(prompt_at, owner_of(request), story, node, is_needed)
+
+
+def _texts_of(request: web.Request, loop: asyncio.AbstractEventLoop, request_id: str) -> list[str]:
+    """What a request has said. It waits for the event loop: call it in a thread."""
+
+    async def read() -> tuple[list[str], bool]:
+        journal, _ = await find_kept(request, request_id)
+        return journal.texts, journal.request.echo
+
+    try:
+        texts, has_prompt = asyncio.run_coroutine_threadsafe(read(), loop).result()
+    except (NotFoundError, GoneError):
+        raise InvalidRequestError(
+            f"avoid: request {request_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for how "
+            "long; send its texts",
+            param="avoid",
+        ) from None
+    if has_prompt:
+        raise InvalidRequestError(
+            f"avoid: the texts of request {request_id:.100} begin with its prompt (echo); send them without it",
+            param="avoid",
+        )
+    return texts
 
 
 def _before(request: web.Request, loop: asyncio.AbstractEventLoop, response_id: str) -> list[Message]:

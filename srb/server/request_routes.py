@@ -32,7 +32,7 @@ def add_routes(app: web.Application) -> None:
 async def events(request: web.Request) -> web.StreamResponse:
     """GET /v1/completions/{id}/events: what comes of a request, in its own format, or behind a native event."""
     engine = request.app[ENGINE]
-    journal, is_interrupted = await _find(request)
+    journal, is_interrupted = await find_kept(request, request.match_info["id"])
     if is_interrupted:
         raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
     # A browser's EventSource repeats the address, with its parameter, and says in the header where it is by then.
@@ -48,12 +48,12 @@ async def events(request: web.Request) -> web.StreamResponse:
         return await answer_natively(request, stream)
 
 
-async def _find(request: web.Request) -> tuple[Journal, bool]:
+async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, bool]:
     """The journal of a request, from memory or from the history; and whether it was interrupted and stays so.
 
     Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on when the model is loaded.
     """
-    request_id, owner, keeper = request.match_info["id"], owner_of(request), request.app[KEEPER]
+    owner, keeper = owner_of(request), request.app[KEEPER]
     try:
         return request.app[ENGINE].find(request_id, owner), False
     except (NotFoundError, GoneError):
@@ -80,7 +80,7 @@ def read_id(text: str) -> int:
 
 async def state(request: web.Request) -> web.Response:
     """GET /v1/completions/{id}: how far a request is, with its texts so far."""
-    journal, is_interrupted = await _find(request)
+    journal, is_interrupted = await find_kept(request, request.match_info["id"])
     value = native.state(
         journal.request,
         created=journal.created,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from srb.engine.backend import ChatTemplate
 from srb.engine.request import CompletionRequest, SamplingParams, new_request_id
 from srb.errors import InvalidRequestError
+from srb.wire.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.call_format import CallFormat, call_format
 from srb.wire.completion_fields import BranchFields, CompletionFields
 from srb.wire.fields import MAX_BIASED_TEXTS, Tokenize, is_token, show
@@ -82,14 +83,16 @@ def parse(
     *,
     chat: bool = False,
     path_to: PathTo = no_stories,
+    texts_of: TextsOf = nothing_kept,
 ) -> Parsed:
     """What a body asks for; `chat` says that it came to /v1/chat/completions.
 
-    Raises `InvalidRequestError`, and what `path_to` raises.
+    Raises `InvalidRequestError`, and what `path_to` and `texts_of` raise.
     """
     with depth_refused():
         fields = read_fields(body, CompletionFields)
         take_path(fields, chat, path_to)
+        take_texts(fields, texts_of)
         return parse_fields(fields, limits, tokenize, template, chat=chat)
 
 

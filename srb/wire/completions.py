@@ -15,7 +15,15 @@ from srb.wire.reply import Reply, Serving
 def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = False) -> Reply:
     """A request with n alternatives. openai: answer as OpenAI does, whatever it leaves out."""
     limits = replace(serving.limits, openai=openai or serving.limits.openai)
-    parsed = parse(body, limits, serving.tokenize, serving.vocabulary.template, chat=chat, path_to=serving.path_to)
+    parsed = parse(
+        body,
+        limits,
+        serving.tokenize,
+        serving.vocabulary.template,
+        chat=chat,
+        path_to=serving.path_to,
+        texts_of=serving.texts_of,
+    )
     completion, created = serving.made or parsed.completion, int(serving.now)
     if parsed.format == "events":
         return Reply(completion, parsed.ignored, True, None, parsed.blame, parsed.detach, parsed.story, parsed.node)

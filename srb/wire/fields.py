@@ -144,8 +144,22 @@ Float = Annotated[float, BeforeValidator(_not_a_bool), Field(allow_inf_nan=False
 Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
 Ids = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
 Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
-Texts = Annotated[list[str | list[Int]], BeforeValidator(_as_list, json_schema_input_type=str | list[str | list[int]])]
 Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
+
+
+class KeptTexts(BaseModel):
+    """The texts of a request that is kept: that of one alternative, or all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request: str = Field(description="its id.")
+    index: Int | None = Field(None, description="which of its alternatives. Left out: all.")
+
+
+Avoid = Annotated[
+    list[str | list[Int] | KeptTexts],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str | list[int] | KeptTexts]),
+]
 
 
 class BodyFields(BaseModel):
@@ -214,7 +228,11 @@ class SamplingFields(BodyFields):
     banned_strings: Phrases | None = None
     max_rewinds: Int | None = None
     diversity: Float | None = None
-    avoid: Texts | None = None
+    avoid: Avoid | None = Field(
+        None,
+        description=f"{meanings(SamplingParams)['avoid']} At /v1/completions an entry may be "
+        '{"request": "cmpl-..."}, with an `index` or for all of its texts.',
+    )
     ignore_eos: bool | None = None
     grammar: str | None = None
     samplers: Strings | None = None
@@ -258,7 +276,7 @@ class SamplingFields(BodyFields):
             if name in given:
                 given[name] = tuple(given[name])
         if "avoid" in given:
-            given["avoid"] = tuple(each if isinstance(each, str) else tuple(each) for each in given["avoid"])
+            given["avoid"] = tuple(map(_avoided, given["avoid"]))
         if given.get("grammar") == "":
             given["grammar"] = None
         if "samplers" in given:
@@ -272,6 +290,14 @@ class SamplingFields(BodyFields):
         if "grammar" in given or "json_schema" in given:  # a branch's own takes the place of either of the request's
             given = {"grammar": None, "json_schema": None} | given
         return given
+
+
+def _avoided(each: str | list[int] | KeptTexts) -> str | tuple[int, ...]:
+    if isinstance(each, KeptTexts):
+        raise InvalidRequestError(
+            "avoid takes the id of a request at /v1/completions and in chats alone; send its texts", param="avoid"
+        )
+    return each if isinstance(each, str) else tuple(each)
 
 
 def _biases(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:

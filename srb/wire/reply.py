@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
+from srb.wire.avoided import TextsOf, nothing_kept
 from srb.wire.body import Limits
 from srb.wire.fields import Tokenize
 from srb.wire.messages import Message
@@ -25,6 +26,7 @@ class Serving:
 
     now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
     path_to: tells the prompt that goes on from a node of a story.
+    texts_of: tells what a request has said that is kept.
     before: tells the conversation that ends with a response. It raises `InvalidRequestError` if that isn't kept.
     made: what was made of the body when it came, if it is read again; its answer is then to that.
     """
@@ -35,6 +37,7 @@ class Serving:
     now: float
     fingerprint: str
     path_to: PathTo = no_stories
+    texts_of: TextsOf = nothing_kept
     before: Callable[[str], list[Message]] = nothing_before
     made: CompletionRequest | None = None
 

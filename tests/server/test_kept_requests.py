@@ -18,6 +18,7 @@ from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
 from waiting import until
 
+from srb.engine.request import SamplingParams
 from srb.history import find
 from srb.history.history import History
 from srb.history.unfinished import unfinished
@@ -512,3 +513,35 @@ async def test_token_ids_that_the_model_does_not_have_are_refused_and_not_kept(
             assert answer.status == 400
             assert "has the token id" in (await answer.json())["error"]["message"]
     assert history.read(lambda connection: connection.execute("SELECT count(*) FROM requests").fetchone()[0]) == 0
+
+
+async def test_texts_of_a_request_that_is_kept_are_avoided(connect: Connect, history: History) -> None:
+    whole = "a b c d e f g h i j"
+
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        return ord(whole[(len(tokens) - 1) % 19])
+
+    client = await connect(backend := FakeBackend(script=script), history=history)
+    common = {"prompt": "p", "n": 1, "max_tokens": 19}
+    first, events = await run(client, **common)
+    assert texts(events) == {0: whole}
+    avoid: list[dict[str, Any]]
+    for avoid in ([{"request": first}], [{"request": first, "index": "0"}]):
+        _, events = await run(client, **common, avoid=avoid)
+        assert texts(events)[0] != whole
+        _, events = await run(client, **common, branches=[{"avoid": avoid}])
+        assert texts(events)[0] != whole
+    echoing, _ = await run(client, **common, echo=True)
+    for avoid, message in (
+        ([{"request": "cmpl-nothing"}], "request cmpl-nothing is not kept"),
+        ([{"request": first, "index": 1}], "has the alternatives 0 to 0, not 1"),
+        ([{"request": echoing}], "begin with its prompt"),
+        ([{"request": f"cmpl-{k}"} for k in range(101)], "names 101 requests; the limit is 100"),
+        ([{"index": 0}], "avoid"),
+    ):
+        async with client.post("/v1/completions", json=common | {"avoid": avoid}) as answer:
+            assert answer.status == 400
+            assert message in (await answer.json())["error"]["message"]
+    async with client.post("/completion", json={"prompt": "p", "avoid": [{"request": first}]}) as answer:
+        assert answer.status == 400
+    assert backend.open_samplers == 0

@@ -1,0 +1,49 @@
+"""Texts to avoid that are named by the request that they came from."""
+
+from collections.abc import Callable
+from functools import cache
+
+from srb.errors import InvalidRequestError
+from srb.wire.completion_fields import CompletionFields
+from srb.wire.fields import KeptTexts
+
+TextsOf = Callable[[str], list[str]]
+"""The texts of a request's alternatives, by its id. Raises `InvalidRequestError` if it isn't kept."""
+
+MAX_REQUESTS = 100
+"""How many requests a body may name: each is looked for, maybe in a file."""
+
+
+def nothing_kept(request_id: str) -> list[str]:
+    """A `TextsOf` where no requests are kept."""
+    raise InvalidRequestError(f"avoid: there is no request {request_id:.100} here; send its texts", param="avoid")
+
+
+def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
+    """Puts the texts of requests in the places of these.
+
+    Raises `InvalidRequestError` if one isn't kept, has no such alternative, or if there are too many.
+    """
+    texts_of = cache(texts_of)
+    lists = [each for each in (fields, *(fields.branches or ())) if each.avoid]
+    named = {entry.request for each in lists for entry in each.avoid or () if isinstance(entry, KeptTexts)}
+    if len(named) > MAX_REQUESTS:
+        raise InvalidRequestError(
+            f"avoid names {len(named)} requests; the limit is {MAX_REQUESTS}; send their texts", param="avoid"
+        )
+    for each in lists:
+        avoid: list[str | list[int] | KeptTexts] = []
+        for entry in each.avoid or ():
+            avoid += _texts(entry, texts_of(entry.request)) if isinstance(entry, KeptTexts) else [entry]
+        each.avoid = avoid
+
+
+def _texts(entry: KeptTexts, texts: list[str]) -> list[str]:
+    if entry.index is None:
+        return texts
+    if not 0 <= entry.index < len(texts):
+        raise InvalidRequestError(
+            f"avoid: request {entry.request:.100} has the alternatives 0 to {len(texts) - 1}, not {entry.index!s:.60}",
+            param="avoid",
+        )
+    return [texts[entry.index]]
