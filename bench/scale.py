@@ -142,6 +142,9 @@ class Idle:
     ) -> Counting:
         return Counting()
 
+    def ranker(self, params: SamplingParams) -> Any:
+        raise NotImplementedError
+
     def close(self) -> None:
         pass
 

@@ -1,5 +1,6 @@
 """A scripted model and a byte tokenizer, with a KV cache that is kept cell by cell and checked at every call."""
 
+import math
 import random
 import threading
 import zlib
@@ -7,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, SpecialTokens, State
+from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, Ranked, SpecialTokens, State
 from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
@@ -131,6 +132,29 @@ class FakeSampler:
         assert not self.closed
         self.closed = True
         self.backend.open_samplers -= 1
+
+
+@dataclass
+class FakeRanker:
+    """Ranks tokens by `scores`, as logits."""
+
+    params: SamplingParams
+
+    def rank(self, logits: Context, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
+        biases = dict(self.params.logit_bias)
+        biased = [each + biases.get(token, 0.0) for token, each in enumerate(scores(logits))]
+        if self.params.ignore_eos or not may_end:
+            biased[END] = -math.inf
+        if max(biased) == -math.inf:
+            return []
+        total = math.log(sum(map(math.exp, biased)))
+        rng = random.Random(repr(noise))
+        ranked = [
+            (token, each - total, each - total + (-math.log(rng.expovariate(1.0)) if noise else 0.0))
+            for token, each in enumerate(biased)
+            if each > -math.inf
+        ]
+        return sorted(ranked, key=lambda each: -each[2])[: top + 1]
 
 
 @dataclass
@@ -291,6 +315,9 @@ class FakeBackend:
         assert not compiled.closed
         self.open_samplers += 1
         return FakeSampler(self, params, [*prompt, *begun])
+
+    def ranker(self, params: SamplingParams) -> FakeRanker:
+        return FakeRanker(params)
 
     def close(self) -> None:
         self.closed = True

@@ -167,6 +167,22 @@ Logprobs = tuple[float, list[tuple[int, float]]]
 """The natural logarithm of a token's probability, and (token, logprob) of the likeliest tokens, the likeliest first."""
 
 
+Ranked = tuple[int, float, float]
+"""A token, the natural logarithm of its probability, and its score."""
+
+
+class Ranker(Protocol):
+    """Tells a search how its texts may go on. It keeps nothing of what it was asked."""
+
+    def rank(self, logits: Any, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
+        """The tokens with the highest scores, the highest first, of those that have a probability.
+
+        top: so many that don't end the text are among them, if there are so many.
+        may_end: whether the tokens that end the text have a probability.
+        noise: a token's score is its log-probability, or the sum of this and Gumbel noise, drawn with this seed.
+        """
+
+
 class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
@@ -298,6 +314,9 @@ class Backend(Protocol):
         compiled: what `compile` made of these parameters.
         begun: the tokens that the sequence has already. It goes on as if it had drawn them.
         """
+
+    def ranker(self, params: SamplingParams) -> Ranker:
+        """Ranks tokens by the model's probabilities, after what these parameters ban and bias."""
 
     def close(self) -> None:
         """Frees everything."""

@@ -8,7 +8,8 @@ from srb.engine.prefix import PrefixIndex
 from srb.engine.radix import pack
 from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Scheduler
-from srb.engine.sequence import Prompt, Sequence
+from srb.engine.search import Beam
+from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.slots import Slots
 from srb.engine.stats import Totals
 
@@ -69,6 +70,31 @@ class Cells:
         seq.has_begun = True
         self._index.add(seq)
 
+    def fork_beams(self, prompt: Prompt, parents: list[Beam]) -> None:
+        """Gives the beams of a prompt the cells of those that they go on from, which are all that there were before.
+
+        One that goes on keeps its cells. If it goes on in several ways, others are forked off these.
+        """
+        assert prompt.search
+        continued = {beam.parent for beam in prompt.search.living}
+        for parent in parents:
+            if parent not in continued and parent.seq_id in prompt.beam_ids:
+                self._backend.remove(parent.seq_id)
+        held = {parent.seq_id for parent in continued if parent}
+        idle = [seq_id for seq_id in prompt.beam_ids if seq_id not in held]
+        own = held.intersection(prompt.beam_ids)  # not the prompt's, which stays
+        for beam in prompt.search.living:
+            assert beam.parent
+            assert beam.parent.seq_id is not None
+            source, beam.parent = beam.parent.seq_id, None
+            if source in own:
+                own.remove(source)
+                beam.seq_id = source
+            else:
+                beam.seq_id = idle.pop()
+                self._backend.fork(source, beam.seq_id, beam.evaluated)
+                self._totals.forks += 1
+
     def save_checkpoint(self, prompt: Prompt) -> None:
         """Keeps the state of a prompt that is being evaluated, if it has come to where that is wanted."""
         while prompt.checkpoints and prompt.checkpoints[-1] <= prompt.evaluated:
@@ -88,7 +114,7 @@ class Cells:
             assert holder.seq_id is not None
             self._retained.add(holder.packed[: holder.evaluated], partial(self._backend.save, holder.seq_id))
 
-    def repair(self, holder: Prompt | Sequence) -> bool:
+    def repair(self, holder: Holder) -> bool:
         """Removes what is behind the tokens that count as evaluated: what a failed decode has left, or was taken back.
 
         False: it can't be continued any more.
@@ -105,9 +131,9 @@ class Cells:
         if seq.sampler:
             seq.sampler.close()
             seq.sampler = None
+        if keep_prompt and (seq.seq_id is not None or prompt.n_beams):
+            self._retain_prompt(prompt)
         if seq.seq_id is not None:
-            if keep_prompt:
-                self._retain_prompt(prompt)
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
             self._slots.remember(seq.slot, prompt.packed + pack(seq.tokens[:-1]))
@@ -115,8 +141,9 @@ class Cells:
         self._scheduler.release(seq)
         if prompt.span and not prompt.living:
             self._bequeath(prompt)
-            if prompt.seq_id is not None:
-                self._backend.remove(prompt.seq_id)
+            for seq_id in (prompt.seq_id, *prompt.beam_ids):
+                if seq_id is not None:
+                    self._backend.remove(seq_id)
             self._scheduler.release(prompt)
 
     def _restore(self, prompt: Prompt, hit: Hit) -> None:

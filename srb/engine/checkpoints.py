@@ -58,7 +58,7 @@ class Checkpoints:
                 if lacking and not prompt.was_retained:
                     yield float("inf"), prompt  # all of its alternatives would lose it
                 for seq in prompt.sequences:
-                    if seq.state == "running" and seq.evaluated - seq.saved >= every:
+                    if seq.seq_id is not None and seq.state == "running" and seq.evaluated - seq.saved >= every:
                         yield seq.evaluated - seq.saved, seq
             elif self._window is None and prompt.seq_id is not None and lacking >= _EVERY_OF_A_PROMPT:
                 yield lacking, prompt

@@ -5,12 +5,14 @@ from collections import deque
 from collections.abc import Callable
 
 from srb.engine.backend import Backend, Logits
+from srb.engine.beams import Beams
 from srb.engine.cells import Cells
 from srb.engine.events import FinishReason
 from srb.engine.outbox import Outbox
 from srb.engine.plan import Plan, Planner
 from srb.engine.scheduler import Scheduler
-from srb.engine.sequence import Prompt, Sequence
+from srb.engine.search import Beam
+from srb.engine.sequence import Holder, Sequence
 from srb.engine.stats import Measure, Totals
 from srb.errors import BackendError
 
@@ -40,6 +42,7 @@ class Decoding:
         self._cells = cells
         self._outbox = outbox
         self._totals = totals
+        self._beams = Beams(backend, cells, outbox, totals, self.finish)
         self._planner = Planner(backend.n_batch, backend.n_outputs, prefill_chunk)
         self._observe = observe
         self._clock = clock
@@ -79,8 +82,12 @@ class Decoding:
                 prompt.logits = self._backend.logits(row).copy()
             self._cells.save_checkpoint(prompt)
         self._outbox.progress(prompt.active for prompt, _, _ in plan.chunks)
-        for seq, row in plan.rows:
-            self._draw(seq, self._backend.logits(row), now)
+        for holder, row in plan.rows:
+            if isinstance(holder, Beam):
+                self._beams.take(holder, self._backend.logits(row))
+            else:
+                self._draw(holder, self._backend.logits(row), now)
+        self._beams.go_on()
         self._cells.share()
         self.begin_sequences()
         self._observe("decode", now - began)
@@ -102,12 +109,15 @@ class Decoding:
             if part:
                 self._run(plan.of(part), None, is_second=len(rest) == 1)
 
-    def _fail(self, holder: Prompt | Sequence, error: BackendError) -> None:
-        """Ends a sequence, or all that continue a prompt."""
+    def _fail(self, holder: Holder, error: BackendError) -> None:
+        """Ends a sequence, or all that continue a prompt: a search without one of its beams would find other texts."""
         if isinstance(holder, Sequence):
             failed, active = [holder], holder.prompt.active
         else:
-            failed, active = holder.living, holder.active
+            prompt = self._beams.prompt_of(holder) if isinstance(holder, Beam) else holder
+            if prompt is None:  # another of the beams has ended it
+                return
+            failed, active = prompt.living, prompt.active
         is_all_of_it = len(failed) == active.request.count
         if is_all_of_it:
             self._outbox.error(active, None, error)
@@ -117,7 +127,10 @@ class Decoding:
             self.finish(seq, "error", None)
 
     def begin_sequences(self) -> None:
-        """Forks evaluated prompts into the sequences that there is room for, and draws the first tokens of these."""
+        """Forks evaluated prompts into the sequences that there is room for, and draws the first tokens of these.
+
+        Where there is to be a search, it begins.
+        """
         prefilling, self._scheduler.prefilling = self._scheduler.prefilling, []
         for seq in prefilling:
             prompt, active = seq.prompt, seq.prompt.active
@@ -128,10 +141,15 @@ class Decoding:
                 continue
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
                 active.prefilled = self._clock()
+            if prompt.n_beams:
+                seq.state = "running"
+                self._beams.add(prompt)
+                continue
             if not seq.has_begun:
                 self._cells.fork(seq)
             seq.state = "running"
             self._draw(seq, prompt.logits, self._clock())
+        self._beams.begin()
 
     def _draw(self, seq: Sequence, logits: Logits, now: float) -> None:
         """Draws the next token of a sequence, and sees what comes of it. now: when the logits were there."""

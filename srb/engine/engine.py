@@ -133,6 +133,13 @@ class Engine:
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
         self._intake.check(request)
+        most = min(self._backend.n_parallel, self._backend.n_seqs - 1)  # the prompt has one, too
+        if request.n_beams > most:
+            raise InvalidRequestError(
+                f"{request.n_beams} beams are more than the {most} sequences that can run at once; "
+                "ask for fewer beams, or start with a larger --parallel",
+                param="beams",
+            )
         if self._backend.window is None:
             return
         goes_back = {
@@ -294,7 +301,7 @@ class Engine:
             if is_empty:
                 self._backend.prepare(
                     [
-                        (len(each.tokens), len(each.living), max(seq.max_tokens for seq in each.living))
+                        (len(each.tokens), each.n_beams or len(each.living), max(seq.max_tokens for seq in each.living))
                         for each in prompts
                     ]
                 )

@@ -116,6 +116,9 @@ class StopEvent:
         away with that; None where it has neither. Of a resumed one, those since then.
     rewinds_exhausted: whether it came to `max_rewinds`, or to where nothing else could be drawn, and so may have
         from there on what it was to avoid.
+    logprob: in a beam search, the natural logarithm of the text's probability, of its end too.
+    weight: in a stochastic one, what the text counts: the sum of weight * f(text) over the alternatives estimates the
+        mean of f(text) over all that there can be, without bias.
     timings: of this alternative and its prompt alone; None where the engine has failed.
     """
 
@@ -128,6 +131,8 @@ class StopEvent:
     rewinds: int | None = field(default=None, compare=False)
     rewound_tokens: int | None = field(default=None, compare=False)
     rewinds_exhausted: bool = field(default=False, compare=False)
+    logprob: float | None = None
+    weight: float | None = None
     timings: Timings | None = field(default=None, compare=False)
 
 

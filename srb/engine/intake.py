@@ -61,6 +61,7 @@ class Intake:
             raise ContextSizeError(longest, self._n_cells)
         # The last token is never evaluated, so it takes no cell.
         generated = max(max(0, (params.max_tokens or 0) - 1) for params in request.branches)
+        generated *= request.n_beams or 1
         if longest + generated > self._n_cells:
             raise InvalidRequestError(
                 f"max_tokens is too high: {longest} cells for the prompt and {generated} for what is to be generated "

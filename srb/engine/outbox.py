@@ -21,7 +21,7 @@ from srb.engine.events import (
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import SrbError
 
-_LONGEST_CHARACTER = 4  # bytes of UTF-8
+LONGEST_CHARACTER = 4  # bytes of UTF-8
 
 
 class Outbox:
@@ -72,12 +72,12 @@ class Outbox:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
         request, special = prompt.active.request, self._tokenizer.special_piece
         echo = request.echo and not request.resumed
-        tokens = prompt.asked if echo else prompt.asked[-_LONGEST_CHARACTER:]
+        tokens = prompt.asked if echo else prompt.asked[-LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:
             text = seq.precede(b"".join(pieces))
             for token in seq.begun:
-                piece = self._piece(seq, token)
+                piece = self.piece(seq, token)
                 seq.text.push(piece)
                 if seq.watch:
                     seq.watch.skip(piece)
@@ -100,8 +100,8 @@ class Outbox:
         request = seq.prompt.active.request
         if request.logprobs is None:
             return [Token(token, b"", None)] if request.return_tokens else []
-        assert seq.sampler is not None
         if request.post_sampling_probs:
+            assert seq.sampler is not None
             logprobs = seq.sampler.logprobs(token, request.logprobs)
         else:
             logprobs = self._backend.logprobs(logits, token, request.logprobs)
@@ -121,7 +121,7 @@ class Outbox:
             self._goes_on(seq, token, reported)
             return 0
         is_end = self._tokenizer.is_end(token)
-        piece = b"" if is_end else self._piece(seq, token)
+        piece = b"" if is_end else self.piece(seq, token)
         is_last = is_end or len(seq.tokens) == seq.max_tokens
         n_tokens = seq.watch.push(token, reported, piece, len(seq.tokens) - 1, p=p, is_last=is_last)
         for held in seq.watch.sure():
@@ -132,10 +132,10 @@ class Outbox:
         """A sequence has a token that stays."""
         seq.sum_logprob += sum(each.logprob or 0.0 for each in reported)
         seq.untold.append(token)
-        text = "" if self._tokenizer.is_end(token) else seq.text.push(self._piece(seq, token))
+        text = "" if self._tokenizer.is_end(token) else seq.text.push(self.piece(seq, token))
         self._say(seq, reported, text)
 
-    def _piece(self, seq: Sequence, token: int) -> bytes:
+    def piece(self, seq: Sequence, token: int) -> bytes:
         """What a drawn token adds to the text."""
         if seq.prompt.active.request.special_tokens:
             return self._tokenizer.special_piece(token)
@@ -173,7 +173,17 @@ class Outbox:
         self._say(seq, [], seq.text.flush(), is_last=True)
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
         timings = self._timings(active, [seq.prompt], len(seq.tokens))
-        event = StopEvent(active.id, seq.index, seq.length, finish_reason, stop_reason, mean, timings=timings)
+        event = StopEvent(
+            active.id,
+            seq.index,
+            seq.length,
+            finish_reason,
+            stop_reason,
+            mean,
+            logprob=seq.logprob,
+            weight=seq.weight,
+            timings=timings,
+        )
         if watch:
             event = replace(
                 event,

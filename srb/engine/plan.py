@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from srb.engine.backend import Batch
 from srb.engine.costs import Costs
-from srb.engine.sequence import Prompt, Sequence
+from srb.engine.sequence import Holder, Prompt, Row, Sequence
 
 PAUSE = 0.25
 """So many seconds, by the costs, may pass between two tokens of a running sequence while prompts are evaluated.
@@ -28,13 +28,13 @@ _UNLIMITED = 1e9  # seconds
 class Plan:
     """One decode: its batch, and whose rows are in it.
 
-    rows: each running sequence with the number of its row.
+    rows: each running sequence, or beam, with the number of its row.
     chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
     is_alone: no sequence is running, so that nobody but its prompts waits for it.
     """
 
     batch: Batch = field(default_factory=Batch)
-    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    rows: list[tuple[Row, int]] = field(default_factory=list)
     chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
     is_alone: bool = False
 
@@ -42,12 +42,12 @@ class Plan:
         return len(self.batch)
 
     @property
-    def holders(self) -> list[Prompt | Sequence]:
+    def holders(self) -> list[Holder]:
         """The sequences and prompts that are in it."""
         return [*(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
 
-    def add_row(self, seq: Sequence) -> None:
-        """Adds the row of a running sequence."""
+    def add_row(self, seq: Row) -> None:
+        """Adds the row of a running sequence or a beam."""
         assert seq.seq_id is not None
         self.rows.append((seq, self.batch.add_row(seq.tokens[-1], seq.evaluated, seq.seq_id)))
 
@@ -59,15 +59,15 @@ class Plan:
         row = self.batch.add(prompt.tokens[prompt.evaluated : end], prompt.evaluated, prompt.seq_id, outputs=outputs)
         self.chunks.append((prompt, n_tokens, row))
 
-    def of(self, holders: list[Prompt | Sequence]) -> "Plan":
+    def of(self, holders: list[Holder]) -> "Plan":
         """The same for these of its holders alone."""
         plan = Plan(is_alone=self.is_alone)
         sizes = {prompt: n_tokens for prompt, n_tokens, _ in self.chunks}
         for holder in holders:
-            if isinstance(holder, Sequence):
-                plan.add_row(holder)
-            else:
+            if isinstance(holder, Prompt):
                 plan.add_chunk(holder, sizes[holder])
+            else:
+                plan.add_row(holder)
         return plan
 
 
@@ -96,7 +96,7 @@ class Planner:
 
         prompts: those of the running requests. awaiting: those of them that wait for what they share with another.
         """
-        running = [seq for prompt in prompts for seq in prompt.sequences if seq.state == "running"]
+        running = [row for prompt in prompts for row in prompt.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         plan = Plan(is_alone=not running)
         costs = costs.among(_in_use(prompts, running))
@@ -170,7 +170,7 @@ class Planner:
         return pieces
 
 
-def _in_use(prompts: list[Prompt], running: list[Sequence]) -> int:
+def _in_use(prompts: list[Prompt], running: list[Row]) -> int:
     """About how many tokens are in the cells, and at least those of the longest prompt."""
     own = sum(prompt.evaluated - prompt.cached for prompt in prompts) + sum(len(seq.tokens) for seq in running)
     return max(own, *(prompt.evaluated for prompt in prompts), 0)

@@ -35,6 +35,14 @@ MAX_GRAMMAR_DEPTH = 100
 MAX_LARK_CHARS = 1_000_000
 MAX_LOGPROBS = 100
 
+SEARCHES = ("sample", "beam", "stochastic_beam")
+"""How the texts of a request are found; see `CompletionRequest.search`."""
+
+DEFAULT_BEAMS = 4
+"""Of a beam search that doesn't say how many, if it isn't asked for more texts."""
+
+MAX_LENGTH_PENALTY = 10.0
+
 _COUNT = 2**31 - 1
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -313,6 +321,27 @@ class CompletionRequest:
         False,
         "the alternatives of a prompt begin with different tokens, as long as their samplers leave enough of them.",
     )
+    search: str = _field(
+        "sample",
+        "how the texts are found. sample: token by token. beam: the n likeliest that a beam search finds, the best "
+        "first. stochastic_beam: n different whole texts, drawn without replacement from all that there can be. "
+        "Searches go by the model's probabilities after logit_bias, and no samplers.",
+    )
+    beams: int | None = _field(
+        None,
+        f"of a beam search, how many texts go on side by side, at least n. Left out: {DEFAULT_BEAMS}, or n if that is "
+        "more. A stochastic beam search has n.",
+    )
+    length_penalty: float = _field(
+        1.0,
+        "of a beam search: texts are compared by their log-probability divided by their number of tokens to the power "
+        "of this; more is for longer texts.",
+    )
+    early_stopping: bool | str = _field(
+        False,
+        "when a beam search ends. true: as soon as it has found as many texts as it has beams; false: when the beams "
+        'are unlikely to come to a better one; "never": when they can\'t.',
+    )
     logprobs: int | None = _field(
         None,
         "report each generated token with its log-probability, and so many of the likeliest at its place, 0 to 100. "
@@ -357,6 +386,7 @@ class CompletionRequest:
                 f"resumed must have an entry for each of the {self.count} alternatives, one of them not finished",
                 param="resumed",
             )
+        _check_search(self)
         banned = sum(sum(map(len, strings)) for strings in {params.banned_strings for params in self.branches})
         if banned > MAX_BANNED_CHARS_IN_ALL:
             raise InvalidRequestError(
@@ -370,6 +400,14 @@ class CompletionRequest:
     def count(self) -> int:
         """How many alternatives there are in all."""
         return len(self.prompts) * len(self.branches)
+
+    @property
+    def n_beams(self) -> int:
+        """How many beams each prompt has; 0: its alternatives are drawn."""
+        if self.search == "sample":
+            return 0
+        n = len(self.branches)
+        return n if self.search == "stochastic_beam" else self.beams or max(n, DEFAULT_BEAMS)
 
     @property
     def scores_prompt(self) -> bool:
@@ -390,3 +428,46 @@ class CompletionRequest:
     def prompt_tokens(self) -> int:
         """The length of all prompts together, in tokens."""
         return sum(map(len, self.prompts))
+
+
+def _check_search(request: CompletionRequest) -> None:
+    """Refuses what a search can't do, and its fields where there is none."""
+    search, n, params = request.search, len(request.branches), request.branches[0]
+    if search not in SEARCHES:
+        raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
+    for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
+        is_its_own = search == "beam" or (name == "beams" and search == "stochastic_beam")
+        if not is_its_own and getattr(request, name) != default:
+            raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
+    if search == "sample":
+        return
+    if request.beams is not None and not (request.beams == n or (search == "beam" and request.beams > n)):
+        least = "at least n" if search == "beam" else "n in a stochastic beam search"
+        raise InvalidRequestError(f"beams must be {least} ({n}), got {request.beams!s:.60}", param="beams")
+    if not -MAX_LENGTH_PENALTY <= request.length_penalty <= MAX_LENGTH_PENALTY:
+        raise InvalidRequestError(
+            f"length_penalty must be from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}, "
+            f"got {request.length_penalty!s:.60}",
+            param="length_penalty",
+        )
+    if request.early_stopping not in (True, False, "never"):
+        raise InvalidRequestError(
+            f'early_stopping must be true, false or "never", got {request.early_stopping!s:.60}', param="early_stopping"
+        )
+    for name in ("distinct", "post_sampling_probs"):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+    for name in ("grammar", "json_schema", "lark", "banned_strings"):
+        if any(getattr(each, name) for each in request.branches):
+            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+    if params.max_tokens == -1:
+        raise InvalidRequestError(
+            "max_tokens can't be -1 in a beam search, which needs room for all of its beams; give a number, "
+            "or leave it out",
+            param="max_tokens",
+        )
+    if any(dataclasses.replace(each, seed=params.seed, label=params.label) != params for each in request.branches):
+        raise InvalidRequestError(
+            "in a beam search all branches are alike, but for their labels; leave out what is of one alone",
+            param="branches",
+        )

@@ -97,8 +97,8 @@ class Scheduler:
         """
         wave = active.first_wave
         prompts = list(dict.fromkeys(seq.prompt for seq in wave))
-        generated = sum(_cells_for(seq.max_tokens) for seq in wave)
-        least = generated + (sum(len(prompt.tokens) for prompt in prompts) if passes else 0)
+        generated = sum(map(_own_cells, wave))
+        least = generated + sum(_beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
         if not self._has_room(least, wave, prompts):
             return []
         shared = self._shared_in(prompts)
@@ -129,11 +129,11 @@ class Scheduler:
         for k, seq in enumerate(waiting):
             prompt = seq.prompt
             new = [] if prompt.span else [prompt]
-            if not self._has_room(_cells_for(seq.max_tokens), [seq], new):
+            if not self._has_room(_own_cells(seq) + sum(map(_beam_cells, new)), [seq], new):
                 return
             if new:
                 prompt.beginning = self._index.find(prompt)
-            cells = _cells_for(seq.max_tokens) + sum(map(_new_cells, new))
+            cells = _own_cells(seq) + sum(map(_new_cells, new))
             if not self._make_room(cells):
                 prompt.beginning = None
                 return
@@ -149,10 +149,11 @@ class Scheduler:
 
     def _has_room(self, cells: int, sequences: list[Sequence], prompts: list[Prompt]) -> bool:
         """Whether so many cells are free, and enough seq_ids for the sequences and for prompts that are new."""
+        n_beams = sum(prompt.n_beams for prompt in prompts)
         return (
             cells <= self._cache.free_cells + sum(map(_spare, self._open_ended))
-            and self.leased + len(sequences) <= self._n_parallel
-            and len(prompts) + sum(not _is_last(seq) for seq in sequences) <= self._cache.free_seqs
+            and self.leased + n_beams + sum(map(_has_row, sequences)) <= self._n_parallel
+            and len(prompts) + n_beams + sum(not _is_last(seq) for seq in sequences) <= self._cache.free_seqs
         )
 
     def _make_room(self, cells: int) -> bool:
@@ -187,17 +188,22 @@ class Scheduler:
     def _lease_prompt(self, prompt: Prompt) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_tokens = prompt.beginning.shared if prompt.beginning else 0
-        prompt.span = self._cache.lease(source.span if source else None, n_tokens, len(prompt.tokens))
+        end = len(prompt.tokens) + _beam_cells(prompt)
+        prompt.span = self._cache.lease(source.span if source else None, n_tokens, end)
         prompt.seq_id = self._cache.lease_seq()
+        prompt.beam_ids = [self._cache.lease_seq() for _ in range(prompt.n_beams)]
+        self.leased += prompt.n_beams
         self.prompts.append(prompt)
 
     def _lease(self, seq: Sequence) -> None:
-        start = len(seq.prompt.tokens)
-        seq.span = self._cache.lease(seq.prompt.span, start, start + _cells_for(seq.max_tokens))
-        if not _is_last(seq) or (self._prompts_stay and self._cache.free_seqs):
-            seq.seq_id = self._cache.lease_seq()
         seq.state = "prefilling"
         self.prefilling.append(seq)
+        if not _has_row(seq):
+            return
+        start = len(seq.prompt.tokens)
+        seq.span = self._cache.lease(seq.prompt.span, start, start + _own_cells(seq))
+        if not _is_last(seq) or (self._prompts_stay and self._cache.free_seqs):
+            seq.seq_id = self._cache.lease_seq()
         self.leased += 1
 
     def release(self, holder: Prompt | Sequence) -> None:
@@ -206,11 +212,14 @@ class Scheduler:
         if holder.span:
             self._cache.close(holder.span)
             holder.span = None
-            self.leased -= isinstance(holder, Sequence)
+            self.leased -= 1 if isinstance(holder, Sequence) else holder.n_beams
         if holder.seq_id is not None:
             self._cache.release_seq(holder.seq_id)
             holder.seq_id = None
         if isinstance(holder, Prompt):
+            for seq_id in holder.beam_ids:
+                self._cache.release_seq(seq_id)
+            holder.beam_ids = []
             self.prompts.remove(holder)
         self._has_news = True
 
@@ -223,14 +232,17 @@ class Scheduler:
     def _wave(self, active: ActiveRequest) -> list[Sequence]:
         """The sequences of a request that begin together: as many as there is room for in an empty cache."""
         wave: list[Sequence] = []
-        cells = seq_ids = 0
+        cells = seq_ids = rows = 0
         shared = self._shared_in(active.prompts)
         for seq in active.sequences:
-            is_new = not wave or wave[-1].prompt is not seq.prompt
-            cells += _cells_for(seq.max_tokens)
-            cells += len(seq.prompt.tokens) - shared.get(seq.prompt, 0) if is_new else 0
-            seq_ids += is_new + (not _is_last(seq))
-            if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or len(wave) == self._n_parallel:
+            cells += _own_cells(seq)
+            seq_ids += not _is_last(seq)
+            rows += _has_row(seq)
+            if not wave or wave[-1].prompt is not seq.prompt:
+                cells += len(seq.prompt.tokens) - shared.get(seq.prompt, 0) + _beam_cells(seq.prompt)
+                seq_ids += 1 + seq.prompt.n_beams
+                rows += seq.prompt.n_beams
+            if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or rows > self._n_parallel:
                 break
             wave.append(seq)
         return wave
@@ -250,6 +262,10 @@ class Scheduler:
         want_rest = []
         for seq in active.sequences:
             wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
+            if seq.prompt.n_beams:  # all of them have the same room from the beginning to the end
+                room = (self._cache.n_cells - len(seq.prompt.tokens)) // seq.prompt.n_beams
+                seq.max_tokens = min(_LEAST_ROOM if wanted == -1 else wanted, room + 1)
+                continue
             left = max(wanted - len(seq.begun), min(wanted, 0))
             seq.max_tokens = min(left, self._cache.n_cells - len(seq.prompt.tokens) + 1)
             seq.wants_rest = wanted == -1
@@ -257,7 +273,7 @@ class Scheduler:
                 want_rest.append(seq)
         shared = self._shared_in(active.prompts)
         taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in active.prompts) + sum(
-            _cells_for(seq.max_tokens) for seq in active.sequences
+            map(_own_cells, active.sequences)
         )
         for seq in want_rest:
             room = self._cache.n_cells - taken
@@ -273,8 +289,23 @@ class Scheduler:
 
 
 def _new_cells(prompt: Prompt) -> int:
-    """The cells that a prompt needs beside those that it shares."""
-    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0)
+    """The cells that a prompt, and its beams, need beside those that it shares."""
+    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0) + _beam_cells(prompt)
+
+
+def _beam_cells(prompt: Prompt) -> int:
+    """The cells that the beams of a prompt need at most: where they have nothing in common."""
+    return prompt.n_beams * _cells_for(prompt.sequences[0].max_tokens)
+
+
+def _own_cells(seq: Sequence) -> int:
+    """The cells that a sequence needs beside its prompt's."""
+    return _cells_for(seq.max_tokens) if _has_row(seq) else 0
+
+
+def _has_row(seq: Sequence) -> bool:
+    """Whether it is evaluated itself, and no beams are."""
+    return not seq.prompt.n_beams
 
 
 def _spare(seq: Sequence) -> int:
@@ -283,8 +314,8 @@ def _spare(seq: Sequence) -> int:
 
 
 def _is_last(seq: Sequence) -> bool:
-    """Whether it is the last one to begin with its prompt, which can give it its own seq_id."""
-    return seq.prompt.sequences[-1] is seq
+    """Whether it needs no seq_id: its prompt can give it its own, as it is the last one to begin, or it has no row."""
+    return seq.prompt.sequences[-1] is seq or not _has_row(seq)
 
 
 def _cells_for(max_tokens: int) -> int:

@@ -13,13 +13,15 @@ from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest, Resumed, SamplingParams
 from srb.engine.retained import Hit
+from srb.engine.search import Beam, Search
 from srb.engine.text import StopStrings, TextState
 
 State = Literal["waiting", "prefilling", "running", "finished"]
 """What a sequence is doing.
 
 waiting: it holds nothing yet. prefilling: it has leased its cells, and its prompt is being evaluated.
-running: each step evaluates a row for it. finished: it gets no more tokens.
+running: each step evaluates a row for it, or for the beams that its text is found among. finished: it gets no more
+tokens.
 """
 
 
@@ -132,7 +134,10 @@ class Prompt:
         stops: dict[tuple[str, ...], StopStrings],
     ) -> None:
         branches = active.request.branches
-        tokens = asked + next(iter(begun.values())).tokens
+        self.n_beams = active.request.n_beams
+        """How many beams go on from it, in place of its sequences; 0: none."""
+        # A search begins anew where it was interrupted, and comes to the same.
+        tokens = asked if self.n_beams else asked + next(iter(begun.values())).tokens
         self.active = active
         self.asked = asked
         self.tokens = tokens
@@ -148,6 +153,8 @@ class Prompt:
         self.seq_id: int | None = None
         self.span: Span | None = None
         self.first_tokens: set[int] = set()  # those that sequences have begun with
+        self.search: Search | None = None  # once it is evaluated
+        self.beam_ids: list[int] = []  # the seq_ids of its beams
         self.sequences = []
         for index, resumed in begun.items():
             params = branches[index % len(branches)]
@@ -167,6 +174,8 @@ class Prompt:
         have in common is found as that of any prompts.
         """
         living = {index: each for index, each in begun.items() if each.finished is None}
+        if active.request.n_beams:
+            return [cls(active, asked, living, stops)] if living else []
         new = {index: each for index, each in living.items() if not each.tokens}
         groups = ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]
         prompts = [cls(active, asked, group, stops) for group in groups]
@@ -183,6 +192,13 @@ class Prompt:
     def living(self) -> list["Sequence"]:
         """The sequences that haven't finished."""
         return [seq for seq in self.sequences if seq.state != "finished"]
+
+    @property
+    def rows(self) -> "list[Row]":
+        """What has a row in each step: its running sequences, or its beams."""
+        if self.n_beams:
+            return list(self.search.living) if self.search and self.living else []
+        return [seq for seq in self.sequences if seq.state == "running"]
 
     @property
     def place(self) -> int | None:
@@ -227,6 +243,8 @@ class Sequence:
         self.seq_id: int | None = None
         self.span: Span | None = None
         self.sampler: Sampler | None = None
+        self.logprob: float | None = None  # of a text that a search has found, and its weight
+        self.weight: float | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | None = None  # what matched, or why it was aborted
 
@@ -270,6 +288,12 @@ class Sequence:
     def evaluated(self) -> int:
         """How many tokens are in its cells: the prompt's, and what was generated but for the last token."""
         return len(self.prompt.tokens) + max(0, len(self.tokens) - 1)
+
+
+Row = Sequence | Beam
+"""Who has a row in a step: its last token is evaluated."""
+
+Holder = Prompt | Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Totals:
 class EngineStats:
     """What the engine holds now, and what it has done since it was made.
 
-    sequences: alternatives that hold cells now, of at most `max_sequences`.
+    sequences: alternatives, or beams of searches, that hold cells now, of at most `max_sequences`.
     cells: leased now, of `max_cells`; cells_shared: of these, the prompts' that several alternatives continue.
     retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
     disk_bytes: in the files of `--cache-disk` now, of all servers and models that use it, of at most `max_disk_bytes`;

@@ -64,15 +64,17 @@ class TextState:
 
     Bytes that aren't valid UTF-8 become U+FFFD. A character whose bytes haven't all come is kept back, and so is
     text that may be the beginning of a stop string.
+
+    stops: the strings that may end it.
     """
 
-    __slots__ = ("_decoder", "_held", "_state", "_stops", "matched")
+    __slots__ = ("_decoder", "_held", "_state", "matched", "stops")
 
     def __init__(self, stops: StopStrings | None = None) -> None:
         self.matched: str | None = None
         """The stop string that was found; nothing may be pushed after that."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stops = stops
+        self.stops = stops
         self._state = 0
         self._held = ""
 
@@ -81,6 +83,13 @@ class TextState:
         """Whether all text has been returned that the tokens so far stand for."""
         return not self._held and not self._decoder.getstate()[0]
 
+    def copy(self) -> "TextState":
+        """The same, to go on with in another way."""
+        other = TextState(self.stops)
+        other._decoder.setstate(self._decoder.getstate())
+        other._state, other._held, other.matched = self._state, self._held, self.matched
+        return other
+
     def precede(self, data: bytes) -> str:
         """Takes text that comes before the first token and can't be a stop string; returns what can be shown."""
         return self._decoder.decode(data)
@@ -88,9 +97,9 @@ class TextState:
     def push(self, piece: bytes) -> str:
         """Takes the bytes of the next token and returns the text that can now be shown, which may be none."""
         text = self._decoder.decode(piece)
-        if self._stops is None:
+        if self.stops is None:
             return text
-        state, advance, match = self._state, self._stops.advance, self._stops.match
+        state, advance, match = self._state, self.stops.advance, self.stops.match
         for i, char in enumerate(text):
             state = advance(state, char)
             if matched := match[state]:
@@ -99,7 +108,7 @@ class TextState:
                 return shown
         self._state = state
         text = self._held + text
-        end = len(text) - self._stops.depth[state]
+        end = len(text) - self.stops.depth[state]
         self._held = text[end:]
         return text[:end]
 

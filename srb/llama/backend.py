@@ -25,6 +25,7 @@ from srb.llama.embedder import LlamaEmbedder
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, logprobs
 from srb.llama.model_file import find_model, fingerprint
+from srb.llama.ranker import LlamaRanker
 from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.llama.tuned import Choice, choose
@@ -205,6 +206,10 @@ class LlamaBackend:
     ) -> LlamaSampler:
         """A sampler chain with these parameters, that has seen the prompt and has drawn the tokens in `begun`."""
         return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun)
+
+    def ranker(self, params: SamplingParams) -> LlamaRanker:
+        """Ranks tokens by the model's probabilities, after biases. See `Backend.ranker`."""
+        return LlamaRanker(self.tokenizer, params)
 
 
 def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only: bool = False) -> Any:

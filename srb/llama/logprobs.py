@@ -8,6 +8,7 @@ import numpy as np
 from srb.engine.backend import Logprobs
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+Doubles = np.ndarray[Any, np.dtype[np.float64]]
 
 _ROWS = 64
 
@@ -20,11 +21,11 @@ def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
     largest = float(logits.max())
     # float32 will do: numpy adds up pairwise, so the error stays near 1e-7 for the largest vocabularies.
     log_sum = largest + math.log(float(np.exp(logits - np.float32(largest)).sum()))
-    places = _largest(logits, min(top, len(logits))).tolist()
+    places = largest_of(logits, min(top, len(logits))).tolist()
     return float(logits[token]) - log_sum, [(place, float(logits[place]) - log_sum) for place in places]
 
 
-def _largest(logits: Floats, k: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+def largest_of(logits: Floats | Doubles, k: int) -> np.ndarray[Any, np.dtype[np.intp]]:
     """The indices of the k largest, the largest first; of equal ones, the lowest indices.
 
     The k columns with the largest maxima hold k values as large as anything outside, so only these need a look.

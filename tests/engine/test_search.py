@@ -1,0 +1,389 @@
+"""Searches find what looking at every text finds, hold no more than they have leased, and say everything once."""
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from driver import check_order, request, run, stops, texts
+from fake_backend import END, N_VOCAB, FakeBackend, scores
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.engine.engine import Engine
+from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
+from srb.errors import InvalidRequestError
+
+LETTERS = b"abc"
+FEW = tuple((token, -math.inf) for token in range(N_VOCAB) if token not in (*LETTERS, END))
+"""A bias that leaves a few letters, and the end."""
+
+
+def search(n: int = 1, kind: str = "beam", prompt: str | list[str] = "p", **given: Any) -> CompletionRequest:
+    own = {"beams", "length_penalty", "early_stopping", "logprobs", "return_tokens", "echo", "resumed"} & given.keys()
+    fields = {name: given.pop(name) for name in own}
+    return dataclasses.replace(request(prompt, n, **{"logit_bias": FEW} | given), search=kind, **fields)
+
+
+def big() -> FakeBackend:
+    return FakeBackend(n_cells=4000, n_parallel=200)
+
+
+def every_text(length: int, stop: str = "\0", prompt: bytes = b"p") -> Iterator[tuple[str, float, int]]:
+    """Each text of up to so many tokens, its log-probability, and how many tokens it has, the last one included."""
+
+    def go_on(tokens: tuple[int, ...], logprob: float) -> Iterator[tuple[str, float, int]]:
+        text = bytes(token for token in tokens if token != END).decode()
+        if (tokens and tokens[-1] == END) or len(tokens) == length or stop in text:
+            yield text.removesuffix(stop), logprob, len(tokens)
+            return
+        all_scores = scores((*prompt, *tokens))
+        total = math.log(sum(math.exp(all_scores[each]) for each in (*LETTERS, END)))
+        for token in (*LETTERS, END):
+            yield from go_on((*tokens, token), logprob + all_scores[token] - total)
+
+    return go_on((), 0.0)
+
+
+@pytest.mark.parametrize("stop", ["\0", "ab"])
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.5])
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_wide_beams_find_the_best_of_all_texts(length_penalty: float, early_stopping: bool | str, stop: str) -> None:
+    n = 10
+    asked = search(
+        n, beams=200, max_tokens=4, stop=(stop,), length_penalty=length_penalty, early_stopping=early_stopping
+    )
+    events = run(Engine(big()), asked)
+    ranked = sorted(every_text(4, stop), key=lambda each: -each[1] / each[2] ** length_penalty)
+    said, ends = texts(events), stops(events)
+    assert [said.get(k, "") for k in range(n)] == [text for text, _, _ in ranked[:n]]
+    assert [ends[k].logprob for k in range(n)] == pytest.approx([logprob for _, logprob, _ in ranked[:n]])
+    assert [ends[k].length for k in range(n)] == [length for _, _, length in ranked[:n]]
+    assert [ends[k].weight for k in range(n)] == [None] * n
+    assert {end.stop_reason for end in ends.values()} <= {None, stop}
+
+
+def narrow(beams: int, max_tokens: int, length_penalty: float, early_stopping: bool | str) -> list[tuple[int, ...]]:
+    """A beam search of the plainest kind: all that goes on is sorted, in each step."""
+    living: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    found: list[tuple[float, tuple[int, ...]]] = []
+    while living:
+        ways = []
+        for logprob, tokens in living:
+            all_scores = scores((*b"p", *tokens))
+            total = math.log(sum(math.exp(all_scores[each]) for each in (*LETTERS, END)))
+            ways += [(logprob + all_scores[each] - total, (*tokens, each)) for each in (*LETTERS, END)]
+        ways.sort(reverse=True)
+        length = len(ways[0][1])
+        ending = [way for way in ways[:beams] if way[1][-1] == END or length == max_tokens]
+        found += [(logprob / length**length_penalty, tokens) for logprob, tokens in ending]
+        found = sorted(found, reverse=True)[:beams]
+        living = [way for way in ways if way[1][-1] != END and length < max_tokens][:beams]
+        if living and len(found) == beams:
+            far = max_tokens if early_stopping == "never" and length_penalty > 0 else length
+            if early_stopping is True or found[-1][0] >= living[0][0] / far**length_penalty:
+                break
+    return [tokens for _, tokens in found]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    beams=st.integers(1, 5),
+    max_tokens=st.integers(1, 9),
+    length_penalty=st.sampled_from([-0.5, 0.0, 1.0, 2.0]),
+    early_stopping=st.sampled_from([False, True, "never"]),
+    logprobs=st.sampled_from([None, 2]),
+)
+def test_narrow_beams_go_on_as_the_plainest_search_does(
+    beams: int, max_tokens: int, length_penalty: float, early_stopping: bool | str, logprobs: int | None
+) -> None:
+    asked = search(
+        beams,
+        beams=beams,
+        max_tokens=max_tokens,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        logprobs=logprobs,
+    )
+    events = run(Engine(big()), asked)
+    drawn: dict[int, list[int]] = {k: [] for k in range(beams)}
+    for event in events:
+        if isinstance(event, StreamEvent):
+            drawn[event.index] += event.drawn
+    expected = narrow(beams, max_tokens, length_penalty, early_stopping)
+    expected += [()] * (beams - len(expected))  # there may be too few
+    if logprobs is None:  # the end has no text, and so no event
+        assert [tuple(drawn[k]) for k in range(beams)] == [tuple(t for t in each if t != END) for each in expected]
+    else:
+        assert [tuple(drawn[k]) for k in range(beams)] == expected
+        told = [event.token for event in events if isinstance(event, StreamEvent) and event.index == 0]
+        assert [token.id for token in told if token] == drawn[0]
+        assert all(token and len(token.top_logprobs) == 2 for token in told)
+        assert stops(events)[0].mean_logprob is not None
+    check_order(events, asked)
+
+
+def test_what_all_beams_begin_with_is_said_as_it_settles() -> None:
+    engine = Engine(big())
+    asked = search(2, beams=3, max_tokens=60, ignore_eos=True)
+    engine.add_request(asked)
+    steps: list[list[Event]] = []
+    while engine.has_work:
+        steps.append(engine.step())
+    early = [event for step in steps[:-3] for event in step if isinstance(event, StreamEvent)]
+    said = [texts([event for event in early if event.index == k]).get(k, "") for k in range(2)]
+    assert said[0] == said[1]
+    assert len(said[0]) > 10
+    whole = texts([event for step in steps for event in step])
+    assert whole[0] != whole[1]
+    assert all(text.startswith(said[0]) for text in whole.values())
+
+
+def test_it_costs_about_as_many_rows_as_alternatives_do() -> None:
+    rows = []
+    for asked in (search(4, beams=8, max_tokens=64, ignore_eos=True), request("p", 8, max_tokens=64, ignore_eos=True)):
+        engine = Engine(big())
+        run(engine, asked)
+        rows.append(engine.stats().rows)
+    assert 0 < rows[0] <= 1.3 * rows[1]
+
+
+def test_each_text_is_drawn_once_and_the_same_seed_draws_the_same() -> None:
+    n = 20
+    asked = search(n, "stochastic_beam", max_tokens=4, seed=7)
+    events = run(Engine(big()), asked)
+    said, ends = texts(events), stops(events)
+    keys = {(said.get(k, ""), ends[k].length) for k in range(n)}
+    assert len(keys) == n
+    known = {(text, length): logprob for text, logprob, length in every_text(4)}
+    assert [ends[k].logprob for k in range(n)] == pytest.approx(
+        [known[said.get(k, ""), ends[k].length] for k in range(n)]
+    )
+    assert texts(run(Engine(big()), dataclasses.replace(asked, id="again"))) == said
+    other = search(n, "stochastic_beam", max_tokens=4, seed=8)
+    assert texts(run(Engine(big()), other)) != said
+
+
+def test_all_texts_there_are_weigh_what_they_are_likely() -> None:
+    every = list(every_text(2))
+    events = run(Engine(big()), search(len(every), "stochastic_beam", max_tokens=2))
+    for end in stops(events).values():
+        assert end.logprob is not None
+        assert end.weight == pytest.approx(math.exp(end.logprob))
+
+
+def test_weights_estimate_means_without_bias() -> None:
+    """Of texts of up to 3 tokens: how likely each letter is to come first, how long they are, and all probability."""
+    every, n, times = list(every_text(3)), 4, 400
+    truth = {
+        "all": 1.0,
+        "length": sum(math.exp(logprob) * length for _, logprob, length in every),
+        "a": sum(math.exp(logprob) for text, logprob, _ in every if text.startswith("a")),
+        "b": sum(math.exp(logprob) for text, logprob, _ in every if text.startswith("b")),
+    }
+    estimates: dict[str, list[float]] = {name: [] for name in truth}
+    for seed in range(times):
+        events = run(Engine(big()), search(n, "stochastic_beam", max_tokens=3, seed=1000 * seed))
+        said, ends = texts(events), stops(events)
+        weights = {k: end.weight or 0.0 for k, end in ends.items()}
+        estimates["all"].append(sum(weights.values()))
+        estimates["length"].append(sum(weight * ends[k].length for k, weight in weights.items()))
+        for letter in "ab":
+            begun = [weight for k, weight in weights.items() if said.get(k, "").startswith(letter)]
+            estimates[letter].append(sum(begun))
+    for name, values in estimates.items():
+        error = statistics.stdev(values) / math.sqrt(times)
+        assert abs(statistics.fmean(values) - truth[name]) < 3 * error, name
+
+
+def test_texts_are_drawn_in_the_order_of_draws_without_replacement() -> None:
+    """The first is drawn by the probabilities, and the second by those of what is left."""
+    every = {(text, length): math.exp(logprob) for text, logprob, length in every_text(1)}
+    pairs = dict.fromkeys(itertools.permutations(every, 2), 0)
+    times = 600
+    for seed in range(times):
+        events = run(Engine(big()), search(2, "stochastic_beam", max_tokens=1, seed=1000 * seed))
+        said, ends = texts(events), stops(events)
+        first, second = ((said.get(k, ""), ends[k].length) for k in range(2))
+        pairs[first, second] += 1
+    for (first, second), counted in pairs.items():
+        p = every[first] * every[second] / (1 - every[first])
+        assert abs(counted - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1
+
+
+@pytest.mark.parametrize("window", [None, 0, 5])
+def test_several_prompts_share_and_are_retained(window: int | None) -> None:
+    backend = FakeBackend(n_cells=400, n_parallel=8, window=window)
+    engine = Engine(backend, cache_bytes=10_000)
+    prompts = ["p" * 40, "p" * 40 + "q" * 5, "p" * 40]
+    alone = [texts(run(Engine(big()), search(2, beams=4, max_tokens=6, prompt=each))) for each in prompts]
+    events = run(engine, search(2, beams=4, max_tokens=6, prompt=prompts))
+    said = texts(events)
+    assert [{k: said[2 * number + k] for k in range(2)} for number in range(3)] == alone
+    evaluated = engine.stats().prompt_tokens_evaluated
+    assert evaluated == 45
+    again = run(engine, search(2, beams=4, max_tokens=6, prompt=prompts[:1]))
+    assert texts(again) == alone[0]
+    assert engine.stats().prompt_tokens_evaluated == evaluated  # the prompt was retained
+    assert (engine.stats().cells, backend.cells) == (0, 0)
+
+
+def test_an_alternative_that_is_ended_leaves_its_place_empty() -> None:
+    engine = Engine(big())
+    asked, whole = search(3, beams=4, max_tokens=8), texts(run(Engine(big()), search(3, beams=4, max_tokens=8)))
+    engine.add_request(asked)
+    events = engine.step()
+    events += engine.step()
+    engine.abort(asked.id, 1)
+    while engine.has_work:
+        events += engine.step()
+    said = texts(events)
+    assert (said[0], said[2]) == (whole[0], whole[2])
+    assert whole[1].startswith(said.get(1, ""))
+    assert [stops(events)[k].finish_reason == "abort" for k in range(3)] == [False, True, False]
+    check_order(events, asked)
+
+
+def test_too_few_texts() -> None:
+    bias = tuple((token, -math.inf) for token in range(N_VOCAB) if token != ord("a"))
+    asked = search(3, "stochastic_beam", max_tokens=4, logit_bias=bias)
+    events = run(Engine(big()), asked)
+    assert texts(events)[0] == "aaaa"  # all there is begins like that
+    assert [stops(events)[k].finish_reason for k in range(3)] == ["length", "error", "error"]
+    assert [event.index for event in events if isinstance(event, ErrorEvent)] == [1, 2]
+    check_order(events, asked)
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, None])
+def test_few_tokens(max_tokens: int | None) -> None:
+    engine = Engine(FakeBackend(n_cells=40, n_parallel=8), default_max_tokens=-1)
+    asked = search(2, beams=8, max_tokens=max_tokens, ignore_eos=True, prompt="p" * 20)
+    events = run(engine, asked)
+    check_order(events, asked)
+    assert {end.length for end in stops(events).values()} == {3 if max_tokens is None else max_tokens}
+    assert {end.finish_reason for end in stops(events).values()} == {"length"}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 3),
+    kind=st.sampled_from(["beam", "stochastic_beam"]),
+    max_tokens=st.integers(0, 30),
+    window=st.sampled_from([None, 0, 5]),
+    fails=st.sets(st.integers(2, 12), max_size=2),
+    stop=st.sampled_from([(), ("ab",)]),
+    logprobs=st.sampled_from([None, 1]),
+    min_tokens=st.sampled_from([0, 5]),
+)
+def test_a_decode_that_fails_once_changes_nothing(
+    n: int,
+    kind: str,
+    max_tokens: int,
+    window: int | None,
+    fails: set[int],
+    stop: tuple[str, ...],
+    logprobs: int | None,
+    min_tokens: int,
+) -> None:
+    given: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "min_tokens": min_tokens}
+    expected = run(Engine(big()), search(n, kind, **given))
+    backend = FakeBackend(n_cells=400, window=window, fail_decodes=fails)
+    engine = Engine(backend, cache_bytes=1000)
+    asked = search(n, kind, **given)
+    events = run(engine, asked)
+    check_order(events, asked)
+    failed = {k for k, end in stops(events).items() if end.finish_reason == "error"}
+    assert not failed or window == 0  # such a model can't be repaired
+    if not failed:
+        assert texts(events) == texts(expected)
+        assert [dataclasses.replace(end, request_id="") for end in stops(events).values()] == [
+            dataclasses.replace(end, request_id="") for end in stops(expected).values()
+        ]
+    assert (engine.stats().cells, engine.stats().sequences, backend.cells) == (0, 0, 0)
+
+
+def test_a_beam_that_always_fails_ends_its_search_alone() -> None:
+    backend = FakeBackend(n_cells=400, n_parallel=20, poison="b", names_poisoned=True)
+    engine = Engine(backend)
+    asked, beside = search(2, beams=6, max_tokens=6), request("p", 2, max_tokens=6)
+    events = run(engine, asked, beside)
+    own = [event for event in events if event.request_id == asked.id]
+    assert {end.finish_reason for end in stops(own).values()} == {"error"}
+    check_order(own, asked)
+    others = [event for event in events if event.request_id == beside.id]
+    assert texts(others) == texts(run(Engine(big()), beside))
+    assert (engine.stats().cells, backend.cells) == (0, 0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 4),
+    kind=st.sampled_from(["beam", "stochastic_beam"]),
+    max_tokens=st.integers(1, 25),
+    stop=st.sampled_from([(), ("ab",)]),
+    logprobs=st.sampled_from([None, 1]),
+    cuts=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+)
+def test_an_interrupted_search_says_what_it_would_have_said(
+    n: int,
+    kind: str,
+    max_tokens: int,
+    stop: tuple[str, ...],
+    logprobs: int | None,
+    cuts: list[int],
+) -> None:
+    asked = search(n, kind, max_tokens=max_tokens, stop=stop, logprobs=logprobs)
+    whole = run(Engine(big()), asked)
+    events: list[Event] = []
+    left: CompletionRequest | None = asked
+    for cut in cuts:
+        if left is None:
+            break
+        more = run(Engine(big()), left)
+        if cut < len(more) and isinstance(more[cut], StopEvent):  # the end token isn't taken without its end
+            cut += 1
+        events += more[:cut]
+        left = resume(asked, events)
+    if left is not None:
+        events += run(Engine(big()), left)
+    assert texts(events) == texts(whole)
+    assert stops(events) == stops(whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"kind": "best"}, "search"),
+        ({"kind": "sample", "beams": 2}, "beams"),
+        ({"kind": "sample", "length_penalty": 2.0}, "length_penalty"),
+        ({"kind": "stochastic_beam", "early_stopping": True}, "early_stopping"),
+        ({"kind": "stochastic_beam", "beams": 3}, "beams"),
+        ({"beams": 1}, "beams"),
+        ({"beams": 9}, "beams"),
+        ({"length_penalty": math.nan}, "length_penalty"),
+        ({"length_penalty": 11.0}, "length_penalty"),
+        ({"early_stopping": "ever"}, "early_stopping"),
+        ({"grammar": "root ::= [a]"}, "grammar"),
+        ({"banned_strings": ("x",)}, "banned_strings"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 70}, "max_tokens"),
+    ],
+)
+def test_what_a_search_refuses(given: dict[str, Any], param: str) -> None:
+    engine = Engine(FakeBackend(n_cells=256, n_parallel=8))
+    with pytest.raises(InvalidRequestError) as caught:
+        engine.add_request(search(2, **given))
+    assert caught.value.param == param
+
+
+def test_branches_must_be_alike_but_for_labels() -> None:
+    first, second = search(2).branches
+    alike = dataclasses.replace(search(), branches=(first, dataclasses.replace(second, label="second")))
+    assert alike.n_beams == 4
+    with pytest.raises(InvalidRequestError, match="alike"):
+        dataclasses.replace(alike, branches=(first, dataclasses.replace(second, max_tokens=5)))
