@@ -41,12 +41,13 @@ def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
     """The parts of a request: one, if a replica has room for all of it, and else no more than there are replicas.
 
     Several prompts are divided among the replicas, so that each is still evaluated once. One prompt has its
-    alternatives divided, unless each is to differ from the others: then they stay together.
+    alternatives divided, unless each is to differ from the others, or one search finds them: then they stay together.
 
-    room: how many alternatives one replica can run at the same time.
+    room: how many alternatives, or beams, one replica can run at the same time.
     """
     n_prompts, n_branches = len(request.prompts), len(request.branches)
-    n_parts = min(-(-request.count // room), n_replicas, max(n_prompts, n_branches))
+    n_rows = n_prompts * (request.n_beams or n_branches)
+    n_parts = min(-(-n_rows // room), n_replicas, max(n_prompts, n_branches))
     by_prompts = n_prompts >= n_parts
     if n_parts < 2 or (request.is_joint and not by_prompts):
         return [Part(request, range(request.count))]

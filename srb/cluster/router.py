@@ -88,7 +88,8 @@ class PrefixRouter(RequestRouter):
         request_id = pending_request.metadata.internal_request_id
         request = next(iter(pending_request.args), None)
         if isinstance(request, CompletionRequest) and "to" not in pending_request.kwargs:
-            self._waiting[request_id] = request.count, [blocks_of(prompt) for prompt in request.prompts]
+            weight = len(request.prompts) * (request.n_beams or len(request.branches))
+            self._waiting[request_id] = weight, [blocks_of(prompt) for prompt in request.prompts]
         try:
             if gone := self._gone(pending_request):
                 raise gone

@@ -17,6 +17,10 @@ PREFIX = "field_"
 
 REQUEST_FIELDS = (
     "distinct",
+    "search",
+    "beams",
+    "length_penalty",
+    "early_stopping",
     "logprobs",
     "post_sampling_probs",
     "echo",

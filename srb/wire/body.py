@@ -10,7 +10,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.call_format import CallFormat, call_format
 from srb.wire.completion_fields import BranchFields, CompletionFields
-from srb.wire.fields import MAX_BIASED_TEXTS, Tokenize, is_token, show
+from srb.wire.fields import MAX_BIASED_TEXTS, SEARCH_FIELDS, Tokenize, is_token, show
 from srb.wire.messages import prompt_of
 from srb.wire.places import PathTo, no_stories, take_path
 from srb.wire.read import depth_refused, kind_of, read_fields
@@ -107,6 +107,8 @@ def parse_fields(
         take_all_room(fields, limits)
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
     tools = _tools(fields)
+    if tools and fields.searches:
+        raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
     prompts = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), tokenize)
     calls = call_format(template) if tools and template else None
     if tools and calls:
@@ -133,6 +135,7 @@ def parse_fields(
         prompts,
         branches,
         distinct=bool(fields.distinct),
+        **fields.search_settings,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # to know the best
         post_sampling_probs=bool(fields.post_sampling_probs),
         echo=bool(fields.echo),
@@ -161,8 +164,11 @@ def parse_fields(
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> None:
-    """Lets a request that doesn't say how long its answers may be have all the room there is, as llama-server does."""
-    if fields.max_tokens is None and limits.max_tokens is None:
+    """Lets a request that doesn't say how long its answers may be have all the room there is, as llama-server does.
+
+    A search has room for so many tokens as anywhere else: it takes that for each of its beams, until it ends.
+    """
+    if fields.max_tokens is None and limits.max_tokens is None and not fields.searches:
         fields.max_tokens = -1
 
 
@@ -179,14 +185,18 @@ def take_slot(fields: CompletionFields, limits: Limits) -> int:
 
 def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
-    ignored = fields.ignored(fields.mirostat)
+    ignored = fields.ignored(fields.mirostat, fields.search)
+    of_others = {name for names in SEARCH_FIELDS.values() for name in names} - {
+        *SEARCH_FIELDS.get(fields.search or "", ())
+    }
+    ignored += sorted(of_others & fields.model_fields_set)
     if fields.id_slot is not None and not limits.saved_slots:
         ignored.append("id_slot")
     if fields.model not in (None, limits.model):
         ignored.append("model")
     for k, branch in enumerate(fields.branches or ()):
         mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
-        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat)]
+        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat, fields.search)]
     return ignored
 
 
@@ -258,6 +268,8 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
         )
     elif best_of > n and fields.branches is not None:
         message = "best_of and branches exclude each other"
+    elif best_of > n and fields.searches:
+        message = "best_of and a beam search exclude each other: it returns the best of its beams; leave best_of out"
     elif best_of > limits.max_n:
         message = f"best_of must be at most {limits.max_n} (--max-n), got {best_of!s:.60}"
     if message:

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StrictBool, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from srb.wire.fields import Int, SamplingFields
+from srb.engine.request import SEARCHES
+from srb.wire.fields import SEARCH_FIELDS, Float, Int, SamplingFields
 from srb.wire.messages import Message
 from srb.wire.tools import ToolFields
 
@@ -15,6 +16,15 @@ Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})
 _CHOICES = [{"enum": ["auto", "none", "required"]}, {"type": "object"}]
 ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": _CHOICES})]
 Parallel = Annotated[Any, WithJsonSchema({"type": "boolean"})]
+
+Search = Annotated[str, WithJsonSchema({"enum": list(SEARCHES)})]
+
+
+def _as_text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+EarlyStopping = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"enum": [True, False, "never"]})]
 
 
 class BranchFields(SamplingFields):
@@ -55,6 +65,10 @@ class CompletionFields(SamplingFields):
         description="alternative k has (seed + k) mod 2^32 and a random stream of its own; -1: drawn.",
     )
     distinct: bool | None = None
+    search: Search | None = None
+    beams: Int | None = None
+    length_penalty: Float | None = None
+    early_stopping: EarlyStopping | None = None
     logprobs: Int | StrictBool | None = None
     top_logprobs: Int | None = Field(
         None, description="in a chat, where logprobs is true or false, how many of the likeliest tokens to show."
@@ -100,3 +114,18 @@ class CompletionFields(SamplingFields):
         description="\"events\" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: "
         "native events, or OpenAI's object with a `model`, at /openai/v1, and with `--default-format openai`.",
     )
+
+    @property
+    def searches(self) -> bool:
+        """Whether texts are searched for, and not drawn token by token."""
+        return self.search not in (None, "sample")
+
+    @property
+    def search_settings(self) -> dict[str, Any]:
+        """The fields of a search, as `CompletionRequest` takes them; without those of another one."""
+        if self.search is None:
+            return {}
+        sent = {name: getattr(self, name) for name in SEARCH_FIELDS.get(self.search, ())}
+        stopping = {"true": True, "false": False}
+        sent = {name: stopping.get(value, value) for name, value in sent.items() if value is not None}
+        return {"search": self.search} | sent

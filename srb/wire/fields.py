@@ -47,6 +47,12 @@ REPLACED_BY_MIROSTAT = {
 }
 """The fields without effect where mirostat is on: it takes the place of all samplers but temperature and biases."""
 
+REPLACED_BY_SEARCH = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta"}
+"""The fields without effect in a beam search: it goes by the model's own probabilities, after biases."""
+
+SEARCH_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "stochastic_beam": ("beams",)}
+"""The fields of each kind of search. They have no effect where another one is asked for, or none."""
+
 MAX_LOGIT_BIASES = 10_000
 """Entries of one alternative's `logit_bias` and `banned_tokens`, and tokens that they stand for."""
 
@@ -254,12 +260,14 @@ class SamplingFields(BodyFields):
         description="the same in OpenAI's notation; its type is text, json_object or json_schema.",
     )
 
-    def ignored(self, mirostat: int | None) -> list[str]:
+    def ignored(self, mirostat: int | None, search: str | None = None) -> list[str]:
         """The names of the fields, and of samplers, that were sent and have no effect."""
         known = {*SAMPLERS, *SAMPLER_ALIASES}
         unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
-        replaced = REPLACED_BY_MIROSTAT & self.model_fields_set if mirostat else ()
-        return [*unknown, *sorted(replaced)]
+        replaced = REPLACED_BY_MIROSTAT if mirostat else set()
+        if search in SEARCH_FIELDS:
+            replaced = REPLACED_BY_SEARCH | ({"seed"} if search == "beam" else set())
+        return [*unknown, *sorted(replaced & self.model_fields_set)]
 
     @property
     def biased_texts(self) -> int:

@@ -45,6 +45,7 @@ def to_json(
                 "stop_reason": event.stop_reason,
                 **({} if event.mean_logprob is None else {"mean_logprob": round(event.mean_logprob, 6)}),
                 **({} if event.rewinds is None else _rewinds(event)),
+                **_found(event),
             }
         case StartEvent():
             start = {
@@ -81,6 +82,12 @@ def to_json(
                 "usage": _usage(usage),
                 "timings": {name: round(value, 3) for name, value in dataclasses.asdict(timings).items()},
             }
+
+
+def _found(event: StopEvent) -> dict[str, Any]:
+    """What a search says of a text."""
+    found = {} if event.logprob is None else {"logprob": round(event.logprob, 6)}
+    return found if event.weight is None else found | {"weight": event.weight}
 
 
 def _rewinds(event: StopEvent) -> dict[str, Any]:
@@ -123,6 +130,7 @@ def state(
                 "length": length,
                 "finish_reason": end.finish_reason if end else None,
                 "stop_reason": end.stop_reason if end else None,
+                **(_found(end) if end else {}),
             }
         )
     return {
