@@ -275,12 +275,12 @@ def test_few_tokens(max_tokens: int | None) -> None:
     kind=st.sampled_from(["beam", "stochastic_beam"]),
     max_tokens=st.integers(0, 30),
     window=st.sampled_from([None, 0, 5]),
-    fails=st.sets(st.integers(2, 12), max_size=2),
+    fails=st.sets(st.sampled_from(range(2, 12, 2)), max_size=2),
     stop=st.sampled_from([(), ("ab",)]),
     logprobs=st.sampled_from([None, 1]),
     min_tokens=st.sampled_from([0, 5]),
 )
-def test_a_decode_that_fails_once_changes_nothing(
+def test_decodes_that_fail_once_change_nothing(
     n: int,
     kind: str,
     max_tokens: int,
