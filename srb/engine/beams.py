@@ -173,4 +173,4 @@ class Beams:
         for place in range(seq.length, end):
             seq.tokens.append(beam.tokens[place])
             self._totals.tokens_generated += 1
-            self._outbox.drawn(seq, beam.tokens[place], beam.reported[place] if beam.reported else [])
+            self._outbox.drawn(seq, beam.tokens[place], beam.reported[place] if beam.reported else [], 0.0)

@@ -417,7 +417,8 @@ class CompletionRequest:
     @property
     def is_joint(self) -> bool:
         """Whether what an alternative says depends on the others of its prompt, so that they must run together."""
-        return self.distinct or any(params.diversity or params.avoid is not None for params in self.branches)
+        depends = any(params.diversity or params.avoid is not None for params in self.branches)
+        return self.distinct or self.n_beams > 0 or depends
 
     @property
     def reports_tokens(self) -> bool:
@@ -457,8 +458,9 @@ def _check_search(request: CompletionRequest) -> None:
     for name in ("distinct", "post_sampling_probs"):
         if getattr(request, name):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
-    for name in ("grammar", "json_schema", "lark", "banned_strings"):
-        if any(getattr(each, name) for each in request.branches):
+    defaults = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
+    for name in ("grammar", "json_schema", "lark", "banned_strings", "avoid", "diversity"):
+        if any(getattr(each, name) != defaults[name] for each in request.branches):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
     if params.max_tokens == -1:
         raise InvalidRequestError(

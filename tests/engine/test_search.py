@@ -216,6 +216,20 @@ def test_texts_are_drawn_in_the_order_of_draws_without_replacement() -> None:
         assert abs(counted - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1
 
 
+def test_a_search_draws_first_what_is_likely_as_a_whole() -> None:
+    """By how the beams' scores go on, and not by new noise in each step."""
+    first = dict.fromkeys(["", *"abc"], 0.0)
+    for text, logprob, _ in every_text(3, prompt=b"f"):
+        first[text[:1]] += math.exp(logprob)
+    times = 600
+    counted = dict.fromkeys(first, 0)
+    for seed in range(times):
+        said = texts(run(Engine(big()), search(3, "stochastic_beam", max_tokens=3, seed=1000 * seed, prompt="f")))
+        counted[said.get(0, "")[:1]] += 1
+    for letter, p in first.items():
+        assert abs(counted[letter] - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1
+
+
 @pytest.mark.parametrize("window", [None, 0, 5])
 def test_several_prompts_share_and_are_retained(window: int | None) -> None:
     backend = FakeBackend(n_cells=400, n_parallel=8, window=window)

@@ -76,6 +76,8 @@ def test_what_has_no_effect_is_reported(sent: dict[str, Any], without_effect: li
         ({"search": "beam", "grammar": "root ::= [a]"}, "grammar"),
         ({"search": "beam", "json_schema": {}}, "json_schema"),
         ({"search": "beam", "banned_strings": ["x"]}, "banned_strings"),
+        ({"search": "beam", "diversity": 1}, "diversity"),
+        ({"search": "beam", "avoid": []}, "avoid"),
         ({"search": "beam", "max_tokens": -1}, "max_tokens"),
         ({"search": "beam", "logprobs": 1, "post_sampling_probs": True}, "post_sampling_probs"),
         ({"search": "beam", "branches": [{}, {"max_tokens": 5}]}, "branches"),
