@@ -8,6 +8,7 @@ const IN_SIGHT = {
   seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
 };
 const LEFT_OUT = ["label", "response_format"];
+const MOST_AVOIDED = 1000; // as many texts as the server takes
 const LIKELIEST = 8; // how many tokens are shown at a place
 
 export class Settings {
@@ -20,6 +21,7 @@ export class Settings {
     for (const name of Object.keys(IN_SIGHT)) inSight.append(this.#make(name, properties[name]));
     for (const name of others) folded.append(this.#make(name, properties[name]));
     this.probabilities = document.querySelector("#probabilities");
+    this.unseen = document.querySelector("#unseen");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
   }
@@ -71,6 +73,11 @@ export class Settings {
     return body;
   }
 
+  // These fields, so that nothing begins as what was seen. texts: that, in the order in which it came.
+  avoiding(fields, texts) {
+    return this.unseen.checked ? { ...fields, avoid: [...(fields.avoid ?? []), ...texts].slice(-MOST_AVOIDED) } : fields;
+  }
+
   // The value of a setting that was written as text.
   parse(name, text) {
     const { kind } = this.fields.get(name);
@@ -87,11 +94,12 @@ export class Settings {
   // What was typed, to be kept over reloads.
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    return Object.fromEntries([...inputs, ["probabilities", this.probabilities.checked]]);
+    return Object.fromEntries([...inputs, ["probabilities", this.probabilities.checked], ["unseen", this.unseen.checked]]);
   }
 
   set values(values) {
     if ("probabilities" in values) this.probabilities.checked = values.probabilities;
+    if ("unseen" in values) this.unseen.checked = values.unseen;
     for (const [name, { input }] of this.fields) {
       if (!(name in values)) continue;
       if (input.type === "checkbox") input.checked = values[name];

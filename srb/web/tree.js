@@ -83,6 +83,11 @@ export class Tree {
       .sort((a, b) => b.batch - a.batch || a.order - b.order);
   }
 
+  // The texts of all that was written below a node, discarded ones too.
+  seen(id) {
+    return (this.#children.get(id) ?? []).filter((node) => !node.typed).map(textOf);
+  }
+
   // The nodes below one that are worth returning to: what was typed or chosen, and what others continue.
   places(id) {
     return this.children(id).filter((node) => node.typed || node.kept || this.children(node.id).length > 0);

@@ -63,7 +63,8 @@ export class Writing {
         return { parent, order, label, batch };
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
-      return this.#ask({ ...branches(asked, fields), ...desk.store.place(desk.tree, parent) }, (request) => {
+      const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
+      return this.#ask({ ...branches(asked, avoiding), ...desk.store.place(desk.tree, parent) }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         desk.go(parents[0], [...new Set(parents)]);
         if (nodes.length) desk.cards.reveal(nodes[0]);

@@ -198,6 +198,26 @@ def test_three_temperatures_are_compared(story: Story) -> None:
     expect(story.find("#error")).to_contain_text("two or more values")
 
 
+def test_nothing_that_was_seen_comes_again(story: Story) -> None:
+    story.set(n=3, max_tokens=24, temperature=0)
+    story.generate("Once upon a time, there was", cards=3)
+    assert len(set(said := openings(story))) == 1
+    story.press(story.cards.first, "Discard")
+    expect(story.cards).to_have_count(2)
+    story.find("#unseen").check()
+    story.generate(cards=5)
+    assert len({*said, *openings(story)}) == 4
+    story.generate(cards=8)
+    assert len({*said, *openings(story)}) == 7
+    story.reload()
+    assert story.find("#unseen").is_checked()
+
+
+def openings(story: Story) -> list[str]:
+    """The first eight words of each card."""
+    return [" ".join(story.said(card).split()[:8]).lower() for card in story.cards.all()]
+
+
 def test_two_texts_are_compared(story: Story) -> None:
     story.set(n=2, max_tokens=10)
     story.find("#story").fill(PROMPT)
