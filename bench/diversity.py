@@ -24,7 +24,7 @@ from srb.engine.opening import opening_of
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.llama import LlamaBackend
 from srb.settings import Settings
-from srb.terminal.measures import Result, measure
+from srb.terminal.measures import Result, distinct, measure
 from srb.terminal.spec import Spec, read_spec
 
 SPEC = Path(__file__).with_name("diversity.toml")
@@ -51,19 +51,21 @@ def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
             "perplexity": whole.perplexity or 0,
             "distinct-2": mean(each.distinct_2 or 0 for each in measured),
             "tokens": whole.length or 0,
+            "loops": sum((distinct([each.text], 2) or 0) < 0.5 for results in cell.values() for each in results),
         }
     return genres
 
 
 def show(genres: dict[str, dict[float, Cell]]) -> None:
-    """Prints a Markdown table."""
-    print("| genre | diversity | self-BLEU | perplexity | distinct-2 | tokens |\n|---|---|---|---|---|---|")
+    """Prints a Markdown table. A text loops where less than half of its pairs of words differ."""
+    print("| genre | diversity | self-BLEU | perplexity | distinct-2 | tokens | loops |\n|---|---|---|---|---|---|---|")
     for genre, cells in genres.items():
         for diversity, cell in cells.items():
             bleu, perplexity = (change(cells, diversity, name) for name in ("self-BLEU", "perplexity"))
             print(
                 f"| {genre} | {diversity:g} | {cell['self-BLEU']:.1f} ({bleu:+.0%}) | {cell['perplexity']:.2f} "
-                f"({perplexity:+.0%}) | {cell['distinct-2']:.3f} | {cell['tokens']:.0f} |"
+                f"({perplexity:+.0%}) | {cell['distinct-2']:.3f} | {cell['tokens']:.0f} | "
+                f"{cell['loops']:g} |"
             )
 
 
