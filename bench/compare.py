@@ -237,7 +237,9 @@ def peers_of(model: Path) -> list[Peer]:
     flash_attn = choice.paces.usual if choice.paces else choice.settings.flash_attn
     cache = ("-ctk", str(choice.settings.cache_type_k), "-ctv", str(choice.settings.cache_type_v))
     tuned = Peer(TUNED, False, ("-np", "64", "-kvu", "-fa", flash_attn, *cache, "-m", str(choice.weights)))
-    return [SRB, *LLAMA_SERVERS, tuned]
+    # A card is slower without flash attention, and llama-server may end there in scenario F.
+    plain = LLAMA_SERVERS[:1] if _card() else LLAMA_SERVERS
+    return [SRB, *plain, tuned]
 
 
 async def measure(
@@ -297,7 +299,7 @@ def table(results: Results) -> str:
             medians = {name: statistics.median(each) for name, each in values.items()}
             shown = [f"{_show(medians[name])} {_spread(values[name])}" for name in names]
             is_rate = "tokens/s" in metric
-            best = (max if is_rate else min)(medians[name] for name in ON_THE_FILE)
+            best = (max if is_rate else min)(medians[name] for name in ON_THE_FILE if name in medians)
             ratios = [f"{medians[SRB.name] / each:.2f}" if each else "" for each in (best, medians[TUNED])]
             goal = GOALS.get((scenario, metric))
             aim = "" if goal is None else f"at {'least' if is_rate else 'most'} {goal}"

@@ -6,12 +6,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from srb.llama.logprobs import Floats
-
-Ids = np.ndarray[Any, np.dtype[np.intp]]
-
-ROWS = 64
-"""Of a table of logits, the maxima of whose columns tell quickly how large the largest logits are."""
+from srb.llama.logprobs import Floats, Places, likeliest
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
@@ -24,12 +19,10 @@ class Candidates:
         # p is a sampler's own: each that reads it has computed it.
         self._rows = np.zeros(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
         self._rest = np.empty(n_vocab, np.float32)
-        columns = n_vocab // ROWS
-        self._table = self._rest[: ROWS * columns].reshape(ROWS, columns)
         self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
         self.array = llama_cpp.llama_token_data_array()
 
-    def fill(self, logits: Floats, ids: Ids | None = None) -> None:
+    def fill(self, logits: Floats, ids: Places | None = None) -> None:
         """Sets them to these logits, or to those of some tokens alone."""
         n = len(logits) if ids is None else len(ids)
         self._rows["logit"][:n] = logits if ids is None else logits[ids]
@@ -39,18 +32,20 @@ class Candidates:
         self.array.selected = -1
         self.array.sorted = False
 
-    def likeliest(self, logits: Floats, k: int, changed: Ids) -> Ids:
+    def likeliest(self, logits: Floats, k: int, changed: Places) -> Places:
         """The ids of the k largest logits but for those of `changed`, and these, in their order; a few more at times.
 
-        k: at most a `ROWS`-th of the vocabulary.
+        changed: each once. k: at most a `logprobs.ROWS`-th of the vocabulary.
         """
+        if not len(changed):
+            return likeliest(logits, k)
         rest = self._rest
         rest[:] = logits
         rest[changed] = -np.inf
-        # The k columns with the largest maxima hold k values as large as the least of these maxima.
-        threshold = np.partition(self._table.max(axis=0), -k)[-k]
-        rest[changed] = np.inf
-        return np.flatnonzero(rest >= threshold)
+        found = likeliest(rest, k)
+        ids = np.concatenate((found[rest[found] > -np.inf], changed))
+        ids.sort()
+        return ids
 
     def keep(self, allowed: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
         """Bans all tokens but those where this, of shape (n_vocab,), is true. To be called right after `fill`."""

@@ -74,6 +74,9 @@ class Context:
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._scratch = n_seqs  # a sequence for what is saved or restored
         self._rows = _Rows(params.n_batch, n_outputs)
+        self._views: dict[
+            int, Floats
+        ] = {}  # of rows of logits, by their address: to make one takes longer than to use it
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
@@ -93,6 +96,8 @@ class Context:
         rows = self._rows.fill(batch)
         with log.collected() as complaints:
             code: int = llama_cpp.llama_decode(self._context, rows)
+        # A GPU may still be at it. Its time is the decode's, and after an interruption its memory is still in use.
+        llama_cpp.llama_synchronize(self._context)
         if code == 2:
             return False
         if code:
@@ -100,7 +105,6 @@ class Context:
             named = tuple(int(seq_id) for seq_id in re.findall(r"tokens of sequence (\d+)", reason))
             raise BackendError(f"llama_decode failed with code {code}: {reason}", seq_ids=named)
         complaints.log()
-        llama_cpp.llama_synchronize(self._context)  # a GPU may still be at it, and its time is the decode's
         return True
 
     def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
@@ -111,7 +115,10 @@ class Context:
         logits = llama_cpp.llama_get_logits_ith(self._context, row)
         if not logits:
             raise BackendError(f"llama.cpp has no logits for row {row}")
-        return np.ctypeslib.as_array(logits, (self._n_vocab,))
+        address = ctypes.addressof(logits.contents)
+        if address not in self._views:
+            self._views[address] = np.ctypeslib.as_array(logits, (self._n_vocab,))
+        return self._views[address]
 
     def length(self, seq_id: int) -> int:
         """How many positions a sequence has."""

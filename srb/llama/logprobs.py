@@ -10,7 +10,10 @@ from srb.engine.backend import Logprobs
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Doubles = np.ndarray[Any, np.dtype[np.float64]]
 
-_ROWS = 64
+Places = np.ndarray[Any, np.dtype[np.intp]]
+
+ROWS = 64
+"""Of a table of logits, the maxima of whose columns tell quickly how large the largest logits are."""
 
 
 def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
@@ -25,22 +28,26 @@ def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
     return float(logits[token]) - log_sum, [(place, float(logits[place]) - log_sum) for place in places]
 
 
-def largest_of(logits: Floats | Doubles, k: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """The indices of the k largest, the largest first; of equal ones, the lowest indices.
-
-    The k columns with the largest maxima hold k values as large as anything outside, so only these need a look.
-    """
+def largest_of(logits: Floats | Doubles, k: int) -> Places:
+    """The places of the k largest, the largest first; of equal ones, the lowest places."""
     if k == 0:
         return np.empty(0, np.intp)
-    columns = len(logits) // _ROWS
-    if columns > k:
-        table = logits[: _ROWS * columns].reshape(_ROWS, columns)
-        maxima = table.max(axis=0)
-        threshold = np.partition(maxima, columns - k)[columns - k]
-        chosen = np.flatnonzero(maxima >= threshold)
-        rest = np.arange(_ROWS * columns, len(logits))
-        candidates = np.concatenate([(np.arange(_ROWS)[:, None] * columns + chosen).ravel(), rest])
-    else:
-        candidates = np.arange(len(logits))
-    order = np.argsort(-logits[candidates], kind="stable")[:k]
-    return np.asarray(candidates[order])
+    places = likeliest(logits, k) if k <= len(logits) // ROWS else np.arange(len(logits))
+    return np.asarray(places[np.argsort(-logits[places], kind="stable")[:k]])
+
+
+def likeliest(logits: Floats | Doubles, k: int) -> Places:
+    """The places of the k largest, in their order, and some more at times, but none that is smaller than all of these.
+
+    k: at most a `ROWS`-th of them. As a table of so many rows, its k columns with the largest maxima hold k values as
+    large as the least of these maxima. So only these columns need a look, behind one pass through all.
+    """
+    columns = len(logits) // ROWS
+    table, rest = logits[: ROWS * columns].reshape(ROWS, columns), logits[ROWS * columns :]
+    maxima = table.max(axis=0)
+    threshold = np.partition(maxima, columns - k)[columns - k]
+    (chosen,) = (maxima >= threshold).nonzero()
+    rows, places = (table.take(chosen, axis=1) >= threshold).nonzero()
+    found = rows * columns + chosen[places]
+    (behind,) = (rest >= threshold).nonzero()
+    return np.concatenate((found, ROWS * columns + behind)) if len(behind) else found

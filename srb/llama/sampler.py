@@ -11,10 +11,10 @@ import numpy as np
 from srb.engine.backend import Logprobs
 from srb.engine.request import SamplingParams
 from srb.errors import NoTokenError
-from srb.llama.candidates import ROWS, Candidates, Ids, alone
+from srb.llama.candidates import Candidates, alone
 from srb.llama.compiled import CompiledSampling, checked
 from srb.llama.constraint import Constraint
-from srb.llama.logprobs import Floats, logprobs
+from srb.llama.logprobs import ROWS, Floats, Places, logprobs
 from srb.llama.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
@@ -49,7 +49,9 @@ class LlamaSampler:
         self._draws_plainly = not params.mirostat and params.adaptive_target < 0
         self._drawn = 0
         self._top_k = _narrowing_top_k(params, self._n_vocab)
-        self._changed: Ids = np.empty(0, np.intp)  # the tokens that the chain may give other logits, some of them twice
+        self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
+        self._changed_set: set[int] = set()
+        self._penalizes = False  # the tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
@@ -60,7 +62,8 @@ class LlamaSampler:
             self._constraint = compiled.constraint(params)
             if self._constraint:
                 stack.callback(self._constraint.close)
-            self._may_change(set(prompt))
+            if self._penalizes:
+                self._may_change(set(prompt))
             for token in begun:
                 self._draw_again(token)
             self._exit = stack.pop_all()
@@ -96,6 +99,7 @@ class LlamaSampler:
             sampler = self._narrowing(name, params, compiled, prompt)
             if sampler is not None:
                 self._add(sampler)
+                self._penalizes |= name in ("penalties", "dry")
         if params.adaptive_target >= 0:
             self._add(
                 llama_cpp.llama_sampler_init_adaptive_p(
@@ -145,8 +149,9 @@ class LlamaSampler:
         return llama_cpp.llama_sampler_init_logit_bias(self._n_vocab, len(pairs), array)
 
     def _may_change(self, tokens: Collection[int]) -> None:
-        if self._top_k:
-            self._changed = np.append(self._changed, np.fromiter(tokens, np.intp))
+        if self._top_k and (new := set(tokens) - self._changed_set):
+            self._changed_set |= new
+            self._changed = np.append(self._changed, np.fromiter(new, np.intp))
 
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
@@ -179,7 +184,8 @@ class LlamaSampler:
         if self._constraint:
             self._constraint.accept(token)
         llama_cpp.llama_sampler_accept(self._chain, token)
-        self._may_change((token,))
+        if self._penalizes:
+            self._may_change((token,))
         self._drawn += 1
         if self._drawn == self._min_tokens:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
