@@ -87,6 +87,14 @@ def test_what_must_differ_stays_together(params: dict[str, Any]) -> None:
     assert len(split(dataclasses.replace(each, prompts=((1,), (2,))), 8, 2)) == 2
 
 
+def test_a_search_is_never_parted_and_its_beams_count() -> None:
+    each = dataclasses.replace(request("p", 2, max_tokens=5), search="beam", beams=8)
+    assert len(split(each, 4, 4)) == 1
+    several = dataclasses.replace(each, prompts=((1,), (2,)))
+    assert len(split(several, 16, 2)) == 1
+    assert [part.request.prompts for part in split(several, 8, 2)] == [((1,),), ((2,),)]
+
+
 def test_a_part_that_fails_ends_its_own_alternatives() -> None:
     each = request(n=4, max_tokens=3, ignore_eos=True)
     whole = Whole(each, split(each, 2, 2))

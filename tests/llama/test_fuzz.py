@@ -115,6 +115,16 @@ def body(rng: random.Random) -> dict[str, Any]:
     for name in ("logprobs", "n_probs", "best_of"):
         if rng.random() < 0.15:
             result[name] = number(rng, 0, 100)
+    if rng.random() < 0.15:
+        result["search"] = rng.choice(["beam", "beam", "stochastic_beam", "sample", "best"])
+    searches: dict[str, list[Any]] = {
+        "beams": [4, 8, 9, 0, "5"],
+        "length_penalty": [0, -10, 10, 11],
+        "early_stopping": [True, "never", "x"],
+    }
+    for name, values in searches.items():
+        if rng.random() < 0.1:
+            result[name] = rng.choice(values)
     if rng.random() < 0.1:
         result[rng.choice(sorted(result))] = rng.choice(JUNK)
     return result

@@ -1,0 +1,61 @@
+"""Searches in each format: the best text comes first, and what is known of it is said where there is a place for it."""
+
+import json
+from typing import Any
+
+from fake_backend import FakeBackend
+from server.conftest import Connect
+
+BODY: dict[str, Any] = {
+    "prompt": "p",
+    "search": "beam",
+    "beams": 6,
+    "n": 3,
+    "max_tokens": 5,
+    "logit_bias": [[token, False] for token in range(256) if token not in b"abc"],
+}
+
+
+async def test_every_format_has_the_same_texts(connect: Connect) -> None:
+    client = await connect(FakeBackend(), keep_seconds=60, keep_bytes=1 << 20)
+    lines = (await (await client.post("/v1/completions", json=BODY | {"temperature": 1})).text()).splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    texts = ["", "", ""]
+    for event in events:
+        if event["event"] == "stream":
+            texts[event["index"]] += event["text"]
+    stops = [event for event in events if event["event"] == "stop"]
+    scores = [stop["logprob"] / stop["length"] for stop in stops]
+    assert len(set(texts)) == 3
+    assert [stop["index"] for stop in stops] == [0, 1, 2]
+    assert scores == sorted(scores, reverse=True)
+    assert events[0]["ignored"] == ["temperature"]
+
+    kept = await (await client.get(f"/v1/completions/{events[0]['id']}")).json()
+    assert [(each["text"], each["logprob"]) for each in kept["choices"]] == [
+        (text, stop["logprob"]) for text, stop in zip(texts, stops, strict=True)
+    ]
+    openai = await (await client.post("/v1/completions", json=BODY | {"stream": False})).json()
+    assert [each["text"] for each in openai["choices"]] == texts
+    llama = await (await client.post("/completion", json=BODY)).json()
+    assert [each["content"] for each in llama] == texts
+
+
+async def test_stochastic_beams_have_weights(connect: Connect) -> None:
+    client = await connect(FakeBackend())
+    body = BODY | {"search": "stochastic_beam", "beams": 3, "stream": "events", "seed": 1}
+    texts = []
+    for _ in range(2):
+        lines = (await (await client.post("/v1/completions", json=body)).text()).splitlines()
+        events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+        assert all(event["weight"] > 0 for event in events if event["event"] == "stop")
+        texts.append([event for event in events if event["event"] == "stream"])
+    assert texts[0] == texts[1]
+
+
+async def test_more_beams_than_there_is_room_for_are_refused(connect: Connect) -> None:
+    client = await connect(FakeBackend(n_parallel=4))
+    for sent, param in (({"beams": 5}, "beams"), ({"beams": 4, "max_tokens": 200}, "max_tokens")):
+        response = await client.post("/v1/completions", json=BODY | sent)
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == param
