@@ -5,6 +5,7 @@ const IN_SIGHT = {
   n: ["Alternatives", "How many ways to go on."],
   max_tokens: ["Length", "In tokens; a word has one or two. -1: as long as there is room."],
   temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
+  diversity: ["Diversity", "How far the alternatives keep from saying the same; 2 is a lot, 0 is off."],
   seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
 };
 const LEFT_OUT = ["label", "response_format"];
