@@ -109,8 +109,8 @@ def test_a_sibling_counts_once_however_often_it_says_the_same() -> None:
 
 
 def test_tokens_that_may_be_taken_back_are_not_counted() -> None:
-    """One says "xcat", where "cat" is banned, and the other "xcow" later."""
-    said = {0: b"xxcat", 1: b"xxc"}
+    """One has "xca", which will be thrown away, when the other one has "xc"."""
+    said = {0: b"xxcat", 1: b"xxxc"}
 
     def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
         text = said[params.seed]
@@ -119,9 +119,9 @@ def test_tokens_that_may_be_taken_back_are_not_counted() -> None:
     branches = tuple(SamplingParams(seed=k, diversity=1, banned_strings=("cat",), max_tokens=8) for k in (0, 1))
     backend = Recording(script=script)
     run(Engine(backend), CompletionRequest(((112,),), branches))
-    for biases in backend.seen:
-        assert set(biases) <= {*b"xcd", END}
-        assert not (b"a"[0] in biases and biases[b"a"[0]] > -float("inf"))
+    added = {token for biases in backend.seen for token, bias in biases.items() if bias > -float("inf")}
+    assert ord("x") in added
+    assert ord("a") not in added
 
 
 @dataclasses.dataclass
