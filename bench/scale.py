@@ -116,6 +116,9 @@ class Idle:
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
         return 0.0, []
 
+    def entropy(self, logits: Any) -> float:
+        return 0.0
+
     def continuable_from(self, seq_id: int) -> int:
         return 0
 

@@ -22,6 +22,7 @@ from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
+    NodeEvent,
     ProgressEvent,
     StartEvent,
     StopEvent,
@@ -29,7 +30,7 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
-from srb.engine.request import CompletionRequest, Resumed, SamplingParams
+from srb.engine.request import CompletionRequest, Explore, Resumed, SamplingParams
 from srb.engine.resume import resume
 from srb.engine.stats import EngineStats
 from srb.errors import (
@@ -55,9 +56,11 @@ __all__ = [
     "EngineStats",
     "ErrorEvent",
     "Event",
+    "Explore",
     "InvalidRequestError",
     "LlamaBackend",
     "ModelLoadError",
+    "NodeEvent",
     "ProgressEvent",
     "QueueFullError",
     "Resumed",

@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 
 from srb.engine.backend import ChatTemplate, Embedder, Tokenizer
 from srb.engine.engine import Answer
-from srb.engine.events import AbortReason, Event
-from srb.engine.request import CompletionRequest
+from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
+from srb.engine.request import CompletionRequest, Explore
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
@@ -225,6 +225,17 @@ class EngineClient(ABC):
             async for events in stream:
                 for event in events:
                     yield event
+
+    async def explore(self, prompt: tuple[int, ...], explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
+        """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends it.
+
+        Raises what `submit` raises, and `SrbError` for a fault on the way.
+        """
+        async for event in self.generate(CompletionRequest.exploring(prompt, explore or Explore())):
+            if isinstance(event, NodeEvent):
+                yield event
+            elif isinstance(event, ErrorEvent):
+                raise event.error
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, Ranked, SpecialTokens, State
 from srb.engine.costs import Costs
@@ -38,6 +39,15 @@ def scores(context: tuple[int, ...]) -> list[float]:
     """What it thinks of each token."""
     begun = zlib.crc32(repr(tuple(context)).encode())
     return [-(zlib.crc32(token.to_bytes(2), begun) % 1000) / 100 for token in range(N_VOCAB)]
+
+
+@cache
+def entropy(context: tuple[int, ...]) -> float:
+    """How much it hesitates after a context, in nats."""
+    all_scores = scores(context)
+    weights = [math.exp(each) for each in all_scores]
+    total = sum(weights)
+    return math.log(total) - sum(w * each for w, each in zip(weights, all_scores, strict=True)) / total
 
 
 def says(*texts: bytes, prompt: int = 1) -> Script:
@@ -244,6 +254,9 @@ class FakeBackend:
         all_scores = scores(logits)
         likeliest = sorted(range(N_VOCAB), key=lambda each: -all_scores[each])[:top]
         return all_scores[token], [(each, all_scores[each]) for each in likeliest]
+
+    def entropy(self, logits: Context) -> float:
+        return entropy(logits)
 
     def continuable_from(self, seq_id: int) -> int:
         if self.window == 0:

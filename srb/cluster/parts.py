@@ -12,6 +12,7 @@ from srb.engine.events import (
     ErrorEvent,
     Event,
     FinishReason,
+    NodeEvent,
     ProgressEvent,
     StartEvent,
     StopEvent,
@@ -112,6 +113,8 @@ class Whole:
     def _translated(self, part: Part, event: Event, living: list[int]) -> list[Event]:
         request = self.request
         match event:
+            case NodeEvent():  # a request that explores has one part, which isn't translated
+                return [event]
             case StreamEvent() | StopEvent():
                 return [dataclasses.replace(event, request_id=request.id, index=part.indices[event.index])]
             case StartEvent():

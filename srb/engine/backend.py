@@ -262,6 +262,9 @@ class Backend(Protocol):
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
         """The token's and the `top` largest ones in a row of logits, as the model has them."""
 
+    def entropy(self, logits: Any) -> float:
+        """The entropy of what a row of logits foretells, in nats."""
+
     @property
     def identity(self) -> str:
         """Names all that a state must fit: the model, how its cache is laid out, and the build that wrote it."""

@@ -68,7 +68,19 @@ class Cells:
             self._backend.fork(prompt.seq_id, seq.seq_id, len(prompt.tokens))
             self._totals.forks += 1
         seq.has_begun = True
-        self._index.add(seq)
+        if not prompt.active.request.explore:  # what it holds then changes all the time
+            self._index.add(seq)
+
+    def hold(self, seq: Sequence, source: Sequence, n_tokens: int) -> None:
+        """Lets a sequence hold the first `n_tokens` of another, or of its own, in place of what it has."""
+        assert seq.seq_id is not None
+        assert source.seq_id is not None
+        if seq is source:
+            self._backend.truncate(seq.seq_id, n_tokens)
+            return
+        self._backend.remove(seq.seq_id)
+        self._backend.fork(source.seq_id, seq.seq_id, n_tokens)
+        self._totals.forks += 1
 
     def fork_beams(self, prompt: Prompt, parents: list[Beam]) -> None:
         """Gives the beams of a prompt the cells of those that they go on from, which are all that there were before.

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from srb.engine.backend import Backend, Logits
 from srb.engine.beams import Beams
@@ -12,8 +12,9 @@ from srb.engine.outbox import Outbox
 from srb.engine.plan import Plan, Planner
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
-from srb.engine.sequence import Holder, Sequence
+from srb.engine.sequence import ActiveRequest, Holder, Sequence
 from srb.engine.stats import Measure, Totals
+from srb.engine.walkers import Walkers
 from srb.errors import BackendError
 
 
@@ -85,9 +86,10 @@ class Decoding:
         for holder, row in plan.rows:
             if isinstance(holder, Beam):
                 self._beams.take(holder, self._backend.logits(row))
-            else:
+            elif holder.state == "running":  # and not ended since, with others that explore for its request
                 self._draw(holder, self._backend.logits(row), now)
         self._beams.go_on()
+        self._explore(seq.prompt.active for seq, _ in plan.rows if isinstance(seq, Sequence))
         self._cells.share()
         self.begin_sequences()
         self._observe("decode", now - began)
@@ -118,7 +120,11 @@ class Decoding:
             if prompt is None:  # another of the beams has ended it
                 return
             failed, active = prompt.living, prompt.active
-        is_all_of_it = len(failed) == active.request.count
+        if active.request.explore:  # what one can't evaluate, no other can
+            failed = active.living
+            if not failed:
+                return
+        is_all_of_it = len(failed) == active.request.count or active.request.explore is not None
         if is_all_of_it:
             self._outbox.error(active, None, error)
         for seq in failed:
@@ -132,6 +138,7 @@ class Decoding:
         Where there is to be a search, it begins.
         """
         prefilling, self._scheduler.prefilling = self._scheduler.prefilling, []
+        exploring = []
         for seq in prefilling:
             prompt, active = seq.prompt, seq.prompt.active
             if seq.state != "prefilling":
@@ -147,13 +154,35 @@ class Decoding:
                 continue
             if not seq.has_begun:
                 self._cells.fork(seq)
+            if active.request.explore:
+                seq.state = "idle"
+                exploring.append(active)
+                continue
             seq.state = "running"
             self._draw(seq, prompt.logits, self._clock())
         self._beams.begin()
+        self._explore(exploring)
+
+    def _explore(self, requests: Iterable[ActiveRequest]) -> None:
+        """Tells what those that explore have found, and gives their sequences what they evaluate next."""
+        for active in dict.fromkeys(each for each in requests if each.request.explore and each.living):
+            if active.walkers is None:
+                active.walkers = Walkers(active, self._backend, self._cells)
+            walkers = active.walkers
+            self._outbox.found(walkers.found())
+            if walkers.is_done:
+                for seq in active.living:
+                    seq.tokens.clear()  # there is nothing to keep
+                    self.finish(seq, walkers.finish_reason, None)
+            else:
+                walkers.go_on()
 
     def _draw(self, seq: Sequence, logits: Logits, now: float) -> None:
         """Draws the next token of a sequence, and sees what comes of it. now: when the logits were there."""
         prompt, active, request = seq.prompt, seq.prompt.active, seq.prompt.active.request
+        if active.walkers:
+            active.walkers.take(seq, logits)
+            return
         if seq.max_tokens == 0:
             self.finish(seq, "length", None)
             return
@@ -215,7 +244,8 @@ class Decoding:
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """Ends a sequence, and its request with the last one."""
         active = seq.prompt.active
-        self._outbox.stop(seq, finish_reason, stop_reason)
+        if not active.request.explore or len(active.living) == 1:
+            self._outbox.stop(seq, finish_reason, stop_reason)
         seq.state, seq.finish_reason, seq.stop_reason = "finished", finish_reason, stop_reason
         self.finished.append(seq)
         if not active.living:

@@ -144,6 +144,7 @@ class Engine:
             return
         goes_back = {
             "banned_strings": any(params.banned_strings for params in request.branches),
+            "explore": request.explore is not None,
             "avoid": any(params.avoid is not None for params in request.branches),
         }
         for name in filter(goes_back.get, goes_back):

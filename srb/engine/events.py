@@ -107,6 +107,31 @@ class StreamEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A node of the tree that a request explores. Each is at most as likely as the one before it.
+
+    id: 1, 2, 3 and so on. parent: the id of the node that it goes on from; None: it goes on from the prompt.
+    text: what it adds, in whole characters: a character that isn't complete is said by the nodes that complete it.
+    tokens: what it adds, in ids; an end token among them, which ends it.
+    logprob: of its tokens after its parent. cumulative_logprob: of all tokens after the prompt.
+    entropy: how much the model hesitates after it: that of the distribution of what follows, in nats; None where that
+        wasn't evaluated, as nothing goes on from it.
+    finish_reason: `stop`: it ends with an end token. `length`: it is as deep, or its text as long, as may be. None:
+        others may go on from it.
+    """
+
+    request_id: str
+    id: int
+    parent: int | None
+    text: str
+    tokens: tuple[int, ...]
+    logprob: float
+    cumulative_logprob: float
+    entropy: float | None
+    finish_reason: Literal["stop", "length"] | None
+
+
+@dataclass(frozen=True, slots=True)
 class StopEvent:
     """One alternative ended after `length` generated tokens.
 
@@ -155,7 +180,7 @@ class DoneEvent:
     timings: Timings
 
 
-Event = StartEvent | ProgressEvent | StreamEvent | StopEvent | ErrorEvent | DoneEvent
+Event = StartEvent | ProgressEvent | StreamEvent | NodeEvent | StopEvent | ErrorEvent | DoneEvent
 
 
 def by_request(events: Iterable[Event]) -> dict[str, list[Event]]:

@@ -10,6 +10,7 @@ from srb.engine.events import (
     ErrorEvent,
     Event,
     FinishReason,
+    NodeEvent,
     ProgressEvent,
     StartEvent,
     StopEvent,
@@ -164,6 +165,10 @@ class Outbox:
             self._events.append(StreamEvent(request.id, seq.index, said, ids, token, tuple(islice(drawn, 1))))
         seq.untold = []
 
+    def found(self, nodes: Iterable[NodeEvent]) -> None:
+        """A request that explores has found nodes."""
+        self._events += nodes
+
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """A sequence ended; what was held back of its text is said."""
         active = seq.prompt.active
@@ -199,20 +204,20 @@ class Outbox:
 
     def done(self, active: ActiveRequest) -> None:
         """The last sequence of a request ended."""
-        drawn = sum(len(seq.tokens) for seq in active.sequences)
         self._events.append(
             DoneEvent(
                 request_id=active.id,
                 count=active.request.count,
                 usage=Usage(active.request.prompt_tokens, active.generated, active.cached),
-                timings=self._timings(active, active.prompts, drawn),
+                timings=self._timings(active, active.prompts, active.drawn),
             )
         )
 
     def fail(self, active: ActiveRequest, error: SrbError) -> None:
         """Ends a request of an engine that is broken: nothing but what is known for sure is said."""
         self.error(active, None, error)
-        self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in active.living]
+        living = {seq.index: seq for seq in active.living}.values()  # several explore for one
+        self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in living]
         self.done(active)
 
     def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:

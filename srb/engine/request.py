@@ -34,6 +34,8 @@ MAX_GRAMMAR_CHARS = 100_000
 MAX_GRAMMAR_DEPTH = 100
 MAX_LARK_CHARS = 1_000_000
 MAX_LOGPROBS = 100
+MAX_PATH = 128
+"""The most tokens of a text that is explored."""
 
 SEARCHES = ("sample", "beam", "stochastic_beam")
 """How the texts of a request are found; see `CompletionRequest.search`."""
@@ -284,6 +286,47 @@ def check_grammar(grammar: str) -> None:
         )
 
 
+EXPLORE_RANGES: dict[str, tuple[float, float]] = {
+    "depth": (1, MAX_PATH),
+    "top_k": (1, MAX_LOGPROBS),
+    "min_probability": (0, 1),
+    "max_nodes": (1, 10_000),
+    "min_entropy": (0, 100),
+}
+"""The lowest and the highest value of each number in `Explore`, both allowed."""
+
+
+@_documented
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """The tree of likely continuations that a request asks for: its nodes come in the order of their probability.
+
+    What a field means stands behind its default; `help(Explore)` shows it. `EXPLORE_RANGES` has the limits.
+    Raises `InvalidRequestError` for a value out of range.
+    """
+
+    depth: int = _field(4, "how many nodes there are at most from the prompt to the end of a text.")
+    top_k: int = _field(5, "how many tokens may go on from a node: the likeliest.")
+    min_probability: float = _field(0.01, "tokens that are less likely than that at their place are left out.")
+    max_nodes: int = _field(100, "how many nodes are told: the likeliest of all.")
+    min_entropy: float = _field(
+        0.0,
+        "fork only where the entropy of what follows is at least so many nats. Where it isn't, the text runs on with "
+        f"the likeliest token, so that a node has all tokens up to the next fork; a text has at most {MAX_PATH}. "
+        "0: fork everywhere.",
+    )
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in EXPLORE_RANGES.items():
+            if not low <= (value := getattr(self, name)) <= high:  # NaN is in no range
+                raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value!s:.60}", param=name)
+
+    @property
+    def max_path(self) -> int:
+        """The most tokens of a text."""
+        return MAX_PATH if self.min_entropy else self.depth
+
+
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """What an alternative has already, in a request that goes on after it was interrupted.
@@ -291,11 +334,13 @@ class Resumed:
     tokens: that were generated. What there is to say about them was said.
     sum_logprob: of these tokens, where the request asks for log-probabilities.
     finished: its length, if it has ended. It gets no more tokens, and no `StopEvent`.
+    nodes: the texts of the nodes that were told, in tokens from the prompt on, where the request explores.
     """
 
     tokens: tuple[int, ...] = ()
     sum_logprob: float = 0.0
     finished: int | None = None
+    nodes: tuple[tuple[int, ...], ...] = ()
 
 
 @_documented
@@ -362,6 +407,11 @@ class CompletionRequest:
     slot: int = _field(
         0, "where the tokens of its first alternative are remembered, for `Engine.ask`; the others follow it."
     )
+    explore: Explore | None = _field(
+        None,
+        "tell the tree of likely continuations of the one prompt, and generate no text; the one branch then has "
+        "nothing but its `max_tokens`. `CompletionRequest.exploring` makes such a request.",
+    )
     id: str = field(default_factory=new_request_id, metadata={"meaning": "unique among the requests of an engine."})
     resumed: tuple[Resumed, ...] = _field(
         (),
@@ -387,6 +437,10 @@ class CompletionRequest:
                 param="resumed",
             )
         _check_search(self)
+        if self.explore and (self.count > 1 or self.echo or self.logprobs is not None or self.search != "sample"):
+            raise InvalidRequestError(
+                "explore takes one prompt and one branch, without echo, logprobs and search", param="explore"
+            )
         banned = sum(sum(map(len, strings)) for strings in {params.banned_strings for params in self.branches})
         if banned > MAX_BANNED_CHARS_IN_ALL:
             raise InvalidRequestError(
@@ -395,6 +449,11 @@ class CompletionRequest:
                 param="banned_strings",
             )
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
+
+    @classmethod
+    def exploring(cls, prompt: tuple[int, ...], explore: Explore) -> "CompletionRequest":
+        """A request for the tree of likely continuations of a prompt."""
+        return cls((prompt,), (SamplingParams(max_tokens=explore.max_path, seed=0),), explore=explore)
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from srb.engine.events import Event, StopEvent, StreamEvent
+from srb.engine.events import Event, NodeEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest, Resumed
 from srb.errors import InvalidRequestError
 
@@ -31,6 +31,7 @@ class Said:
         self._tokens = [list(each.tokens) for each in begun]
         self._sums = [each.sum_logprob for each in begun]
         self._finished = [each.finished for each in begun]
+        self._nodes = list(begun[0].nodes)
 
     @property
     def living(self) -> list[int]:
@@ -56,6 +57,9 @@ class Said:
                         self._sums[event.index] += event.token.logprob
                 elif event.token:
                     self._scored += 1
+            elif isinstance(event, NodeEvent):
+                before = self._nodes[event.parent - 1] if event.parent else ()
+                self._nodes.append(before + event.tokens)
             elif isinstance(event, StopEvent):
                 self._finished[event.index] = event.length
 
@@ -69,4 +73,5 @@ class Said:
         if request.scores_prompt and self._scored < request.prompt_tokens * len(request.branches):
             raise InvalidRequestError("echo with logprobs was interrupted in the middle of the prompt", param="echo")
         states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
-        return dataclasses.replace(request, resumed=tuple(Resumed(*state) for state in states))
+        resumed = tuple(Resumed(*state, nodes=tuple(self._nodes)) for state in states)
+        return dataclasses.replace(request, resumed=resumed)

@@ -49,8 +49,13 @@ class Scheduler:
 
     def add(self, active: ActiveRequest) -> None:
         """Queues a request."""
+        explores = active.request.explore is not None
+        if explores:
+            active.prompts[0].explore_with(max(1, self._n_parallel // 2))
         self._set_max_tokens(active)
         active.first_wave = self._wave(active)
+        if explores:  # none begins later than the others
+            active.prompts[0].sequences = active.first_wave.copy()
         self.waiting[active.id] = active
         self._has_news = True
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from srb.engine.backend import Compiled, Logits, Sampler, Tokenizer
 from srb.engine.banned import BannedStrings, Watch
@@ -16,12 +16,15 @@ from srb.engine.retained import Hit
 from srb.engine.search import Beam, Search
 from srb.engine.text import StopStrings, TextState
 
-State = Literal["waiting", "prefilling", "running", "finished"]
+if TYPE_CHECKING:
+    from srb.engine.walkers import Walkers
+
+State = Literal["waiting", "prefilling", "running", "idle", "finished"]
 """What a sequence is doing.
 
 waiting: it holds nothing yet. prefilling: it has leased its cells, and its prompt is being evaluated.
-running: each step evaluates a row for it, or for the beams that its text is found among. finished: it gets no more
-tokens.
+running: each step evaluates a row for it, or for the beams that its text is found among. idle: it holds a text, of a
+request that explores, and has nothing to evaluate now. finished: it gets no more tokens.
 """
 
 
@@ -46,6 +49,7 @@ class ActiveRequest:
                 diversities[index // len(request.branches)].tell(index, each.tokens)
             for seq in self.sequences:
                 seq.diversity = diversities[seq.index // len(request.branches)]
+        self.walkers: Walkers | None = None  # of a request that explores, when its prompt is evaluated
         self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
@@ -110,8 +114,15 @@ class ActiveRequest:
 
     @property
     def generated(self) -> int:
-        """How many tokens its alternatives have, finished or not."""
+        """How many tokens its alternatives have, finished or not, or the nodes that it has told."""
+        if self.walkers:
+            return self.walkers.n_tokens
         return sum(each.finished or 0 for each in self.request.resumed) + sum(seq.length for seq in self.sequences)
+
+    @property
+    def drawn(self) -> int:
+        """How many of these are new, where it was resumed."""
+        return self.walkers.n_tokens if self.walkers else sum(len(seq.tokens) for seq in self.sequences)
 
     @property
     def newly_evaluated(self) -> int:
@@ -182,6 +193,11 @@ class Prompt:
         if new:
             prompts[0].first_tokens |= {each.tokens[0] for each in begun.values() if each.tokens}
         return prompts
+
+    def explore_with(self, n: int) -> None:
+        """Has n sequences explore what follows."""
+        (first,) = self.sequences
+        self.sequences += [Sequence(self, first.index, first.params, None, Resumed()) for _ in range(n - 1)]
 
     @property
     def is_evaluated(self) -> bool:

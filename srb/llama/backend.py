@@ -23,7 +23,7 @@ from srb.llama.context import Context, physical_cores, window_of
 from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.flash_attn import MEASURED, can_choose
-from srb.llama.logprobs import Floats, logprobs
+from srb.llama.logprobs import Floats, entropy, logprobs
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.ranker import LlamaRanker
 from srb.llama.sampler import LlamaSampler
@@ -167,6 +167,10 @@ class LlamaBackend:
     def logprobs(self, logits: Floats, token: int, top: int) -> Logprobs:
         """The log-probabilities of a token and the likeliest ones in a row of logits, as the model has them."""
         return logprobs(logits, token, top)
+
+    def entropy(self, logits: Floats) -> float:
+        """The entropy of what a row of logits foretells, in nats."""
+        return entropy(logits)
 
     def continuable_from(self, seq_id: int) -> int:
         """After how many of its tokens at least the sequence can be continued. See `Backend.continuable_from`."""

@@ -28,6 +28,15 @@ def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
     return float(logits[token]) - log_sum, [(place, float(logits[place]) - log_sum) for place in places]
 
 
+def entropy(logits: Floats) -> float:
+    """The entropy of their softmax, in nats. logits, of shape (n,), may hold -inf."""
+    shifted = logits - logits.max()
+    weights = np.exp(shifted)
+    total = float(weights.sum())
+    shifted[weights == 0] = 0  # 0 times -inf is not a number
+    return max(0.0, math.log(total) - float(weights @ shifted) / total)
+
+
 def largest_of(logits: Floats | Doubles, k: int) -> Places:
     """The places of the k largest, the largest first; of equal ones, the lowest places."""
     if k == 0:

@@ -91,7 +91,7 @@ async def submit(
     # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
     linger = 0 if answers.own else request.app[LIMITS].linger
     try:
-        if keeper.is_on:
+        if keeper.is_on and completion.explore is None:
             engine.check(completion)  # before its tokens become a title
             nodes = await keeper.begin(
                 Submitted(

@@ -36,7 +36,7 @@ from srb.server.request_routes import find_kept
 from srb.server.response_routes import events_so_far, find_response
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
-from srb.wire import anthropic, completions, ollama, responses, tgi
+from srb.wire import anthropic, completions, explore, ollama, responses, tgi
 from srb.wire.messages import Message
 from srb.wire.reply import Answering, Read, Reply, Serving
 
@@ -67,6 +67,7 @@ FORMATS = {
     "/v1/completions/": _COMPLETIONS,  # some clients write it so
     f"{OPENAI}/completions": _COMPLETIONS_AS_OPENAI,
     f"{OPENAI}/completions/": _COMPLETIONS_AS_OPENAI,
+    "/v1/explore": Format(explore.read),
     "/v1/messages": Format(anthropic.messages, sse.TYPED, anthropic.error),
     **{f"{base}/responses": Format(responses.create, sse.TYPED) for base in ("/v1", OPENAI, "")},
     "/api/generate": Format(ollama.generate, sse.LINES, ollama.error),

@@ -31,6 +31,7 @@ class Keeper:
     def __init__(self, history: History | HistoryError | None = None) -> None:
         self._history = history
         self.feeds = Feeds()
+        self._loop: asyncio.AbstractEventLoop | None = None  # until there is something to keep
 
     @property
     def history(self) -> History:
@@ -62,7 +63,8 @@ class Keeper:
 
         def written() -> None:
             told()
-            loop.call_soon_threadsafe(self.feeds.tell_events, events)
+            if loop:
+                loop.call_soon_threadsafe(self.feeds.tell_events, events)
 
         self.history.take(events, written)
 

@@ -3,6 +3,7 @@
 A new route is a new row of operations.py. What a field means stands with the field; `descriptions` finds it.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +13,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 import srb
-from srb.engine.request import MAX_LOGPROBS, RANGES
+from srb.engine.request import EXPLORE_RANGES, MAX_LOGPROBS, RANGES, Explore
 from srb.server.auth import HEADER, OPEN
 from srb.server.operations import OPERATIONS
 from srb.server.schemas import ERROR, JSON, REF, STRING, Operation, Schema
 from srb.wire.body import Limits
 from srb.wire.completion_fields import BranchFields
+from srb.wire.explore import ExploreFields
 from srb.wire.fields import ALIASES, DEFAULTS, descriptions
 
 ERRORS = {
@@ -34,6 +36,8 @@ ERRORS = {
     501: "the model can't do it, or the server was started without it",
     503: "the model is loading or the server is stopping, with Retry-After; or the engine has failed, without",
 }
+
+_EXPLORE = dataclasses.asdict(Explore())
 
 PARAMETERS = {
     "id": "the request's id, from the header X-Request-Id or the start event; or the model's",
@@ -130,16 +134,17 @@ class _Described(GenerateJsonSchema):
         model = schema["cls"]
         result["description"] = (model.__doc__ or "").partition("\n")[0]
         texts = descriptions(model)
+        ranges, defaults = (EXPLORE_RANGES, _EXPLORE) if model is ExploreFields else (RANGES, DEFAULTS)
         for name, known in result.get("properties", {}).items():
             aliases = [alias for alias, of in ALIASES.items() if of == name]
             also = f" Also: {', '.join(aliases)}." if aliases else ""
             known["description"] = texts.get(name, "") + also
             known.pop("title", None)
             known.pop("default", None)
-            if DEFAULTS.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's own
-                known["default"] = DEFAULTS[name]
-            if name in RANGES:
-                known["minimum"], known["maximum"] = RANGES[name]
+            if defaults.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's own
+                known["default"] = defaults[name]
+            if name in ranges:
+                known["minimum"], known["maximum"] = ranges[name]
             if name in ("logprobs", "n_probs"):
                 known["minimum"], known["maximum"] = 0, MAX_LOGPROBS
         return result

@@ -24,12 +24,14 @@ from srb.server.schemas import (
     STATE,
     STRING,
     TOKENS,
+    TREE,
     Operation,
     list_of,
     object_of,
 )
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.embeddings import EmbeddingFields
+from srb.wire.explore import ExploreFields
 from srb.wire.kobold_body import CountFields, IdsFields, KeyFields, KoboldFields
 from srb.wire.llama_body import InfillFields, LlamaFields, SlotFields
 from srb.wire.tokens import DetokenizeFields, EncodeFields, TemplateFields, TokenizeFields
@@ -74,6 +76,14 @@ OPERATIONS = (
     _CHAT,
     replace(_CHAT, path="/openai/v1/chat/completions", summary="The same"),
     replace(_CHAT, path="/chat/completions", summary="The same"),
+    Operation(
+        method="POST",
+        path="/v1/explore",
+        summary="The tree of a prompt's likely continuations: its nodes, the likeliest first",
+        body=ExploreFields,
+        reply={EVENTS: TREE},
+        errors=(400, 413, 429, 503),
+    ),
     Operation(
         method="GET",
         path="/v1/completions/{id}",

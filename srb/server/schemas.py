@@ -31,6 +31,11 @@ EVENT_STREAM: Schema = {
     "description": "lines `data: {...}` with the native events start, stream, stop, error and done, each behind a line "
     "`id: N`, or with OpenAI's chunks and [DONE]",
 }
+TREE: Schema = {
+    "description": "lines `data: {...}` with the native events start, node, error and done; a node has its `id`, "
+    "the id of its `parent` (null: it goes on from the prompt), `text`, `tokens`, `logprob`, "
+    "`cumulative_logprob`, `entropy` and `finish_reason`",
+}
 INTEGER: Schema = {"type": "integer"}
 OPTIONAL_STRING: Schema = {"type": ["string", "null"]}
 

@@ -56,6 +56,16 @@ export async function submit(body) {
   return { id: response.headers.get("X-Request-Id"), response };
 }
 
+// Has the server explore what may follow a prompt; ends it when `signal` is aborted.
+export async function explore(body, onEvent, signal) {
+  const response = await call("v1/explore", { method: "POST", body: JSON.stringify(body), signal });
+  for await (const { data } of eventsOf(response, signal)) {
+    onEvent(data);
+    if (data.event === "done") return;
+  }
+  if (!signal.aborted) throw new ApiError("The connection was lost. Close this, and explore again.");
+}
+
 // Reads a request's events behind the one with the id `after`, to the last one. Throws ApiError when there is no such
 // request any more, and AbortError when `signal` is aborted. onLost and onBack: see `follow`.
 export function read({ id, response }, { onEvent, ...listener }) {

@@ -4,6 +4,7 @@ import { health, openapi, setKey } from "./api.js";
 import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Desk } from "./desk.js";
+import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
@@ -113,6 +114,18 @@ async function begin() {
   new Peek(find("#peek"), desk, safely(async (node, k, choice) => {
     const forked = await desk.add(desk.tree.forked(node.id, k, choice));
     return writing.generateFrom(forked.id);
+  }));
+  const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
+    const picked = await desk.add(desk.tree.explored(parent, path));
+    desk.go(picked.id);
+    find("#story").focus();
+  }));
+  onClick("#explore", safely(async () => {
+    const id = await writing.place();
+    if (id === undefined) return tell("Stopped.");
+    desk.go(id);
+    tell("");
+    await explorer.open(id, desk.tree.prompt(id));
   }));
   listen(desk, writing, resume);
   await desk.open(await openStore(history));

@@ -1,7 +1,7 @@
 // A look at one token: the likeliest tokens at its place, each of which can be chosen to fork there.
 
 export const visible = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
-const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
+export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
 
 export class Peek {
   // choose(node, k, choice) forks. Tokens are the elements with data-k inside those with data-node.

@@ -113,6 +113,16 @@ export class Tree {
     return { parent: node.parent, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" };
   }
 
+  // A node, to be added, of explored nodes that follow each other. What goes on from it goes on from their tokens.
+  explored(parent, path) {
+    const isEnd = ({ finish_reason }) => finish_reason === "stop"; // its token is no part of a text that goes on
+    const pieces = path
+      .map((node) => ({ text: node.text, ids: isEnd(node) ? node.tokens.slice(0, -1) : node.tokens }))
+      .filter((piece) => piece.ids.length);
+    const length = pieces.reduce((sum, piece) => sum + piece.ids.length, 0);
+    return { parent, pieces, label: "Explored", kept: true, length, end: "your choice" };
+  }
+
   go(id, shown = [id]) {
     if (id === this.current && shown.join() === this.shown.join()) return;
     this.history.push({ go: this.current, shown: this.shown });

@@ -75,6 +75,11 @@ export class Writing {
     await Promise.all(columns.map((column, k) => ask(parents[k], [column], k)));
   }
 
+  // The node of the text so far, with its tokens known; undefined when reading it was stopped.
+  async place() {
+    return (await this.#parents([{}]))?.[0];
+  }
+
   // New alternatives that begin with the text so far up to a node.
   generateFrom(id) {
     const { compare } = this.desk;

@@ -8,6 +8,7 @@ from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
     Event,
+    NodeEvent,
     ProgressEvent,
     StartEvent,
     StopEvent,
@@ -35,6 +36,18 @@ def to_json(
                 stream |= token_json(event.token)
                 stream["top_logprobs"] = [token_json(each) for each in event.token.top_logprobs]
             return stream
+        case NodeEvent():
+            return {
+                "event": "node",
+                "id": event.id,
+                "parent": event.parent,
+                "text": event.text,
+                "tokens": event.tokens,
+                "logprob": round(event.logprob, 6),
+                "cumulative_logprob": round(event.cumulative_logprob, 6),
+                "entropy": None if event.entropy is None else round(event.entropy, 6),
+                "finish_reason": event.finish_reason,
+            }
         case StopEvent():
             return {
                 "event": "stop",

@@ -1,0 +1,88 @@
+"""Exploring on the real llama.cpp, judged against each text evaluated on its own."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from driver import check_order, request, run
+from tiny_model import EOS
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import NodeEvent
+from srb.engine.request import CompletionRequest, Explore
+from srb.llama import LlamaBackend
+
+pytestmark = pytest.mark.llama
+
+PROMPT = tuple(b"Once upon a time, there was")
+Path = tuple[int, ...]
+TOP_K = 4
+
+
+def outlook(backend: LlamaBackend, path: Path) -> tuple[list[tuple[int, float]], float]:
+    """The likeliest tokens after a text that is evaluated alone, in float64, and the entropy."""
+    batch = Batch()
+    row = batch.add(PROMPT + path, 0, 0, outputs=1)
+    assert backend.decode(batch, None)
+    logits = backend.logits(row).astype(np.float64)
+    backend.remove(0)
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    likeliest = np.argsort(-p)[:TOP_K]
+    return [(int(token), float(np.log(p[token]))) for token in likeliest], float(-(p * np.log(p)).sum())
+
+
+@pytest.mark.parametrize("min_entropy", [0, 0.5])
+def test_nodes_are_the_likeliest_of_all_continuations(load: Callable[..., LlamaBackend], min_entropy: float) -> None:
+    backend = load(parallel=16)
+    known = cache(lambda path: outlook(backend, path))
+    median = float(np.median([known((token,))[1] for token, _ in known(())[0]]))
+    explore = Explore(4, TOP_K, min_probability=0, max_nodes=10_000, min_entropy=median if min_entropy else 0)
+    if min_entropy:
+        explore = Explore(2, TOP_K, min_probability=0, max_nodes=10_000, min_entropy=median)
+    every: dict[Path, tuple[float, float | None]] = {}
+
+    def grow(path: Path, total: float, depth: int) -> None:
+        top, entropy = known(path)
+        for token, logprob in top if entropy >= explore.min_entropy else top[:1]:
+            text, sum_logprob = (*path, token), total + logprob
+            after: float | None = None
+            while text[-1] != EOS and len(text) < explore.max_path:
+                following, after = known(text)
+                if after >= explore.min_entropy:
+                    break
+                text, sum_logprob, after = (*text, following[0][0]), sum_logprob + following[0][1], None
+            every[text] = sum_logprob, after
+            if after is not None and depth < explore.depth:
+                grow(text, sum_logprob, depth + 1)
+
+    grow((), 0.0, 1)
+    asked = CompletionRequest.exploring(PROMPT, explore)
+    other = request(n=2, max_tokens=30)
+    events = run(engine := Engine(backend), asked, other)
+    check_order(events, asked)
+    check_order(events, other)
+    nodes = [event for event in events if isinstance(event, NodeEvent)]
+    paths: list[Path] = [()]
+    for node in nodes:
+        paths.append(paths[node.parent or 0] + node.tokens)
+        sum_logprob, entropy = every.pop(paths[-1])
+        assert node.cumulative_logprob == pytest.approx(sum_logprob, abs=2e-3)
+        assert node.entropy == (None if entropy is None else pytest.approx(entropy, abs=2e-3))
+    assert not every
+    totals = [node.cumulative_logprob for node in nodes]
+    assert totals == sorted(totals, reverse=True)
+    assert (engine.stats().cells, backend.held()) == (0, [])
+
+
+def test_entropy(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    assert backend.entropy(np.zeros(100, np.float32)) == pytest.approx(math.log(100))
+    one = np.full(100, -np.inf, np.float32)
+    one[3] = 7
+    assert backend.entropy(one) == 0
+    one[4] = 7
+    assert backend.entropy(one) == pytest.approx(math.log(2))

@@ -1,0 +1,104 @@
+"""The tree of what may come next, in a real browser and on a real model."""
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+from web.conftest import Story
+from web.test_writing import PROMPT
+
+pytestmark = [pytest.mark.web, pytest.mark.e2e]
+
+
+def explore(story: Story) -> None:
+    """Opens the tree, and waits until all of it is there."""
+    story.find("#story").fill(PROMPT)
+    story.find("#explore").click()
+    expect(story.find("#explorer .told")).to_contain_text("continuations")
+
+
+def chosen(story: Story) -> str:
+    return story.find("#explorer .chosen").text_content() or ""
+
+
+def test_it_is_walked_with_the_keyboard_and_what_is_picked_goes_on(story: Story) -> None:
+    story.set(n=1, max_tokens=4)
+    explore(story)
+    first = story.find(".explored [role=treeitem]").first
+    expect(first).to_be_focused()
+    keyboard = story.page.keyboard
+    begins = chosen(story)
+    keyboard.press("ArrowRight")
+    expect(first).not_to_be_focused()
+    assert chosen(story).startswith(begins)
+    assert len(chosen(story)) > len(begins)
+    keyboard.press("ArrowLeft")  # closes it, or goes up
+    keyboard.press("Home")
+    expect(first).to_be_focused()
+    keyboard.press("ArrowLeft")
+    expect(first).to_have_attribute("aria-expanded", "false")
+    keyboard.press("ArrowDown")
+    expect(story.find(".explored > li > div").nth(1)).to_be_focused()
+    keyboard.press("ArrowUp")
+    keyboard.press("ArrowRight")
+    keyboard.press("ArrowRight")
+    text = chosen(story)
+    keyboard.press("Enter")
+    expect(story.find("#explorer")).to_be_hidden()
+    expect(story.find("#story")).to_have_value(PROMPT + text)
+    expect(story.find("#path button")).to_have_count(3)
+    with story.page.expect_request("**/v1/completions") as asked:
+        story.find("#story").press("Control+Enter")
+    sent = json.loads(asked.value.post_data or "")["prompt"]
+    assert all(isinstance(token, int) for token in sent), "its tokens are known"
+    story.wait_done()
+    story.reload()
+    expect(story.find("#story")).to_have_value(PROMPT + text)
+
+
+def test_it_is_walked_by_hand_and_goes_on_to_where_the_model_hesitates(story: Story) -> None:
+    explore(story)
+    shorter = chosen(story)
+    story.find("#explore-runs").check()
+    expect(story.find("#explorer .told")).to_contain_text("continuations")
+    second = story.find(".explored > li > div").nth(1)
+    second.click()
+    text = chosen(story)
+    assert text
+    assert text != shorter
+    longest = max(len((each.text_content() or "").split("␣")) for each in story.find(".explored div").all())
+    assert longest > 2, "a node may have several words"
+    story.find("#explorer .take").click()
+    expect(story.find("#story")).to_have_value(PROMPT + text)
+
+
+def test_closing_it_ends_the_request_and_changes_nothing(story: Story) -> None:
+    story.find("#story").fill(PROMPT)
+    with story.page.expect_request("**/v1/explore"):
+        story.find("#explore").click()
+    story.page.keyboard.press("Escape")
+    expect(story.find("#explorer")).to_be_hidden()
+    expect(story.find("#story")).to_have_value(PROMPT)
+    explore(story)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible(story: Story, scheme: str) -> None:
+    story.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    explore(story)
+    story.screenshot(f"explorer-{scheme}")
+    assert story.accessibility_faults() == []
+
+
+def test_it_fits_a_phone(story: Story) -> None:
+    story.page.set_viewport_size({"width": 360, "height": 740})
+    explore(story)
+    story.page.keyboard.press("End")
+    box = story.find("#explorer").bounding_box()
+    assert box
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    expect(story.find("#explorer .take")).to_be_in_viewport(ratio=1)
+    story.screenshot("explorer-phone")
+    assert story.find(".explored").evaluate("(list) => list.scrollWidth <= list.clientWidth")
+    assert story.accessibility_faults() == []
