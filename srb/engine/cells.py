@@ -227,5 +227,5 @@ class Cells:
             self._retained.add(prompt.packed, partial(self._backend.save, seq_id), prompt.logits)
 
     def _retain_answer(self, seq: Sequence, seq_id: int) -> None:
-        if seq.prompt.shares and len(seq.tokens) > 1:
+        if seq.prompt.shares and len(seq.tokens) > 1 and not seq.prompt.active.request.explore:
             self._retained.add(seq.prompt.packed + pack(seq.tokens[:-1]), partial(self._backend.save, seq_id))

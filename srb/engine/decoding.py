@@ -108,6 +108,8 @@ class Decoding:
             self._fail(holder, error)
         middle = 0 if lost or len(rest) == 1 else len(rest) // 2
         for part in (rest[:middle], rest[middle:]):
+            # Those of a request that explores end together.
+            part = [each for each in part if not (isinstance(each, Sequence) and each.state == "finished")]
             if part:
                 self._run(plan.of(part), None, is_second=len(rest) == 1)
 
@@ -172,7 +174,6 @@ class Decoding:
             self._outbox.found(walkers.found())
             if walkers.is_done:
                 for seq in active.living:
-                    seq.tokens.clear()  # there is nothing to keep
                     self.finish(seq, walkers.finish_reason, None)
             else:
                 walkers.go_on()

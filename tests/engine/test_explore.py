@@ -176,6 +176,14 @@ def test_a_decode_that_fails_for_a_moment_changes_nothing() -> None:
     check(paths(events), tuple(b"p"), explore)
 
 
+def test_all_may_be_told_while_the_rest_of_a_decode_that_failed_is_to_be_done() -> None:
+    prompt, explore = tuple(b"a prompt of some tokens"), Explore(depth=2, top_k=8, max_nodes=1, min_probability=0)
+    backend = FakeBackend(n_parallel=32, fail_decodes={2})
+    engine = Engine(backend, cache_bytes=10_000)
+    check(paths(run(engine, CompletionRequest.exploring(prompt, explore))), prompt, explore)
+    assert backend.saved == [(0, len(prompt))], "only the prompt is kept"
+
+
 @pytest.mark.parametrize("names", [True, False])
 def test_what_can_never_be_evaluated_ends_it_once(names: bool) -> None:
     (likeliest,) = paths(run(Engine(FakeBackend()), exploring(depth=1, top_k=1)))
