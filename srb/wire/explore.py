@@ -49,7 +49,7 @@ def read(body: bytes, serving: Serving) -> Reply:
         names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
         explore = Explore(**{name: getattr(fields, name) for name in names})
         prompts = make_prompts(fields.prompt, serving.limits, 1, serving.tokenize)
-    if len(prompts) > 1:
+    if len(prompts) != 1:
         raise InvalidRequestError(
             f"prompt must be one here, a text or a list of token ids; got {len(prompts)}", param="prompt"
         )

@@ -69,6 +69,8 @@ async def test_tokens_are_a_prompt_and_lists_of_prompts_are_not(connect: Connect
         ({"max_nodes": 10_001}, "max_nodes"),
         ({"min_entropy": -1}, "min_entropy"),
         ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
         ({"prompt": [END + 1]}, "prompt"),
         ({"depth": 60}, "depth"),
         ({"min_entropy": 1}, "min_entropy"),
