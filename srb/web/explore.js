@@ -115,7 +115,7 @@ export class Explorer {
     if (isOpen) open(item, !wasChosen || isOpen === "false");
   }
 
-  // The keys of a tree: https://www.w3.org/WAI/ARIA/apg/patterns/treeview/
+  // The keys of a tree, as the ARIA Authoring Practices Guide has them.
   #key(event) {
     const item = this.item;
     if (!item || event.ctrlKey || event.metaKey || event.altKey) return;
