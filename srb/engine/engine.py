@@ -30,8 +30,11 @@ from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
 from srb.errors import InvalidRequestError, SrbError
 
-_KEEPING_SECONDS = 0.02
-"""How long a step may keep what finished sequences have evaluated, before it goes on with those that run."""
+_KEEPING_SHARE = 0.25
+"""Of the time, for keeping what finished sequences have evaluated, while others run."""
+
+_KEEPING_PATIENCE = 0.2
+"""So many seconds may a finished sequence hold its cells until there is time to keep it, if somebody waits for room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Engine:
         self._decoding = Decoding(
             backend, self._scheduler, self._cells, self._outbox, self._totals, prefill_chunk, observe, clock
         )
+        self._keeps_from = 0.0  # seconds of the clock, for what has finished
         self._lock = threading.Lock()  # of the next three
         self._failure: SrbError | None = None
         self._mail: list[ActiveRequest | _Abort | _Question] = []
@@ -331,14 +335,23 @@ class Engine:
     def _release(self) -> None:
         """Gives back what finished sequences have leased.
 
-        That is done after their events were taken, since keeping what they have evaluated takes a while. Where it takes
-        long, the others are given back with the next steps, so that those that run are never kept waiting for long.
+        That is done after their events were taken, since keeping what they have evaluated takes a while: on a GPU as
+        long as to evaluate it again. So while others run it has a share of the time. What is due later waits, with all
+        it holds; if that is too long for those that wait for room, it isn't kept.
         """
-        finished, began = self._decoding.finished, self._clock()
+        finished = self._decoding.finished
         # On an idle engine all is given back first, so that the next request finds the cells as the last one did.
-        while finished and (not self._scheduler.running or self._clock() - began <= _KEEPING_SECONDS):
+        while finished:
+            began = self._clock()
+            may_keep = not self._scheduler.running or began >= self._keeps_from
+            is_due = self._scheduler.waiting and began - finished[0].drawn_at > _KEEPING_PATIENCE
+            if not (may_keep or is_due):
+                return
             seq = finished.popleft()
             is_shut_down = seq.stop_reason == "shutdown"
             keep_answer = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
             keep_prompt = keep_answer or (seq.finish_reason == "abort" and not is_shut_down)
-            self._cells.give_back(seq, keep_answer=keep_answer, keep_prompt=keep_prompt)
+            self._cells.give_back(seq, keep_answer=keep_answer and may_keep, keep_prompt=keep_prompt and may_keep)
+            if may_keep:
+                now = self._clock()
+                self._keeps_from = now + (now - began) * (1 / _KEEPING_SHARE - 1)

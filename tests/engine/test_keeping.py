@@ -8,16 +8,22 @@ from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.events import StopEvent
+from srb.engine.events import StartEvent, StopEvent
 
 
+@dataclasses.dataclass
 class SlowToSave(FakeBackend):
-    """Each state takes 15 ms of its `now`."""
+    """Each state takes so many `seconds` of its `now`, and each decode 40 ms."""
 
     now = 0.0
+    seconds: float = 0.015
+
+    def decode(self, *args: Any) -> bool:
+        self.now += 0.04
+        return super().decode(*args)
 
     def save(self, *args: Any) -> bytearray | None:
-        self.now += 0.015
+        self.now += self.seconds
         return super().save(*args)
 
 
@@ -32,7 +38,7 @@ def test_keeping_takes_a_bounded_time_of_each_step() -> None:
     while engine.stats().sequences > 1:
         before, generated = len(backend.saved), engine.stats().tokens_generated
         engine.step()
-        assert len(backend.saved) - before <= 3  # the prompt with the first; the third begins within the time
+        assert len(backend.saved) - before <= 2  # the prompt with the first
         assert engine.stats().tokens_generated == generated + 1
         steps += 1
     assert steps > 2
@@ -41,6 +47,20 @@ def test_keeping_takes_a_bounded_time_of_each_step() -> None:
     assert texts(run(engine, dataclasses.replace(many, id="again")))
     assert engine.stats().prompt_tokens_evaluated == before
     assert [piece for piece in backend.saved if piece[1] < 60] == [(0, 40), *[(40, 49)] * 6]
+
+
+def test_what_there_is_no_time_to_keep_makes_room_for_who_waits() -> None:
+    backend = SlowToSave(n_parallel=5, seconds=0.5)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
+    engine.add_request(request("r", max_tokens=60, ignore_eos=True))
+    engine.add_request(request("p" * 40, n=4, max_tokens=5, ignore_eos=True))
+    engine.add_request(waiting := request("q", n=3, max_tokens=2, ignore_eos=True))
+    while not any(isinstance(event, StartEvent) and event.request_id == waiting.id for event in engine.step()):
+        pass
+    assert backend.saved == [(0, 40), (40, 44)]
+    assert engine.stats().tokens_generated < 30, "it waited for all to be kept"
+    run(engine)
+    assert backend.cells == 0
 
 
 def test_what_is_not_given_back_yet_can_be_begun_with() -> None:
