@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from models import K_QUANTS, LARGE_VOCABULARY, random_model
+from models import K_QUANTS, LARGE, LARGE_VOCABULARY, random_model
 from peers import Answer, Peer, Server, running
 
 from srb.llama.context import physical_cores
@@ -42,6 +42,7 @@ PROMPT_TOKENS = int(400 * TOKENS_PER_WORD)
 THOUGHT = 0.2  # seconds until a prompt is sent again
 CEILINGS = {f"A: n = {n}": n for n in (1, 8, 32)}
 OTHER_MODELS = {"L: Q4_K_M, 16 layers of 1,024": K_QUANTS, "M: 262,144 tokens in the vocabulary": LARGE_VOCABULARY}
+ON_A_CARD = {"N: Q8_0, as large as Llama 3 8B": LARGE}
 GROWING_N = (1, 4, 16, 64)  # with 400 words
 GROWING_WORDS = (40, 400, 1200, 3600)  # with n = 8
 SRB = Peer("srb", True, ("--max-n", "64", "--parallel", "64", "--log-level", "error"))
@@ -380,7 +381,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where to write; left out: docs")
     options = parser.parse_args()
     model, threads = find_model(options.model), physical_cores()
-    others = {} if options.model else OTHER_MODELS
+    others = {} if options.model else OTHER_MODELS | (ON_A_CARD if _card() else {})
     results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick, others))
     publish(results, ceilings, model, threads, options.quick, options.folder)
 
