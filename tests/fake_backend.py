@@ -93,9 +93,10 @@ class Cell:
 
 
 class Context(tuple[int, ...]):
-    """The logits of what follows these tokens."""
+    """The logits of what follows these tokens. negative: those that its guide has seen."""
 
     nbytes = 100
+    negative: tuple[int, ...] = ()
 
     def copy(self) -> "Context":
         return self
@@ -127,7 +128,7 @@ class FakeSampler:
         assert list(logits) == self.seen, "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
-        token = self.backend.script(self.params, logits)
+        token = self.backend.script(self.params, logits.negative + logits)
         avoided = {*excluded, *(biases or ())}
         if len(avoided) < N_VOCAB:
             while token in avoided:
@@ -200,6 +201,7 @@ class FakeBackend:
         self.rows_with_logits: dict[int, Context] = {}
         self.saved: list[tuple[int, int]] = []
         self.work: list[tuple[int, int, int]] = []  # that it was prepared for
+        self.scales: list[float] = []  # that it was asked to guide with
         self.decodes = 0
         self.rows = 0
         self.open_samplers = 0
@@ -246,6 +248,12 @@ class FakeBackend:
 
     def logits(self, row: int) -> Context:
         return self.rows_with_logits[row]
+
+    def guided(self, logits: Context, negative: Context, scale: float) -> Context:
+        guided = Context(logits)
+        guided.negative = tuple(negative)
+        self.scales.append(scale)
+        return guided
 
     def logits_of(self, data: bytes) -> Context:
         return Context(int.from_bytes(data[i : i + 2]) for i in range(0, len(data), 2))

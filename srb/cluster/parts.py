@@ -131,6 +131,7 @@ class Whole:
                         prompt_tokens=request.prompt_tokens,
                         seeds=seeds,
                         labels=labels,
+                        guided=request.guided,
                     )
                 ]
             case ErrorEvent():

@@ -256,6 +256,12 @@ class Backend(Protocol):
     def logits(self, row: int) -> Logits:
         """What the last decode left in this row, valid until the next. Raises `BackendError`."""
 
+    def guided(self, logits: Any, negative: Any, scale: float) -> Any:
+        """Logits `scale` times as far from the `negative` ones as these are: negative + scale * (logits - negative).
+
+        That is classifier-free guidance: Sanchez et al., "Stay on topic with classifier-free guidance" (2023).
+        """
+
     def logits_of(self, data: bytes) -> Logits:
         """The row that these are the bytes of."""
 

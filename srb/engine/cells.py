@@ -131,8 +131,11 @@ class Cells:
 
         False: it can't be continued any more.
         """
-        assert holder.seq_id is not None
-        return self._backend.truncate(holder.seq_id, holder.evaluated)
+        is_whole = True
+        for each in holder.both if isinstance(holder, Sequence) else (holder,):
+            assert each.seq_id is not None
+            is_whole &= self._backend.truncate(each.seq_id, each.evaluated)
+        return is_whole
 
     def give_back(self, seq: Sequence, *, keep_answer: bool, keep_prompt: bool) -> None:
         """Gives back what a finished sequence has leased, and what its prompt has after the last of them.
@@ -148,7 +151,8 @@ class Cells:
         if seq.seq_id is not None:
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
-            self._slots.remember(seq.slot, prompt.packed + pack(seq.tokens[:-1]))
+            if not seq.leader:
+                self._slots.remember(seq.slot, prompt.packed + pack(seq.tokens[:-1]))
             self._backend.remove(seq.seq_id)
         self._scheduler.release(seq)
         if prompt.span and not prompt.living:

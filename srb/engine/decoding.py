@@ -87,7 +87,8 @@ class Decoding:
             if isinstance(holder, Beam):
                 self._beams.take(holder, self._backend.logits(row))
             elif holder.state == "running":  # and not ended since, with others that explore for its request
-                self._draw(holder, self._backend.logits(row), now)
+                negative = self._backend.logits(plan.negatives[holder]) if holder.guide else None
+                self._draw(holder, self._backend.logits(row), negative, now)
         self._beams.go_on()
         self._explore(seq.prompt.active for seq, _ in plan.rows if isinstance(seq, Sequence))
         self._cells.share()
@@ -100,7 +101,7 @@ class Decoding:
 
         So the bad luck of one is its own, and a fault that was of the moment ends nobody.
         """
-        lost = [holder for holder in plan.holders if not self._cells.repair(holder) or holder.seq_id in error.seq_ids]
+        lost = [holder for holder in plan.holders if not self._cells.repair(holder) or _is_named(holder, error)]
         rest = [holder for holder in plan.holders if holder not in lost]
         if len(rest) == 1 and not lost and is_second:
             lost, rest = rest, []
@@ -121,7 +122,7 @@ class Decoding:
             prompt = self._beams.prompt_of(holder) if isinstance(holder, Beam) else holder
             if prompt is None:  # another of the beams has ended it
                 return
-            failed, active = prompt.living, prompt.active
+            failed, active = [seq.leader or seq for seq in prompt.living], prompt.active
         if active.request.explore:  # what one can't evaluate, no other can
             failed = active.living
             if not failed:
@@ -145,7 +146,7 @@ class Decoding:
             prompt, active = seq.prompt, seq.prompt.active
             if seq.state != "prefilling":
                 continue  # it was aborted
-            if prompt.logits is None:
+            if any(each.prompt.logits is None for each in seq.both):
                 self._scheduler.prefilling.append(seq)
                 continue
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
@@ -154,14 +155,17 @@ class Decoding:
                 seq.state = "running"
                 self._beams.add(prompt)
                 continue
-            if not seq.has_begun:
-                self._cells.fork(seq)
+            for each in seq.both:
+                if not each.has_begun:
+                    self._cells.fork(each)
             if active.request.explore:
                 seq.state = "idle"
                 exploring.append(active)
                 continue
-            seq.state = "running"
-            self._draw(seq, prompt.logits, self._clock())
+            for each in seq.both:
+                each.state = "running"
+            assert prompt.logits is not None
+            self._draw(seq, prompt.logits, seq.guide.prompt.logits if seq.guide else None, self._clock())
         self._beams.begin()
         self._explore(exploring)
 
@@ -178,8 +182,11 @@ class Decoding:
             else:
                 walkers.go_on()
 
-    def _draw(self, seq: Sequence, logits: Logits, now: float) -> None:
-        """Draws the next token of a sequence, and sees what comes of it. now: when the logits were there."""
+    def _draw(self, seq: Sequence, logits: Logits, negative: Logits | None, now: float) -> None:
+        """Draws the next token of a sequence, and sees what comes of it.
+
+        negative: the logits of its guide. now: when the logits were there.
+        """
         prompt, active, request = seq.prompt, seq.prompt.active, seq.prompt.active.request
         if active.walkers:
             active.walkers.take(seq, logits)
@@ -194,7 +201,8 @@ class Decoding:
                 seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.asked, begun)
             excluded = prompt.first_tokens if is_first and request.distinct else ()
             biases = seq.biases()
-            token = seq.sampler.sample(logits, excluded, biases)
+            guided = logits if negative is None else self._backend.guided(logits, negative, seq.params.guidance_scale)
+            token = seq.sampler.sample(guided, excluded, biases)
             if seq.watch and biases.get(token) == -math.inf:
                 seq.watch.give_up()
             reported = self._outbox.report(seq, token, logits)
@@ -237,7 +245,8 @@ class Decoding:
         seq.sampler = None  # one that has seen the tokens that stay is made when it's needed
         is_cut = self._cells.repair(seq)
         assert is_cut, "the engine refuses what goes back where a sequence can't be cut back"
-        seq.saved = min(seq.saved, seq.evaluated)
+        for each in seq.both:
+            each.saved = min(each.saved, each.evaluated)
         if not seq.tokens:  # the logits of its prompt are kept
             seq.state = "prefilling"
             self._scheduler.prefilling.append(seq)
@@ -247,9 +256,16 @@ class Decoding:
         active = seq.prompt.active
         if not active.request.explore or len(active.living) == 1:
             self._outbox.stop(seq, finish_reason, stop_reason)
-        seq.state, seq.finish_reason, seq.stop_reason = "finished", finish_reason, stop_reason
-        self.finished.append(seq)
+        for each in seq.both:
+            each.state, each.finish_reason, each.stop_reason = "finished", finish_reason, stop_reason
+            self.finished.append(each)
         if not active.living:
             active.compiled.close()
             self._scheduler.remove(active)
             self._outbox.done(active)
+
+
+def _is_named(holder: Holder, error: BackendError) -> bool:
+    """Whether the fault is because of this one, or of its guide."""
+    places = holder.both if isinstance(holder, Sequence) else (holder,)
+    return any(each.seq_id in error.seq_ids for each in places)

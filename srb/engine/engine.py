@@ -144,6 +144,13 @@ class Engine:
                 "ask for fewer beams, or start with a larger --parallel",
                 param="beams",
             )
+        if request.guided and self._backend.n_parallel < 2:
+            raise InvalidRequestError(
+                "guidance_scale takes two sequences for each alternative, and there is one; "
+                "leave it out, or start with a larger --parallel",
+                param="guidance_scale",
+                code="unsupported_parameter",
+            )
         if self._backend.window is None:
             return
         goes_back = {
@@ -164,7 +171,7 @@ class Engine:
         self.check(request)
         compiled = self._backend.compile(request.branches)
         active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer)
-        for prompt in active.prompts if request.cache_prompt else ():
+        for prompt in active.prompts + active.negatives if request.cache_prompt else ():
             self._retained.check(prompt.packed)  # here, where it takes no time from a step
         with self._lock:
             if not self._failure:
@@ -349,8 +356,9 @@ class Engine:
                 return
             seq = finished.popleft()
             is_shut_down = seq.stop_reason == "shutdown"
-            keep_answer = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
-            keep_prompt = keep_answer or (seq.finish_reason == "abort" and not is_shut_down)
+            is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
+            keep_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
+            keep_answer = is_complete and not (seq.leader and not is_shut_down)
             self._cells.give_back(seq, keep_answer=keep_answer and may_keep, keep_prompt=keep_prompt and may_keep)
             if may_keep:
                 now = self._clock()

@@ -48,7 +48,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class StartEvent:
-    """The request was admitted. `max_tokens` is the most that any of its alternatives may generate."""
+    """The request was admitted.
+
+    max_tokens: the most that any of its alternatives may generate.
+    guided: the indices of those that have a negative prompt, and so two rows in each step.
+    """
 
     request_id: str
     count: int
@@ -57,6 +61,7 @@ class StartEvent:
     max_tokens: int
     seeds: tuple[int, ...]
     labels: tuple[str | None, ...]
+    guided: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

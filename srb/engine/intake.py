@@ -45,6 +45,7 @@ class Intake:
             for each in params.avoid or ():
                 if not isinstance(each, str):
                     self._check_tokens("avoid", each)
+            self._check_tokens("negative_prompt", params.negative_prompt or ())
         self._check_room(request)
 
     def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
@@ -59,14 +60,18 @@ class Intake:
         longest = max(map(len, request.prompts))
         if longest > self._n_cells:
             raise ContextSizeError(longest, self._n_cells)
-        # The last token is never evaluated, so it takes no cell.
-        generated = max(max(0, (params.max_tokens or 0) - 1) for params in request.branches)
-        generated *= request.n_beams or 1
-        if longest + generated > self._n_cells:
-            raise InvalidRequestError(
-                f"max_tokens is too high: {longest} cells for the prompt and {generated} for what is to be generated "
-                f"are more than the {self._n_cells} of the context; ask for fewer tokens, or start with a larger "
-                "--ctx-size",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
+        for params in request.branches:
+            # The last token is never evaluated, so it takes no cell.
+            generated = max(0, (params.max_tokens or 0) - 1) * (request.n_beams or 1)
+            cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
+            if params.is_guided:
+                negative = len(params.negative_prompt or (0,))
+                cells += negative + generated
+                what += f", and {negative} and {generated} for the negative prompt"
+            if cells > self._n_cells:
+                raise InvalidRequestError(
+                    f"max_tokens is too high: {what} are more than the {self._n_cells} of the context; "
+                    "ask for fewer tokens, or start with a larger --ctx-size",
+                    param="max_tokens",
+                    code="context_length_exceeded",
+                )

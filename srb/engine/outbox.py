@@ -57,6 +57,7 @@ class Outbox:
                 max_tokens=max(seq.max_tokens for seq in active.sequences),
                 seeds=tuple(params.seed for params in request.branches) * len(request.prompts),
                 labels=tuple(params.label for params in request.branches) * len(request.prompts),
+                guided=request.guided,
             )
         )
         self.progress([active])

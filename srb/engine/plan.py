@@ -28,13 +28,14 @@ _UNLIMITED = 1e9  # seconds
 class Plan:
     """One decode: its batch, and whose rows are in it.
 
-    rows: each running sequence, or beam, with the number of its row.
+    rows: each running sequence, or beam, with the number of its row. negatives: the numbers of their guides' rows.
     chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
     is_alone: no sequence is running, so that nobody but its prompts waits for it.
     """
 
     batch: Batch = field(default_factory=Batch)
     rows: list[tuple[Row, int]] = field(default_factory=list)
+    negatives: dict[Row, int] = field(default_factory=dict)
     chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
     is_alone: bool = False
 
@@ -47,9 +48,14 @@ class Plan:
         return [*(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
 
     def add_row(self, seq: Row) -> None:
-        """Adds the row of a running sequence or a beam."""
+        """Adds the row of a running sequence, and that of its guide, or the row of a beam."""
+        self.rows.append((seq, self._row_of(seq)))
+        if isinstance(seq, Sequence) and seq.guide:
+            self.negatives[seq] = self._row_of(seq.guide)
+
+    def _row_of(self, seq: Row) -> int:
         assert seq.seq_id is not None
-        self.rows.append((seq, self.batch.add_row(seq.tokens[-1], seq.evaluated, seq.seq_id)))
+        return self.batch.add_row(seq.tokens[-1], seq.evaluated, seq.seq_id)
 
     def add_chunk(self, prompt: Prompt, n_tokens: int) -> None:
         """Adds the next tokens of a prompt. All get logits where it is scored, else only its last one does."""
@@ -102,7 +108,8 @@ class Planner:
         costs = costs.among(_in_use(prompts, running))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
-            for_rows = costs.of_rows([seq.evaluated for seq in running]) if running else 0.0
+            rows = [each.evaluated for row in running for each in (row.both if isinstance(row, Sequence) else (row,))]
+            for_rows = costs.of_rows(rows) if running else 0.0
             most, seconds = self._n_batch, _UNLIMITED
             if running and self._prefill_chunk:
                 most = min(most, self._prefill_chunk)

@@ -74,6 +74,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "min_keep": (0, _COUNT),
     "max_rewinds": (0, _COUNT),
     "diversity": (0, 10),
+    "guidance_scale": (0, 100),
     "min_tokens": (0, _COUNT),
     "max_tokens": (-1, _COUNT),
     "seed": (-1, MAX_SEED),
@@ -207,6 +208,14 @@ class SamplingParams:
         "other alternatives of its prompt that have such a list, which may be empty: it goes back, and draws another "
         "token. Left out: off.",
     )
+    negative_prompt: tuple[int, ...] | None = _field(
+        None, "the token ids of a prompt to keep away from, by guidance_scale. Left out: the prompt's last token alone."
+    )
+    guidance_scale: float = _field(
+        1.0,
+        "how far the logits go from those after the negative prompt and the same text to the prompt's own: 1 arrives "
+        "there, and is off, more goes beyond, 0 stays.",
+    )
     ignore_eos: bool = _field(False, "never draw an end-of-generation token.")
     label: str | None = _field(None, "a name for this alternative; it comes back in `start`.")
 
@@ -241,6 +250,8 @@ class SamplingParams:
             check_grammar(self.grammar)
             if self.json_schema is not None:
                 raise InvalidRequestError("grammar and a JSON schema exclude each other", param="grammar")
+        if self.negative_prompt == ():
+            raise InvalidRequestError("negative_prompt must have at least one token", param="negative_prompt")
         if self.lark is not None:
             if len(self.lark) > MAX_LARK_CHARS:
                 raise InvalidRequestError(
@@ -248,6 +259,11 @@ class SamplingParams:
                 )
             if self.grammar is not None or self.json_schema is not None:
                 raise InvalidRequestError("lark, grammar and a JSON schema exclude each other", param="lark")
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether a negative prompt has a say."""
+        return self.guidance_scale != 1
 
     def with_seed(self) -> "SamplingParams":
         """Itself, with a drawn seed where it is -1."""
@@ -469,6 +485,12 @@ class CompletionRequest:
         return n if self.search == "stochastic_beam" else self.beams or max(n, DEFAULT_BEAMS)
 
     @property
+    def guided(self) -> tuple[int, ...]:
+        """The indices of the alternatives that have a negative prompt, and so two sequences."""
+        branches = self.branches * len(self.prompts)
+        return tuple(index for index, params in enumerate(branches) if params.is_guided)
+
+    @property
     def scores_prompt(self) -> bool:
         """Whether the prompt's own tokens are to be reported with their log-probabilities."""
         return self.echo and self.logprobs is not None and not self.resumed
@@ -518,7 +540,7 @@ def _check_search(request: CompletionRequest) -> None:
         if getattr(request, name):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
     defaults = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
-    for name in ("grammar", "json_schema", "lark", "banned_strings", "avoid", "diversity"):
+    for name in ("grammar", "json_schema", "lark", "banned_strings", "avoid", "diversity", "guidance_scale"):
         if any(getattr(each, name) != defaults[name] for each in request.branches):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
     if params.max_tokens == -1:

@@ -1,6 +1,6 @@
 """Which request runs, and with which cells."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 from srb.engine.kv_cache import KVCache
@@ -101,10 +101,11 @@ class Scheduler:
             for that takes a while, and is done only for who is next and for who begins.
         """
         wave = active.first_wave
-        prompts = list(dict.fromkeys(seq.prompt for seq in wave))
-        generated = sum(map(_own_cells, wave))
+        rows = wave + [seq.guide for seq in wave if seq.guide]
+        prompts = list(dict.fromkeys(each.prompt for each in rows))
+        generated = sum(map(_own_cells, rows))
         least = generated + sum(_beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
-        if not self._has_room(least, wave, prompts):
+        if not self._has_room(least, rows, prompts):
             return []
         shared = self._shared_in(prompts)
         for prompt in prompts:
@@ -117,14 +118,15 @@ class Scheduler:
                 prompt.beginning = None
             return []
         rest = [seq for seq in wave if seq.wants_rest]
+        share = (self._cache.free_cells - cells) // max(1, sum(len(seq.both) for seq in rest))
         for seq in rest:
-            seq.max_tokens += (self._cache.free_cells - cells) // len(rest)
+            seq.allow(seq.max_tokens + share)
             seq.most_tokens = seq.max_tokens
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:
             self._lease_prompt(prompt)
-        for seq in sorted(wave, key=_is_last):
-            self._lease(seq)
+        for each in sorted(rows, key=_is_last):
+            self._lease(each)
         return prompts
 
     def _continue(self, active: ActiveRequest) -> Iterator[list[Prompt]]:
@@ -132,27 +134,32 @@ class Scheduler:
         waiting = active.waiting
         most = max(seq.most_tokens for seq in active.first_wave)  # what its start has said
         for k, seq in enumerate(waiting):
-            prompt = seq.prompt
-            new = [] if prompt.span else [prompt]
-            if not self._has_room(_own_cells(seq) + sum(map(_beam_cells, new)), [seq], new):
+            rows = seq.both
+            new = [each.prompt for each in rows if not each.prompt.span]
+            generated = sum(map(_own_cells, rows))
+            if not self._has_room(generated + sum(map(_beam_cells, new)), rows, new):
                 return
-            if new:
+            for prompt in new:
                 prompt.beginning = self._index.find(prompt)
-            cells = _own_cells(seq) + sum(map(_new_cells, new))
+            cells = generated + sum(map(_new_cells, new))
             if not self._make_room(cells):
-                prompt.beginning = None
+                for prompt in new:
+                    prompt.beginning = None
                 return
             if seq.wants_rest:  # with those that can begin now, too
-                n = max(1, min(len(waiting) - k, self._n_parallel - self.leased, self._cache.free_seqs - len(new)))
-                seq.max_tokens = min(most, seq.max_tokens + (self._cache.free_cells - cells) // n)
+                free = min(self._n_parallel - self.leased, self._cache.free_seqs - len(new))
+                n = max(1, min(len(waiting) - k, free // len(rows)))
+                share = (self._cache.free_cells - cells) // n // len(rows)
+                seq.allow(min(most, seq.max_tokens + share))
                 seq.most_tokens = most
-            if new:
+            for prompt in new:
                 self._index.add(prompt)
                 self._lease_prompt(prompt)
-            self._lease(seq)
+            for each in sorted(rows, key=_is_last):
+                self._lease(each)
             yield new
 
-    def _has_room(self, cells: int, sequences: list[Sequence], prompts: list[Prompt]) -> bool:
+    def _has_room(self, cells: int, sequences: Collection[Sequence], prompts: list[Prompt]) -> bool:
         """Whether so many cells are free, and enough seq_ids for the sequences and for prompts that are new."""
         n_beams = sum(prompt.n_beams for prompt in prompts)
         return (
@@ -171,19 +178,22 @@ class Scheduler:
             return False
         for k, seq in enumerate(givers):
             lacking = max(0, cells - self._cache.free_cells)
-            self._resize(seq, -min(_spare(seq), -(-lacking // (len(givers) - k))))
+            given = min(_spare(seq), -(-lacking // (len(givers) - k)))
+            self._resize(seq, -given // len(seq.both))
         return True
 
     def _give_room(self) -> None:
         """Gives what is free back to those that had to give, up to what their start has said."""
         lacking = [seq for seq in self._open_ended if seq.max_tokens < seq.most_tokens]
         for k, seq in enumerate(lacking):
-            self._resize(seq, min(seq.most_tokens - seq.max_tokens, self._cache.free_cells // (len(lacking) - k)))
+            share = self._cache.free_cells // (len(lacking) - k) // len(seq.both)
+            self._resize(seq, min(seq.most_tokens - seq.max_tokens, share))
 
     def _resize(self, seq: Sequence, n_tokens: int) -> None:
-        assert seq.span
-        self._cache.resize(seq.span, seq.span.end + n_tokens)
-        seq.max_tokens += n_tokens
+        for each in seq.both:
+            assert each.span
+            self._cache.resize(each.span, each.span.end + n_tokens)
+        seq.allow(seq.max_tokens + n_tokens)
 
     @property
     def _open_ended(self) -> list[Sequence]:
@@ -202,7 +212,8 @@ class Scheduler:
 
     def _lease(self, seq: Sequence) -> None:
         seq.state = "prefilling"
-        self.prefilling.append(seq)
+        if not seq.leader:
+            self.prefilling.append(seq)
         if not _has_row(seq):
             return
         start = len(seq.prompt.tokens)
@@ -237,16 +248,19 @@ class Scheduler:
     def _wave(self, active: ActiveRequest) -> list[Sequence]:
         """The sequences of a request that begin together: as many as there is room for in an empty cache."""
         wave: list[Sequence] = []
+        prompts: set[Prompt] = set()
         cells = seq_ids = rows = 0
-        shared = self._shared_in(active.prompts)
+        shared = self._shared_in(active.prompts + active.negatives)
         for seq in active.sequences:
-            cells += _own_cells(seq)
-            seq_ids += not _is_last(seq)
-            rows += _has_row(seq)
-            if not wave or wave[-1].prompt is not seq.prompt:
-                cells += len(seq.prompt.tokens) - shared.get(seq.prompt, 0) + _beam_cells(seq.prompt)
-                seq_ids += 1 + seq.prompt.n_beams
-                rows += seq.prompt.n_beams
+            for each in seq.both:
+                cells += _own_cells(each)
+                seq_ids += not _is_last(each)
+                rows += _has_row(each)
+                if each.prompt not in prompts:
+                    prompts.add(each.prompt)
+                    cells += len(each.prompt.tokens) - shared.get(each.prompt, 0) + _beam_cells(each.prompt)
+                    seq_ids += 1 + each.prompt.n_beams
+                    rows += each.prompt.n_beams
             if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or rows > self._n_parallel:
                 break
             wave.append(seq)
@@ -272,19 +286,22 @@ class Scheduler:
                 seq.max_tokens = min(_LEAST_ROOM if wanted == -1 else wanted, room + 1)
                 continue
             left = max(wanted - len(seq.begun), min(wanted, 0))
-            seq.max_tokens = min(left, self._cache.n_cells - len(seq.prompt.tokens) + 1)
+            room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
+            seq.allow(min(left, room // len(seq.both) + 1))
             seq.wants_rest = wanted == -1
             if seq.wants_rest:
                 want_rest.append(seq)
-        shared = self._shared_in(active.prompts)
-        taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in active.prompts) + sum(
-            map(_own_cells, active.sequences)
+        prompts = active.prompts + active.negatives
+        shared = self._shared_in(prompts)
+        taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in prompts) + sum(
+            _own_cells(each) for seq in active.sequences for each in seq.both
         )
+        n_rows = sum(len(seq.both) for seq in want_rest)
         for seq in want_rest:
             room = self._cache.n_cells - taken
             if room < 0:  # not all begin at once
-                room = self._cache.n_cells - len(seq.prompt.tokens)
-            seq.max_tokens = min(_LEAST_ROOM, room // len(want_rest) + 1)
+                room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
+            seq.allow(min(_LEAST_ROOM, room // n_rows + 1))
 
     @property
     def shared_cells(self) -> int:
@@ -315,7 +332,7 @@ def _has_row(seq: Sequence) -> bool:
 
 def _spare(seq: Sequence) -> int:
     """The cells that a sequence which wants all the room can do without for now."""
-    return max(0, seq.max_tokens - len(seq.tokens) - _LEAST_ROOM)
+    return len(seq.both) * max(0, seq.max_tokens - len(seq.tokens) - _LEAST_ROOM)
 
 
 def _is_last(seq: Sequence) -> bool:

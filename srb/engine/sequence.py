@@ -50,6 +50,7 @@ class ActiveRequest:
             for seq in self.sequences:
                 seq.diversity = diversities[seq.index // len(request.branches)]
         self.walkers: Walkers | None = None  # of a request that explores, when its prompt is evaluated
+        self.negatives = self._guide(resumed)
         self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
@@ -85,6 +86,22 @@ class ActiveRequest:
             if seq.n_counted < seq.n_sure:
                 seq.diversity.tell(seq.index, seq.tokens[seq.n_counted : seq.n_sure])
                 seq.n_counted = seq.n_sure
+
+    def _guide(self, resumed: tuple[Resumed, ...]) -> "list[Prompt]":
+        """The negative prompts, whose sequences are the guides of those alternatives that have one.
+
+        Each prompt has its own, so that those that continue it begin together. What they share is found as that of any.
+        """
+        begun: dict[tuple[Prompt, tuple[int, ...]], dict[int, Resumed]] = {}
+        guided = {seq.index: seq for seq in self.sequences if seq.params.is_guided}
+        for index, seq in guided.items():
+            negative = seq.params.negative_prompt or seq.prompt.asked[-1:]
+            begun.setdefault((seq.prompt, negative), {})[index] = resumed[index]
+        negatives = [prompt for (_, asked), each in begun.items() for prompt in Prompt.of(self, asked, each, {})]
+        for guide in (seq for prompt in negatives for seq in prompt.sequences):
+            leader = guided[guide.index]
+            leader.guide, guide.leader, guide.tokens = guide, leader, leader.tokens
+        return negatives
 
     @property
     def id(self) -> str:
@@ -214,7 +231,7 @@ class Prompt:
         """What has a row in each step: its running sequences, or its beams."""
         if self.n_beams:
             return list(self.search.living) if self.search and self.living else []
-        return [seq for seq in self.sequences if seq.state == "running"]
+        return [seq for seq in self.sequences if seq.state == "running" and not seq.leader]
 
     @property
     def place(self) -> int | None:
@@ -230,7 +247,11 @@ class Prompt:
 
 
 class Sequence:
-    """One alternative: its parameters, its text, and what it has leased."""
+    """One alternative: its parameters, its text, and what it has leased.
+
+    One with a negative prompt has a `guide`: a sequence that begins with that prompt, and goes on with the tokens of
+    this one, its `leader`. A guide draws nothing and says nothing. What happens to its leader happens to it.
+    """
 
     def __init__(
         self, prompt: Prompt, index: int, params: SamplingParams, stops: StopStrings | None, resumed: Resumed
@@ -240,6 +261,8 @@ class Sequence:
         self.params = params
         self.state: State = "waiting"
         self.text = TextState(stops)
+        self.guide: Sequence | None = None
+        self.leader: Sequence | None = None
         self.watch: Watch | None = None  # for what isn't to be said; it holds tokens that the text doesn't have yet
         self.diversity: Diversity | None = None  # its siblings' as well
         self.n_counted = 0  # how many of its tokens the others know of
@@ -270,6 +293,16 @@ class Sequence:
         return self.seq_id
 
     @property
+    def both(self) -> "tuple[Sequence, ...]":
+        """Itself, and its guide."""
+        return (self, self.guide) if self.guide else (self,)
+
+    def allow(self, max_tokens: int) -> None:
+        """Lets it generate so many tokens."""
+        for each in self.both:
+            each.max_tokens = max_tokens
+
+    @property
     def slot(self) -> int:
         """Where its tokens are remembered when it has ended."""
         return self.prompt.active.request.slot + self.index
@@ -282,7 +315,8 @@ class Sequence:
     @property
     def n_sure(self) -> int:
         """How many of its tokens will never be taken back."""
-        return len(self.tokens) - (len(self.watch.held) if self.watch else 0)
+        watch = self.leader.watch if self.leader else self.watch
+        return len(self.tokens) - (len(watch.held) if watch else 0)
 
     def biases(self) -> dict[int, float]:
         """What is to be added to the logits of its next token; -inf for those that were taken back there."""

@@ -160,6 +160,10 @@ class LlamaBackend:
         """This row of the last batch, of shape (n_vocab,), valid until the next."""
         return self._context.logits(row)
 
+    def guided(self, logits: Floats, negative: Floats, scale: float) -> Floats:
+        """Logits `scale` times as far from the `negative` ones. See `Backend.guided`."""
+        return negative + np.float32(scale) * (logits - negative)
+
     def logits_of(self, data: bytes) -> Floats:
         """The row that these are the bytes of."""
         return np.frombuffer(data, np.float32)

@@ -78,6 +78,8 @@ class Books(RuleBasedStateMachine):
         avoid=st.sampled_from([None, None, (), ("ab",)]),
         diversity=st.sampled_from([0.0, 0.0, 1.0]),
         search=st.sampled_from(["sample", "sample", "beam", "stochastic_beam"]),
+        scale=st.sampled_from([1.0, 1.0, 2.0]),
+        negative=st.sampled_from([None, tuple(b"p" * 10), tuple(b"n" * 20)]),
     )
     def add(
         self,
@@ -90,6 +92,8 @@ class Books(RuleBasedStateMachine):
         avoid: tuple[str, ...] | None,
         diversity: float,
         search: str,
+        scale: float,
+        negative: tuple[int, ...] | None,
     ) -> None:
         is_search = search != "sample"
         each = request(
@@ -102,6 +106,8 @@ class Books(RuleBasedStateMachine):
             banned_strings=() if is_search else banned,
             avoid=None if is_search else avoid,
             diversity=0.0 if is_search else diversity,
+            guidance_scale=1.0 if is_search else scale,
+            negative_prompt=None if is_search else negative,
             logit_bias=ASCII if is_search else (),
         )
         self.submit(dataclasses.replace(each, search=search))
@@ -176,7 +182,7 @@ class Books(RuleBasedStateMachine):
         """The texts are those that the request gives alone, as far as they got."""
         if each.n_beams and each.branches[0].max_tokens is None:
             return  # a search that has less room may come to other texts
-        backend = FakeBackend(n_cells=1000, n_parallel=18, script=ascii_babble)
+        backend = FakeBackend(n_cells=1000, n_parallel=36, script=ascii_babble)
         alone = run(Engine(backend, default_max_tokens=12), each)
         expected, ends, said = texts(alone), stops(alone), texts(events)
         n_held = 1 if each.branches[0].banned_strings else 0  # what is held back is said at an end

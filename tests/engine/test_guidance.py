@@ -1,0 +1,133 @@
+"""Negative prompts: a second sequence sees the same tokens behind another prompt."""
+
+import dataclasses
+
+import pytest
+from driver import check_order, request, run, stops, texts
+from fake_backend import END, FakeBackend, babble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.resume import Said, resume
+from srb.errors import InvalidRequestError
+
+PROMPT, NEGATIVE = b"The weather today is", b"It rains and"
+
+
+def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+    token = babble(params, tokens)
+    return token if token == END else token % 128
+
+
+def guided(n: int = 1, negative: bytes | None = NEGATIVE, **params: object) -> CompletionRequest:
+    tokens = None if negative is None else tuple(negative)
+    return request(PROMPT.decode(), n, **{"guidance_scale": 2.0, "negative_prompt": tokens, "max_tokens": 12} | params)
+
+
+def reference(params: SamplingParams, negative: bytes) -> str:
+    """What the scripted model says that sees both prompts."""
+    tokens: list[int] = []
+    while len(tokens) < 12:
+        token = ascii_babble(params, (*negative, *tokens, *PROMPT, *tokens))
+        if token == END:
+            break
+        tokens.append(token)
+    return bytes(tokens).decode()
+
+
+@pytest.mark.parametrize("negative", [NEGATIVE, None])
+def test_every_token_is_drawn_from_what_both_have_seen(negative: bytes | None) -> None:
+    backend = FakeBackend(script=ascii_babble)
+    engine = Engine(backend)
+    events = run(engine, each := guided(3, negative))
+    check_order(events, each)
+    assert texts(events) == {
+        k: text for k in range(3) if (text := reference(each.branches[k], negative or PROMPT[-1:]))
+    }
+    assert set(backend.scales) == {2.0}
+    start = next(event for event in events if isinstance(event, StartEvent))
+    assert start.guided == (0, 1, 2)
+    done = next(event for event in events if isinstance(event, DoneEvent))
+    assert done.usage.prompt_tokens == len(PROMPT)
+    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+
+
+def test_the_negative_prompt_is_evaluated_once_and_only_those_that_have_one_take_two_rows() -> None:
+    backend = FakeBackend()
+    plain = SamplingParams(seed=1, max_tokens=5, ignore_eos=True)
+    aside = dataclasses.replace(plain, guidance_scale=1.5, negative_prompt=tuple(NEGATIVE))
+    each = CompletionRequest((tuple(PROMPT),), (plain, aside, dataclasses.replace(aside, seed=2)))
+    start = next(event for event in run(Engine(backend), each) if isinstance(event, StartEvent))
+    assert start.guided == (1, 2)
+    assert backend.rows == len(PROMPT) + len(NEGATIVE) + 4 * (1 + 2 + 2)
+
+
+def test_a_scale_of_1_is_off() -> None:
+    backend = FakeBackend()
+    start = run(Engine(backend), guided(2, guidance_scale=1.0))[0]
+    assert isinstance(start, StartEvent)
+    assert (start.guided, backend.scales) == ((), [])
+
+
+def test_with_max_tokens_of_minus_1_both_have_half_of_the_room() -> None:
+    backend = FakeBackend(n_cells=100)
+    events = run(Engine(backend), guided(max_tokens=-1, ignore_eos=True))
+    room = 100 - len(PROMPT) - len(NEGATIVE)
+    assert stops(events)[0].length == room // 2 + 1
+
+
+def test_what_can_never_run_is_refused() -> None:
+    engine = Engine(FakeBackend(n_cells=60))
+    with pytest.raises(
+        InvalidRequestError, match="20 cells for the prompt and 15 for what is generated, and 12 and 15"
+    ):
+        engine.add_request(guided(max_tokens=16))
+    with pytest.raises(InvalidRequestError, match="negative_prompt has the token id 999"):
+        engine.add_request(request(guidance_scale=2.0, negative_prompt=(999,)))
+    with pytest.raises(InvalidRequestError, match="larger --parallel"):
+        Engine(FakeBackend(n_parallel=1)).add_request(guided())
+    with pytest.raises(InvalidRequestError, match="at least one token"):
+        guided(negative=b"")
+    with pytest.raises(InvalidRequestError, match="guidance_scale must be from 0 to 100"):
+        guided(guidance_scale=-1.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 5),
+    n_parallel=st.integers(2, 8),
+    n_cells=st.integers(70, 200),
+    window=st.sampled_from([None, 0, 8]),
+    cut=st.integers(0, 200),
+    banned=st.booleans(),
+    faults=st.sets(st.integers(1, 20), max_size=3),
+)
+def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
+    n: int, n_parallel: int, n_cells: int, window: int | None, cut: int, banned: bool, faults: set[int]
+) -> None:
+    strings = tuple(map(chr, range(60))) if banned and window is None else ()
+    each = guided(n, ignore_eos=True, banned_strings=strings)
+    whole = run(Engine(FakeBackend(n_parallel=20)), each)
+    backend = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, window=window, fail_decodes=faults)
+    engine = Engine(backend, cache_bytes=1000)
+    engine.add_request(each)
+    events = []
+    for _ in range(cut):
+        events += engine.step()
+    said = Said(each)
+    said.take(events)
+    if faults or not said.living:
+        events += run(engine)
+        assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+        return
+    rest = resume(each, events)
+    assert rest
+    other = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, window=window)
+    after = run(Engine(other, cache_bytes=1000), rest)
+    assert texts([*events, *after]) == texts(whole)
+    assert {k: stop.length for k, stop in stops([*events, *after]).items()} == {
+        k: stop.length for k, stop in stops(whole).items()
+    }
