@@ -110,6 +110,9 @@ class Idle:
     def logits(self, row: int) -> Nothing:
         return _NOTHING
 
+    def guided(self, logits: Any, negative: Any, scale: float) -> Nothing:
+        return _NOTHING
+
     def logits_of(self, data: bytes) -> Nothing:
         return _NOTHING
 

@@ -49,6 +49,8 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
         options: dict[str, Any] = {"dest": PREFIX + name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if _kind(name) is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
+        elif name == "negative_prompt":
+            group.add_argument(*flags, metavar="TEXT", **options)
         elif name in ("stop", "banned_strings", "avoid"):
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
         else:
@@ -110,7 +112,7 @@ def _value(name: str, value: Any) -> Any:
     """An option's text as JSON; numbers may stay texts."""
     if name == "samplers":
         return [part.strip() for part in value.split(",")]
-    if isinstance(value, str) and _kind(name) is None:
+    if isinstance(value, str) and _kind(name) is None and name != "negative_prompt":
         return _read_json(value, name)
     return value
 

@@ -1,7 +1,7 @@
 """The body of `POST /v1/completions` and its chat sibling, turned into what the engine takes. Pure functions."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 from srb.engine.backend import ChatTemplate
@@ -10,7 +10,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.call_format import CallFormat, call_format
 from srb.wire.completion_fields import BranchFields, CompletionFields
-from srb.wire.fields import MAX_BIASED_TEXTS, SEARCH_FIELDS, Tokenize, is_token, show
+from srb.wire.fields import MAX_BIASED_TEXTS, SEARCH_FIELDS, Tokenize, is_token, join_tokens, show
 from srb.wire.messages import prompt_of
 from srb.wire.places import PathTo, no_stories, take_path
 from srb.wire.read import depth_refused, kind_of, read_fields
@@ -194,6 +194,10 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
         ignored.append("id_slot")
     if fields.model not in (None, limits.model):
         ignored.append("model")
+    own = [each.guidance_scale for each in fields.branches or ()] or [None]
+    scales = [fields.guidance_scale if scale is None else scale for scale in own]
+    if fields.negative_prompt and all(scale in (None, 1) for scale in scales):
+        ignored.append("negative_prompt")
     for k, branch in enumerate(fields.branches or ()):
         mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
         ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat, fields.search)]
@@ -358,12 +362,3 @@ def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
         f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {kind_of(prompt)}",
         param="prompt",
     )
-
-
-def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
-    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS as any other."""
-    for place, part in enumerate(parts):
-        if isinstance(part, str):
-            yield from tokenize(part, is_prompt=is_prompt and place == 0)
-        else:
-            yield part

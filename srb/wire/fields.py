@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Protocol
 
@@ -36,6 +37,7 @@ ALIASES = {
     "guided_grammar": "grammar",
     "guided_json": "json_schema",
     "custom_token_bans": "banned_tokens",
+    "cfg_scale": "guidance_scale",
 }
 """What other servers' clients call a field. Where both names are sent, the alias is ignored and reported."""
 
@@ -239,6 +241,12 @@ class SamplingFields(BodyFields):
         description=f"{meanings(SamplingParams)['avoid']} At /v1/completions an entry may be "
         '{"request": "cmpl-..."}, with an `index` or for all of its texts.',
     )
+    negative_prompt: str | list[int | str] | None = Field(
+        None,
+        description="a prompt to keep away from, by guidance_scale: a text, or a list of token ids and texts. "
+        "Left out: the prompt's last token alone.",
+    )
+    guidance_scale: Float | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
     samplers: Strings | None = None
@@ -285,6 +293,8 @@ class SamplingFields(BodyFields):
                 given[name] = tuple(given[name])
         if "avoid" in given:
             given["avoid"] = tuple(map(_avoided, given["avoid"]))
+        if "negative_prompt" in given:
+            given["negative_prompt"] = _negative(given["negative_prompt"], tokenize)
         if given.get("grammar") == "":
             given["grammar"] = None
         if "samplers" in given:
@@ -306,6 +316,24 @@ def _avoided(each: str | list[int] | KeptTexts) -> str | tuple[int, ...]:
             "avoid takes the id of a request at /v1/completions and in chats alone; send its texts", param="avoid"
         )
     return each if isinstance(each, str) else tuple(each)
+
+
+def _negative(prompt: str | list[int | str], tokenize: Tokenize) -> tuple[int, ...] | None:
+    """The tokens of a negative prompt; None for an empty one, which clients send with all they don't use."""
+    parts: list[int | str] = [prompt] if isinstance(prompt, str) else prompt
+    try:
+        return tuple(join_tokens([part for part in parts if part != ""], tokenize, is_prompt=True)) or None
+    except InvalidRequestError as error:  # tokenize takes it for a prompt
+        raise InvalidRequestError(f"negative_prompt: {error.message}", param="negative_prompt") from None
+
+
+def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
+    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS as any other."""
+    for place, part in enumerate(parts):
+        if isinstance(part, str):
+            yield from tokenize(part, is_prompt=is_prompt and place == 0)
+        else:
+            yield part
 
 
 def _biases(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:

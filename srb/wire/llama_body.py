@@ -11,7 +11,7 @@ from srb.errors import InvalidRequestError
 from srb.wire import body
 from srb.wire.body import Limits
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import BodyFields, Int, Tokenize, is_token, show
+from srb.wire.fields import BodyFields, Int, Tokenize, is_token, join_tokens, show
 from srb.wire.infill import infill
 from srb.wire.read import depth_refused, read_fields
 
@@ -203,7 +203,7 @@ def tokens_of(
     def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
 
-    return check_tokens(tuple(body.join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
+    return check_tokens(tuple(join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
 
 
 def check_text(text: str, name: str) -> str:

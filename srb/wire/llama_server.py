@@ -201,7 +201,17 @@ def _only(result: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     return chosen
 
 
-_PRIVATE = ("stop", "banned_strings", "avoid", "logit_bias", "grammar", "json_schema", "dry_sequence_breakers", "label")
+_PRIVATE = (
+    "stop",
+    "banned_strings",
+    "avoid",
+    "negative_prompt",
+    "logit_bias",
+    "grammar",
+    "json_schema",
+    "dry_sequence_breakers",
+    "label",
+)
 
 
 def generation_settings(params: SamplingParams, request: CompletionRequest | None) -> dict[str, Any]:

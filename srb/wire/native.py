@@ -75,6 +75,8 @@ def to_json(
             }
             if any(event.labels):
                 start["labels"] = event.labels
+            if event.guided:
+                start["guided"] = event.guided
             return start | ({} if nodes is None else {"nodes": nodes})
         case ProgressEvent():
             return {

@@ -316,3 +316,27 @@ def test_wrong_values_are_named(fields: dict[str, Any], param: str | None, messa
         params(**fields)
     assert caught.value.param == param
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("sent", "tokens"),
+    [("no", (0, *b"no")), ([110, "o", 32], (110, 111, 32)), ("", None), ([], None), (["", "a"], (0, 97))],
+)
+def test_a_negative_prompt_is_a_text_or_tokens(sent: Any, tokens: tuple[int, ...] | None) -> None:
+    assert ignored(negative_prompt=sent, guidance_scale=2) == []
+    given = params(negative_prompt=sent, cfg_scale="1.5")
+    assert (given.negative_prompt, given.guidance_scale) == (tokens, 1.5)
+
+
+def test_a_negative_prompt_without_a_scale_is_reported() -> None:
+    assert ignored(negative_prompt="x") == ["negative_prompt"]
+    assert ignored(negative_prompt="x", guidance_scale=1) == ["negative_prompt"]
+    assert ignored(negative_prompt="", guidance_scale=1) == []
+    assert ignored(negative_prompt="x", branches=[{}, {"guidance_scale": 2}]) == []
+
+
+def test_branches_have_their_own_negative_prompts() -> None:
+    body = {"prompt": "p", "guidance_scale": 2, "branches": [{}, {"negative_prompt": "y"}, {"guidance_scale": 1}]}
+    completion = parse(json.dumps(body).encode(), LIMITS, tokenize).completion
+    assert completion.guided == (0, 1)
+    assert [each.negative_prompt for each in completion.branches] == [None, (0, 121), None]

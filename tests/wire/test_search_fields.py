@@ -78,6 +78,7 @@ def test_what_has_no_effect_is_reported(sent: dict[str, Any], without_effect: li
         ({"search": "beam", "banned_strings": ["x"]}, "banned_strings"),
         ({"search": "beam", "diversity": 1}, "diversity"),
         ({"search": "beam", "avoid": []}, "avoid"),
+        ({"search": "beam", "negative_prompt": "x", "guidance_scale": 2}, "guidance_scale"),
         ({"search": "beam", "max_tokens": -1}, "max_tokens"),
         ({"search": "beam", "logprobs": 1, "post_sampling_probs": True}, "post_sampling_probs"),
         ({"search": "beam", "branches": [{}, {"max_tokens": 5}]}, "branches"),

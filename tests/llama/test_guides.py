@@ -1,0 +1,77 @@
+"""Guidance on the real llama.cpp, with the tiny models of each kind of memory."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from driver import request, run, stops, texts
+from tiny_model import write_tiny_model
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest
+from srb.llama import LlamaBackend
+
+pytestmark = pytest.mark.llama
+
+PROMPT, NEGATIVE = b"p" * 40, tuple(b"q" * 30)
+
+
+def asked(n: int = 1, **fields: object) -> CompletionRequest:
+    defaults = {"seed": 3, "max_tokens": 12, "ignore_eos": True, "negative_prompt": NEGATIVE, "guidance_scale": 1.5}
+    return request(PROMPT.decode(), n, **defaults | fields)
+
+
+def test_scale_1_changes_nothing_not_a_bit(load: Callable[..., LlamaBackend]) -> None:
+    engine = Engine(load())
+    plain = dataclasses.replace(asked(4, guidance_scale=1.0, negative_prompt=None), logprobs=3)
+    at_1 = dataclasses.replace(asked(4, guidance_scale=1.0), id=plain.id, logprobs=3)
+    first = [event for event in run(engine, plain) if isinstance(event, StreamEvent)]
+    assert [event for event in run(engine, at_1) if isinstance(event, StreamEvent)] == first
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "mamba", "jamba"])
+@pytest.mark.parametrize("scale", [0.0, 1.5])
+def test_greedy_tokens_are_those_of_the_combined_logits(
+    load: Callable[..., LlamaBackend], tmp_path: Path, arch: str, scale: float
+) -> None:
+    """As two sequences that are evaluated by hand have them."""
+    backend = load(model=write_tiny_model(tmp_path / "model.gguf", arch=arch))
+    drawn: list[int] = []
+    for _ in range(8):
+        rows = []
+        for seq_id, prompt in enumerate((tuple(PROMPT), NEGATIVE)):
+            batch = Batch()
+            row = batch.add((*prompt, *drawn), 0, seq_id, outputs=1)
+            assert backend.decode(batch, None)
+            rows.append(backend.logits(row).copy())
+            backend.remove(seq_id)
+        guided = rows[1] + np.float32(scale) * (rows[0] - rows[1])
+        guided[list(backend.tokenizer.ends)] = -np.inf
+        drawn.append(int(guided.argmax()))
+    each = asked(2, temperature=0, guidance_scale=scale, max_tokens=8)
+    events = run(engine := Engine(backend), dataclasses.replace(each, return_tokens=True))
+    for index in range(2):
+        tokens = [
+            token
+            for event in events
+            if isinstance(event, StreamEvent) and event.index == index
+            for token in event.tokens
+        ]
+        assert tokens[:4] == drawn[:4]  # later ones may differ by the last bit of a logit
+    assert backend.held() == []
+    assert engine.stats().cells == 0
+
+
+def test_what_is_taken_back_is_taken_back_from_both(load: Callable[..., LlamaBackend]) -> None:
+    backend = load()
+    engine = Engine(backend, cache_bytes=1 << 20)
+    plain = texts(run(engine, asked(4, temperature=0)))
+    banned = tuple({text[2:4] for text in plain.values() if len(text) > 4})
+    events = run(engine, asked(4, temperature=0, banned_strings=banned))
+    assert not any(phrase in text for text in texts(events).values() for phrase in banned)
+    assert sum(stop.rewinds or 0 for stop in stops(events).values()) > 0
+    assert backend.held() == []
