@@ -37,7 +37,8 @@ def outlook(backend: LlamaBackend, path: Path) -> tuple[list[tuple[int, float]],
 
 @pytest.mark.parametrize("min_entropy", [0, 0.5])
 def test_nodes_are_the_likeliest_of_all_continuations(load: Callable[..., LlamaBackend], min_entropy: float) -> None:
-    backend = load(parallel=16)
+    # Flash attention adds up in half precision, so with it a row is not the same in another batch.
+    backend = load(parallel=16, flash_attn="off", cache_type_k="f32", cache_type_v="f32")
     known = cache(lambda path: outlook(backend, path))
     median = float(np.median([known((token,))[1] for token, _ in known(())[0]]))
     explore = Explore(4, TOP_K, min_probability=0, max_nodes=10_000, min_entropy=median if min_entropy else 0)
@@ -70,8 +71,8 @@ def test_nodes_are_the_likeliest_of_all_continuations(load: Callable[..., LlamaB
     for node in nodes:
         paths.append(paths[node.parent or 0] + node.tokens)
         sum_logprob, entropy = every.pop(paths[-1])
-        assert node.cumulative_logprob == pytest.approx(sum_logprob, abs=2e-3)
-        assert node.entropy == (None if entropy is None else pytest.approx(entropy, abs=2e-3))
+        assert node.cumulative_logprob == pytest.approx(sum_logprob, abs=1e-4)
+        assert node.entropy == (None if entropy is None else pytest.approx(entropy, abs=1e-4))
     assert not every
     totals = [node.cumulative_logprob for node in nodes]
     assert totals == sorted(totals, reverse=True)
