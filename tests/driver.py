@@ -1,8 +1,11 @@
 """Runs an engine on the fake backend to its end, and reads its events."""
 
+from collections.abc import Callable
+
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.resume import resume
 
 
 def request(prompt: str | list[str] = "p", n: int = 1, **params: object) -> CompletionRequest:
@@ -21,6 +24,23 @@ def run(engine: Engine, *requests: CompletionRequest, steps: int = 10_000) -> li
         steps -= 1
         assert steps >= 0, "the engine doesn't come to an end"
         events += engine.step()
+    return events
+
+
+def run_interrupted(make: Callable[[], Engine], each: CompletionRequest, cuts: list[int]) -> list[Event]:
+    """The events of a request whose engine is lost after so many steps, and again, until one runs to its end."""
+    events: list[Event] = []
+    living: CompletionRequest | None = each
+    for cut in [*cuts, 10_000]:
+        if living is None:
+            break
+        engine = make()
+        engine.add_request(living)
+        for _ in range(cut):
+            if not engine.has_work:
+                break
+            events += engine.step()
+        living = resume(each, events)
     return events
 
 

@@ -358,7 +358,7 @@ class Engine:
             is_shut_down = seq.stop_reason == "shutdown"
             is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
             keep_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
-            keep_answer = is_complete and not (seq.leader and not is_shut_down)
+            keep_answer = is_complete and (is_shut_down or not seq.leader)
             self._cells.give_back(seq, keep_answer=keep_answer and may_keep, keep_prompt=keep_prompt and may_keep)
             if may_keep:
                 now = self._clock()

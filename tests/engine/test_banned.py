@@ -7,7 +7,7 @@ import zlib
 from itertools import pairwise
 
 import pytest
-from driver import check_order, request, run, stops, texts
+from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, Script, says
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,6 @@ from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest, SamplingParams
-from srb.engine.resume import resume
 from srb.errors import InvalidRequestError
 
 CAT = b"the cat sat"
@@ -299,18 +298,7 @@ def test_an_interrupted_request_goes_on_as_it_would_have(
     params = SamplingParams(seed=seed, banned_strings=banned, max_tokens=15)
     each = CompletionRequest(((112,),), params.alternatives(n), logprobs=logprobs)
     whole = run(Engine(FakeBackend(script=few(b"abAB"))), each)
-    events: list[Event] = []
-    living: CompletionRequest | None = each
-    for cut in [*cuts, 10_000]:
-        if living is None:
-            break
-        engine = Engine(FakeBackend(script=few(b"abAB")))
-        engine.add_request(living)
-        for _ in range(cut):
-            if not engine.has_work:
-                break
-            events += engine.step()
-        living = resume(each, events)
+    events = run_interrupted(lambda: Engine(FakeBackend(script=few(b"abAB"))), each, cuts)
     assert texts(events) == texts(whole)
     assert stops(events) == stops(whole)
 

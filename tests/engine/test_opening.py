@@ -5,7 +5,7 @@ import random
 import zlib
 
 import pytest
-from driver import check_order, request, run, stops, texts
+from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, Script
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +14,7 @@ from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
 from srb.engine.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
-from srb.engine.request import CompletionRequest, SamplingParams
-from srb.engine.resume import resume
+from srb.engine.request import SamplingParams
 from srb.errors import InvalidRequestError
 
 
@@ -170,18 +169,7 @@ def test_after_max_rewinds_it_says_what_others_say() -> None:
 @given(n=st.integers(1, 5), cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3))
 def test_an_interrupted_request_knows_what_was_said(n: int, cuts: list[int]) -> None:
     each = request(n=n, avoid=("a a a a a a a a",), max_tokens=24)
-    events: list[Event] = []
-    living: CompletionRequest | None = each
-    for cut in [*cuts, 10_000]:
-        if living is None:
-            break
-        engine = Engine(FakeBackend(script=words(), n_parallel=2))
-        engine.add_request(living)
-        for _ in range(cut):
-            if not engine.has_work:
-                break
-            events += engine.step()
-        living = resume(each, events)
+    events = run_interrupted(lambda: Engine(FakeBackend(script=words(), n_parallel=2)), each, cuts)
     assert len({*openings(events)}) == len(texts(events))
 
 
