@@ -97,8 +97,6 @@ def _tell(search: Search) -> None:
 
 def _numbers(search: Search, candidate: Candidate) -> list[str]:
     seconds = [f"{each:.2f}" for each in search.seconds(candidate)] or ["", "", ""]
-    if len(seconds) == 2:
-        seconds.insert(1, "")
     memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
     kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
     return [*seconds, memory, kl, "chosen" if candidate is search.chosen else candidate.note]

@@ -1,8 +1,9 @@
 """The search of `srb tune`: which weights, which attention and how many threads are fastest for a model here.
 
-What weights and attention take adds up, so they are two searches, one after the other, and not one of all pairs. What
-is compared is measured in turn, and the least of the repetitions counts: so what else runs on the machine strikes all
-alike. What is clearly slower isn't measured again.
+What weights and attention take adds up, so they are two searches, one after the other, and not one of all pairs.
+Attention comes first: it needs no conversion, every model has it, and it makes the greater difference where many rows
+continue a long prompt. What is compared is measured in turn, and the least of the repetitions counts: so what else runs
+on the machine strikes all alike. What is clearly slower isn't measured again.
 """
 
 import dataclasses
@@ -37,13 +38,15 @@ USUAL = Attention("f16", "auto")
 
 _CACHE_TYPES = ("f16", "bf16")
 _WAYS = ("auto", "off")
-_OTHERS = (Attention("f16", "off"), Attention("bf16", "off"), Attention("bf16", "auto"))  # the likeliest first
+_OTHERS = {Attention("f16", "off"): 0.7, Attention("bf16", "off"): 0.35, Attention("bf16", "auto"): 0.35}
+"""What else there is, the likeliest first, and the share of the budget past which it isn't begun."""
+
 _SHORT, _LONG = 512, 4096
 _MANY = 32  # rows
 _GAIN = 0.97  # the share of the time from which on a change is worth it
 _HOPELESS = 1.25  # who takes more than this share of the best one's time isn't measured again
-_WEIGHTS_SHARE, _ATTENTION_SHARES = 0.4, (0.85, 0.7)  # of the budget; past it nothing new is begun, or repeated
-_SLOW, _VERY_SLOW = 0.008, 0.05  # seconds for a token of a prompt
+_AGAIN_SHARE, _WEIGHTS_SHARE = 0.3, 0.75  # of the budget; past it no attention is repeated, and no weights begun
+_FAST, _SLOW, _VERY_SLOW = 0.001, 0.008, 0.05  # seconds for a token of a prompt
 _SHARE_OF_MIX = 0.05  # of the weights; fewer of a type aren't worth a format of their own
 _KL_TOKENS, _KL_BYTES = 512, 160 << 20
 BUSY = 0.2
@@ -123,16 +126,17 @@ class Search:
         with ExitStack() as stack:
             file = stack.enter_context(Weights(self.path, self._settings))
             self._prepare(file)
+            self._search_attention(file)
             best, weights = self._search_weights(file, stack)
-            self._search_attention(best, weights, file)
+            self._measure_other_ways(best, weights, file)
             self._search_threads(weights)
             self._measure_pieces(weights)
             self._conclude(best)
 
     def seconds(self, candidate: Candidate) -> list[float]:
-        """What the jobs take; not the long one where nothing was measured at its depth."""
+        """What the jobs take; empty if the candidate wasn't measured."""
         timings = candidate.timings
-        return [timings.job(*job) for job in self.jobs if job[0] <= self._short or timings.deep] if timings else []
+        return [timings.job(*job) for job in self.jobs] if timings else []
 
     # Weights
 
@@ -144,23 +148,22 @@ class Search:
         room = min(file.n_trained, _SHORT + _LONG + LENGTH) - LENGTH
         trial = Shape(min(64, room // 4), 0, (1,))
         token = file.measure(USUAL, self._tokens, trial, deep=False).first / trial.piece
-        piece = 64 if token > _VERY_SLOW else 128 if token > _SLOW else min(_SHORT, self._settings.batch_size)
+        piece = 64 if token > _VERY_SLOW else 128 if token > _SLOW else 256 if token > _FAST else _SHORT
         n = min(self._settings.n, self._settings.parallel)
         many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
-        piece = min(piece, room // 4)
-        self._shape = Shape(piece, min(_LONG, room - piece), tuple(sorted({1, n, many})))
+        piece = min(piece, room // 4, self._settings.batch_size)
+        self._shape = Shape(piece, min(_LONG // 2, room - piece), tuple(sorted({1, n, many})))
         self._short = min(_SHORT, room // 2)
-        self.jobs = (self._short, n, LENGTH), (self._shape.depth, n, LENGTH), (self._short, 1, LENGTH)
+        self.jobs = (self._short, n, LENGTH), (min(_LONG, room), n, LENGTH), (self._short, 1, LENGTH)
         judged = min(_KL_TOKENS, room, _KL_BYTES // (4 * file.n_vocab), int(self._budget / 25 / token))
         self._judged = self._tokens[: max(64, judged)]
 
     def _search_weights(self, file: Weights, stack: ExitStack) -> tuple[Candidate, Weights]:
-        best, weights = self._new(FILE, USUAL, file), file
-        best.kl = 0.0
-        self._measure(best, file)
-        self._conclude(best)
+        """Compares formats with the attention that is best for the file as it is."""
+        assert self.chosen
+        best, weights = self.chosen, file
         for name in self._formats():
-            candidate = self._new(name, USUAL, None)
+            candidate = self._new(name, self._usual, None)
             other = self._load(candidate, stack)
             if other is None:
                 continue
@@ -219,24 +222,46 @@ class Search:
 
     # Attention
 
-    def _search_attention(self, best: Candidate, weights: Weights, file: Weights) -> None:
-        candidates = [best, *(self._new(best.weights, each, weights) for each in _OTHERS)]
-        for limit in _ATTENTION_SHARES:
-            for each in candidates:
-                is_again = each.timings is not None and bool(each.timings.deep)
-                if (is_again and self._ratio(each, best) > _HOPELESS) or each.note or self._is_over(limit, each):
-                    continue
-                self._say(f"measuring {each.attention.cache_type} cache, flash attention {shown(each.attention)}")
-                try:
-                    self._measure(each, weights, deep=True)
-                    if each.kl is None:
-                        self._compare(each, weights, file)
-                except (ModelLoadError, BackendError) as error:
-                    each.note = error.message
-            for each in self.candidates:
-                if each.timings and best.timings and best.timings.deep and not each.timings.deep:
-                    each.timings = each.timings.at_depth_of(best.timings)
-            self._conclude(best)
+    def _search_attention(self, file: Weights) -> None:
+        """Compares ways of attention with the file as it is. That of llama.cpp's defaults is measured in any case."""
+        first = self._new(FILE, USUAL, file)
+        first.kl = 0.0
+        self._measure(first, file, deep=True)
+        self._conclude(first)
+        others = [self._new(FILE, each, file) for each in _OTHERS]
+        for each, limit in zip(others, _OTHERS.values(), strict=True):
+            if not self._is_over(limit, each):
+                self._try(each, file, file, deep=True)
+        self._conclude(first)
+        for each in (first, *others):
+            if each.timings is None or self._spent > _AGAIN_SHARE:
+                continue
+            if self._ratio(each, self._of_file(self._usual)) < _HOPELESS:
+                self._try(each, file, file, deep=True)
+        self._conclude(first)
+
+    def _measure_other_ways(self, best: Candidate, weights: Weights, file: Weights) -> None:
+        """What the chosen weights take with the other way of attention, so that a context can be made for each work."""
+        if best.weights == FILE:
+            return
+        for way in _WAYS:
+            attention = Attention(best.attention.cache_type, way)
+            if attention != best.attention and self._of_file(attention).may_be_chosen:
+                self._try(self._new(best.weights, attention, weights), weights, file)
+
+    def _try(self, candidate: Candidate, weights: Weights, file: Weights, *, deep: bool = False) -> None:
+        """Measures a way of attention, or notes why that can't be."""
+        self._say(f"measuring {candidate.attention.cache_type} cache, flash attention {shown(candidate.attention)}")
+        try:
+            self._measure(candidate, weights, deep=deep)
+            if candidate.kl is None:
+                self._compare(candidate, weights, file)
+        except (ModelLoadError, BackendError) as error:
+            candidate.note = error.message
+
+    def _of_file(self, attention: Attention) -> Candidate:
+        """The file as it is with that attention."""
+        return next(each for each in self.candidates if (each.weights, each.attention) == (FILE, attention))
 
     # Threads, and pieces
 
@@ -339,6 +364,8 @@ class Search:
             candidate.timings = timings
         else:
             candidate.timings.merge(timings)
+        if not deep and (known := self._of_file(candidate.attention).timings):
+            candidate.timings = candidate.timings.at_depth_of(known)
 
     @property
     def _spent(self) -> float:
@@ -364,7 +391,7 @@ def shown(attention: Attention) -> str:
 
 def _mean_ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
     """The geometric mean of what the jobs take, each as a share of what it takes the other way."""
-    pairs = list(zip(seconds, others, strict=False))
+    pairs = list(zip(seconds, others, strict=True))
     return math.prod(one / other for one, other in pairs) ** (1 / len(pairs))
 
 

@@ -186,6 +186,24 @@ def test_a_time_that_is_up(tiny_model: Path, slow: dict[str, float], capsys: pyt
     assert main(["tune", "--model", str(tiny_model), "--budget", "0"]) == 2
 
 
+def test_attention_is_known_where_converting_takes_all_the_time(
+    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow |= {"file": 2.0, "auto": 2.0}
+    spent = [0.0]
+
+    def take_all_the_time(*_arguments: object) -> None:
+        spent[0] = 1.1
+
+    monkeypatch.setattr(search, "reason_not_to_convert", take_all_the_time)
+    monkeypatch.setattr(search.Search, "_spent", property(lambda _self: spent[0]))
+    assert tune(tiny_model) == 0
+    tuned = read_tuned(tiny_model, Settings())
+    assert tuned is not None
+    assert tuned.paces is not None
+    assert (tuned.weights, tuned.paces.usual) == ("q8_0", "off")
+
+
 def test_a_short_look_does_not_replace_a_long_one(
     tiny_model: Path, slow: dict[str, float], capsys: pytest.CaptureFixture[str]
 ) -> None:
