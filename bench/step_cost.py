@@ -18,12 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
 from srb.engine.backend import Batch, Logprobs
 from srb.llama.logprobs import Floats
 from srb.llama.sampler import LlamaSampler
 from srb.wire import native
+
+
+def ban_last(tokens: Any, logits: Floats) -> None:
+    """A function that does little: what is left is what it costs to have one."""
+    logits[tokens[-1]] = -np.inf
+
 
 STEPS = 100
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 10
@@ -33,6 +40,7 @@ KINDS = {
     "penalties": SamplingParams(repeat_penalty=1.1, frequency_penalty=0.1, repeat_last_n=256),
     "dry": SamplingParams(dry_multiplier=0.8, dry_penalty_last_n=-1),
     "grammar": SamplingParams(grammar='root ::= ([a-z ,."\']+ "\\n"?)+'),
+    "logits_processor": SamplingParams(logits_processor=ban_last),
     "logprobs 5": SamplingParams(),
     "logprobs 20": SamplingParams(),
 }

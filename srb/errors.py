@@ -19,7 +19,8 @@
     │   └── EngineDeadError    503  the engine has failed for good
     ├── HistoryError           503  the history's file can't be read or written now
     └── BackendError           500  llama.cpp reported a fault
-        └── NoTokenError            the grammar and the settings of an alternative leave no token
+        ├── NoTokenError            the grammar and the settings of an alternative leave no token
+        └── LogitsProcessorError    the function of an alternative raised an error, or left no logits to draw from
 
 Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field
 it is about. The message says what was wrong, with the value and the limit, and what to do.
@@ -221,3 +222,12 @@ class NoTokenError(BackendError):
 
     type = "invalid_request_error"
     code = "no_token"
+
+
+class LogitsProcessorError(BackendError):
+    """An alternative's `logits_processor` raised an error, which is this one's `__cause__`, or didn't do as it must."""
+
+    code = "logits_processor_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="logits_processor")

@@ -23,7 +23,7 @@ from srb.engine.intake import Intake
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
-from srb.errors import ModelLoadError, NotSupportedError, SrbError
+from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
 
 logger = logging.getLogger("srb")
 
@@ -116,6 +116,13 @@ class ClusterEngine(EngineClient):
     def check(self, request: CompletionRequest) -> None:
         """See `EngineClient.check`."""
         Intake(self.tokenizer, self.n_cells).check(request)
+        if any(params.logits_processor for params in request.branches):
+            raise InvalidRequestError(
+                "logits_processor is a function, and can't be sent to replicas; leave it out, or use an engine in this "
+                "process",
+                param="logits_processor",
+                code="unsupported_parameter",
+            )
 
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
         """Slots are an engine's own: it raises `NotSupportedError`."""

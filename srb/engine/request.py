@@ -7,10 +7,18 @@ import dataclasses
 import math
 import secrets
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from srb.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LogitsProcessor = Callable[["NDArray[np.int32]", "NDArray[np.float32]"], None]
+"""Changes a row of logits in place; see `SamplingParams.logits_processor`."""
 
 DEFAULT_MAX_TOKENS = 128
 MAX_SEED = 2**32 - 1
@@ -217,6 +225,14 @@ class SamplingParams:
         "there, and is off, more goes beyond, 0 stays.",
     )
     ignore_eos: bool = _field(False, "never draw an end-of-generation token.")
+    logits_processor: LogitsProcessor | None = _field(
+        None,
+        "a Python function that is called before each token is drawn, in the engine's thread, and may change the "
+        "logits in place. It gets the token ids of the prompt and of the text so far, an array of int32 that can't be "
+        "changed, and the logits of all tokens of the vocabulary, an array of float32: the model's, after "
+        "guidance_scale and before logit_bias and all else. -inf bans a token; at least one logit must be finite. It "
+        "returns None. An error that it raises ends this alternative alone. Only in the library, not with replicas.",
+    )
     label: str | None = _field(None, "a name for this alternative; it comes back in `start`.")
 
     def __post_init__(self) -> None:
@@ -250,6 +266,10 @@ class SamplingParams:
             check_grammar(self.grammar)
             if self.json_schema is not None:
                 raise InvalidRequestError("grammar and a JSON schema exclude each other", param="grammar")
+        if self.logits_processor is not None and not callable(self.logits_processor):
+            raise InvalidRequestError(
+                f"logits_processor must be a function, got {self.logits_processor!r:.60}", param="logits_processor"
+            )
         if self.negative_prompt == ():
             raise InvalidRequestError("negative_prompt must have at least one token", param="negative_prompt")
         if self.lark is not None:
@@ -540,7 +560,8 @@ def _check_search(request: CompletionRequest) -> None:
         if getattr(request, name):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
     defaults = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
-    for name in ("grammar", "json_schema", "lark", "banned_strings", "avoid", "diversity", "guidance_scale"):
+    without = ("grammar", "json_schema", "lark", "banned_strings", "avoid", "diversity", "guidance_scale")
+    for name in (*without, "logits_processor"):
         if any(getattr(each, name) != defaults[name] for each in request.branches):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
     if params.max_tokens == -1:

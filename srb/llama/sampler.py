@@ -15,6 +15,7 @@ from srb.llama.candidates import Candidates, alone
 from srb.llama.compiled import CompiledSampling, checked
 from srb.llama.constraint import Constraint
 from srb.llama.logprobs import ROWS, Floats, Places, logprobs
+from srb.llama.processor import Processor
 from srb.llama.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
@@ -53,6 +54,7 @@ class LlamaSampler:
         self._changed_set: set[int] = set()
         self._penalizes = False  # the tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
+        self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
             chain_params.no_perf = True
@@ -159,8 +161,10 @@ class LlamaSampler:
     def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         """Draws from these logits. See `Sampler.sample`.
 
-        Raises `NoTokenError` if the grammar leaves none.
+        Raises `NoTokenError` if the grammar leaves none, and `LogitsProcessorError`.
         """
+        if self._processor:
+            logits = self._processor.process(logits)
         if biases:
             others = logits.copy()
             others[list(biases)] += np.fromiter(biases.values(), np.float32)
@@ -183,6 +187,8 @@ class LlamaSampler:
     def _accept(self, token: int) -> None:
         if self._constraint:
             self._constraint.accept(token)
+        if self._processor:
+            self._processor.accept(token)
         llama_cpp.llama_sampler_accept(self._chain, token)
         if self._penalizes:
             self._may_change((token,))

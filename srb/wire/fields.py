@@ -286,8 +286,10 @@ class SamplingFields(BodyFields):
 
     def given(self, tokenize: Tokenize) -> dict[str, Any]:
         """The fields that were sent, as `SamplingParams` takes them. Raises `InvalidRequestError`."""
-        names = {field.name for field in dataclasses.fields(SamplingParams)} - {"json_schema"}
-        given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set & names}
+        names = {field.name for field in dataclasses.fields(SamplingParams)} & set(type(self).model_fields)
+        given: dict[str, Any] = {
+            name: getattr(self, name) for name in self.model_fields_set & names if name != "json_schema"
+        }
         for name in ("stop", "dry_sequence_breakers", "banned_strings"):
             if name in given:
                 given[name] = tuple(given[name])

@@ -217,6 +217,7 @@ _PRIVATE = (
 def generation_settings(params: SamplingParams, request: CompletionRequest | None) -> dict[str, Any]:
     """`generation_settings`: how an alternative is drawn, with the defaults and its own seed."""
     result = dataclasses.asdict(params)
+    del result["logits_processor"]  # the library's own
     biases = [{"token": token, "bias": None if bias == -math.inf else bias} for token, bias in params.logit_bias]
     return result | {
         "logit_bias": biases,

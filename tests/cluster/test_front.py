@@ -203,6 +203,8 @@ async def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
             await engine.submit(request("p" * 300))
         with pytest.raises(InvalidRequestError, match="ids go from"):
             await engine.submit(CompletionRequest(((999,),), (SamplingParams(),)))
+        with pytest.raises(InvalidRequestError, match="logits_processor is a function, and can't be sent"):
+            await engine.submit(request(logits_processor=lambda tokens, logits: None))
         with pytest.raises(NotSupportedError):
             await engine.ask(0, lambda slots: slots)
         assert not replicas.ran

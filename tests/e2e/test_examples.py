@@ -45,6 +45,14 @@ def test_library() -> None:
     assert len([line for line in lines if "ended after" in line]) == 4
 
 
+def test_logits_processor() -> None:
+    lines = run(sys.executable, str(EXAMPLES / "logits_processor.py")).splitlines()
+    texts = dict(line.split(": ") for line in lines)
+    assert "e" in texts["any letter"]
+    assert "e" not in texts["no letter e"].lower()
+    assert len(texts["no letter e"]) > 10
+
+
 def test_compare(tmp_path: Path) -> None:
     output = run(sys.executable, "-m", "srb", "compare", str(EXAMPLES / "compare.toml"), "--out", str(tmp_path / "out"))
     assert output.startswith("36 of 36 alternatives; ")
@@ -54,6 +62,6 @@ def test_compare(tmp_path: Path) -> None:
 
 
 def test_every_example_is_tried() -> None:
-    tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "stream.py"}
+    tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "logits_processor.py", "stream.py"}
     tried |= {"haproxy.cfg", "serve.yaml"}  # in tests/cluster
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tried

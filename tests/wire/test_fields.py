@@ -29,7 +29,8 @@ def ignored(**fields: Any) -> list[str]:
 
 def test_nothing_said_means_llama_servers_defaults() -> None:
     assert params() == SamplingParams(seed=0)
-    everything = {name: None for name in SamplingParams.__dataclass_fields__ if name != "label"}
+    others = ("label", "lark", "logits_processor")  # of branches, made for tools, and the library's own
+    everything = {name: None for name in SamplingParams.__dataclass_fields__ if name not in others}
     assert params(**everything | {"seed": 0}) == SamplingParams(seed=0)
 
 
@@ -123,6 +124,13 @@ def test_a_lowest_and_a_highest_temperature() -> None:
         assert {"dynatemp_low", "dynatemp_high"} <= set(ignored(**given | unused))
     body = json.dumps({"prompt": "p", "branches": [{}, given]}).encode()
     assert [each.dynatemp_range for each in parse(body, LIMITS, tokenize).completion.branches] == [0, 0.5]
+
+
+def test_what_only_the_library_has_is_reported() -> None:
+    fields = {"logits_processor": "print", "lark": "start: /a/"}
+    parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
+    assert parsed.ignored == ["logits_processor", "lark"]
+    assert parsed.completion.branches[0] == SamplingParams(seed=0)
 
 
 def test_what_there_is_not_yet_is_reported() -> None:
