@@ -45,7 +45,7 @@ def tune(settings: Settings, arguments: argparse.Namespace) -> int:
             print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
             file.unlink()
         return 0
-    if arguments.once and (known := read_tuned(path, settings)) and known.paces:
+    if arguments.once and (known := read_tuned(path, settings)) and known.attention_compared:
         return 0
     stopped = False
     with _progress() as progress:
@@ -108,7 +108,7 @@ def _keep(search: Search, settings: Settings, stopped: bool) -> None:
     reason = ""
     if result is None or (stopped and search.chosen is search.candidates[0]):
         reason = "Stopped before anything better than the file as it is was known; nothing is kept."
-    elif result.paces is None and before is not None and before.paces is not None:
+    elif not result.attention_compared and before is not None and before.attention_compared:
         reason = (
             "The time was up before attention was compared, so the result of before stays. A larger --budget helps."
         )
@@ -127,7 +127,7 @@ def _keep(search: Search, settings: Settings, stopped: bool) -> None:
             f"Other programs take {search.busy:.1f} processors, so this was measured with fewer threads, and "
             "numbers of threads weren't compared. On an idle machine the same command knows better."
         )
-    if result.paces is None and not stopped:
+    if not result.attention_compared and not stopped:
         print("The time was up before attention was compared. A larger --budget helps.")
     print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
     print(f"Kept in {kept}{f' and {wanted}' if search.made and wanted in search.made else ''}.")

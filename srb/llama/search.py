@@ -53,6 +53,7 @@ BUSY = 0.2
 """How many processors others may take as if there were none."""
 
 _LOOK_SECONDS = 0.5
+_TIME_UP = "not tried, as the time was up"
 
 
 @dataclass(slots=True)
@@ -74,6 +75,11 @@ class Candidate:
     def may_be_chosen(self) -> bool:
         """Whether it was measured, and is close enough to the file as it is."""
         return self.timings is not None and self.kl is not None and self.kl <= MAX_DIVERGENCE
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether there was time for it, whatever came of it."""
+        return self.timings is not None or self.note not in ("", _TIME_UP)
 
 
 class Search:
@@ -328,6 +334,7 @@ class Search:
             threads=self._threads,
             threads_batch=self._threads_batch,
             times_as_fast=round(self.seconds(self.candidates[0])[0] / self._least_seconds(chosen)[0], 2),
+            attention_compared=any(each.was_tried and each.attention.flash_attn == "off" for each in self.candidates),
             paces=self._paces(known, usual),
         )
 
@@ -377,7 +384,7 @@ class Search:
         if self._spent < share:
             return False
         if candidate.timings is None:
-            candidate.note = "not tried, as the time was up"
+            candidate.note = _TIME_UP
         return True
 
     def _say(self, what: str) -> None:

@@ -32,7 +32,8 @@ class Tuned:
 
     weights: `FILE`, or a format of `srb.llama.weights`. cache_type: of keys and values.
     weights_bytes: the size of the file with the weights.
-    paces: what contexts take then, if it was measured. times_as_fast: as the file with llama.cpp's defaults.
+    paces: what contexts take with either way of attention, if both were measured and neither is refused.
+    times_as_fast: as the file with llama.cpp's defaults. attention_compared: whether there was time for both ways.
     """
 
     weights: str
@@ -42,6 +43,7 @@ class Tuned:
     threads: int
     threads_batch: int
     times_as_fast: float
+    attention_compared: bool
     paces: Paces | None
 
     def describe(self) -> str:

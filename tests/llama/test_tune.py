@@ -136,7 +136,11 @@ def test_what_diverges_is_refused(
     monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.02)
     assert tune(tiny_model) == 0
     assert choose(tiny_model, Settings()).weights == tiny_model
-    assert "refused: more than 0.01" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "refused: more than 0.01" in said
+    assert "budget" not in said
+    assert tune(tiny_model, "--once") == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_a_large_model_is_not_converted(

@@ -114,6 +114,7 @@ def tuned(tiny_model: Path, as_bf16: Path) -> Tuned:
         threads=1,
         threads_batch=2,
         times_as_fast=2.1,
+        attention_compared=True,
         paces=MEASURED,
     )
     write_tuned(tiny_model, Settings(), result)
