@@ -106,7 +106,7 @@ async function openStore(history) {
 async function begin() {
   const [{ components }, { model, history }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
-  const settings = new Settings(components.schemas, { inSight: find("#in-sight"), folded: find("#folded") });
+  const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
   const desk = new Desk(settings, new Compare(settings, find("#story")), find("#story"));
   const writing = new Writing(desk);
   const resume = () => writing.resume().catch(complain);

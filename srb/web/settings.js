@@ -1,25 +1,35 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
 
-// In sight: what they are called, and what they mean to a writer.
+// What they are called, and what they mean to a writer. These are in sight.
 const IN_SIGHT = {
   n: ["Alternatives", "How many ways to go on."],
   max_tokens: ["Length", "In tokens; a word has one or two. -1: as long as there is room."],
   temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
-  diversity: ["Diversity", "How far the alternatives keep from saying the same; 2 is a lot, 0 is off."],
+  diversity: ["Diversity", "How far the alternatives keep from saying the same. 0 is off."],
   seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
 };
+// These keep away from a text.
+const AWAY = {
+  negative_prompt: ["Negative prompt", "No alternative is to go on as this text would. It works best if it ends as yours does."],
+  guidance_scale: ["Guidance scale", "How far to keep away from that: 1 is off, 1.5 to 3 is usual. An alternative then takes the work of two."],
+};
+const GUIDED = 1.5; // the scale that a negative prompt begins with
+const SLIDERS = { diversity: 4, guidance_scale: 4 }; // up to where a value is of use
+const TEXTS = ["negative_prompt"]; // which may be lists, too
 const LEFT_OUT = ["label", "response_format"];
 const MOST_AVOIDED = 1000; // as many texts as the server takes
 const LIKELIEST = 8; // how many tokens are shown at a place
 
 export class Settings {
   // schemas: `components.schemas` of the server's /openapi.json.
-  constructor(schemas, { inSight, folded }) {
+  constructor(schemas, { inSight, away, folded }) {
     const { properties } = schemas.CompletionFields;
     const names = ["distinct", ...Object.keys(schemas.BranchFields.properties)];
-    const others = names.filter((name) => !(name in IN_SIGHT) && !LEFT_OUT.includes(name));
+    const others = names.filter((name) => !(name in IN_SIGHT || name in AWAY || LEFT_OUT.includes(name)));
     this.fields = new Map();
-    for (const name of Object.keys(IN_SIGHT)) inSight.append(this.#make(name, properties[name]));
+    for (const name in IN_SIGHT) inSight.append(this.#make(name, properties[name]));
+    for (const name in AWAY) away.append(this.#make(name, properties[name]));
+    this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
     for (const name of others) folded.append(this.#make(name, properties[name]));
     this.probabilities = document.querySelector("#probabilities");
     this.unseen = document.querySelector("#unseen");
@@ -28,7 +38,7 @@ export class Settings {
   }
 
   #make(name, schema) {
-    const kind = kindOf(schema);
+    const kind = name in SLIDERS ? "slider" : TEXTS.includes(name) ? "text" : kindOf(schema);
     const input = document.createElement(["lines", "json", "text"].includes(kind) ? "textarea" : "input");
     input.id = `setting-${name}`;
     if (input.rows) input.rows = 2;
@@ -40,11 +50,18 @@ export class Settings {
       input.max = schema.maximum ?? "";
       input.placeholder = schema.default ?? "";
     }
+    const number = document.createElement("output");
+    if (kind === "slider") {
+      Object.assign(input, { type: "range", min: schema.minimum, max: SLIDERS[name], step: 0.1, defaultValue: schema.default });
+      number.htmlFor = input.id;
+      number.value = input.value;
+      input.addEventListener("input", () => (number.value = input.value));
+    }
     this.fields.set(name, { kind, input });
 
     const label = document.createElement("label");
     label.htmlFor = input.id;
-    const [title, meaning] = IN_SIGHT[name] ?? [name, schema.description.replace(/ ?Also: .*$/, "")];
+    const [title, meaning] = IN_SIGHT[name] ?? AWAY[name] ?? [name, schema.description.replace(/ ?Also: .*$/, "")];
     label.textContent = title;
     const hint = document.createElement("p");
     hint.id = `${input.id}-hint`;
@@ -53,8 +70,16 @@ export class Settings {
     input.setAttribute("aria-describedby", hint.id);
     const row = document.createElement("div");
     row.className = `setting ${kind}`;
-    row.append(label, input, hint);
+    row.append(label, ...(kind === "slider" ? [number] : []), input, hint);
     return row;
+  }
+
+  // A negative prompt has no effect without a scale, and a scale without a negative prompt isn't what was meant.
+  #guide(negative, scale) {
+    negative.addEventListener("input", () => {
+      if (!negative.value) put(scale, scale.defaultValue);
+      else if (scale.value === scale.defaultValue) put(scale, GUIDED);
+    });
   }
 
   // The names of the settings that can be compared.
@@ -65,7 +90,8 @@ export class Settings {
   // The settings that aren't left to the server, as a request has them. Throws an Error in words.
   read() {
     const body = { n: this.n };
-    for (const [name, { input }] of this.fields) {
+    for (const [name, { kind, input }] of this.fields) {
+      if (kind === "slider" && input.value === input.defaultValue) continue;
       if (input.validity.badInput) throw new Error(`${name} takes a number`);
       const text = input.type === "checkbox" ? (input.checked ? "true" : "") : input.value;
       if (text.trim()) body[name] = this.parse(name, text);
@@ -88,7 +114,7 @@ export class Settings {
     try {
       return JSON.parse(text);
     } catch {
-      throw new Error(kind === "number" ? `${name} takes a number, not ${text.trim()}` : `${name} takes JSON`);
+      throw new Error(kind === "json" ? `${name} takes JSON` : `${name} takes a number, not ${text.trim()}`);
     }
   }
 
@@ -101,12 +127,19 @@ export class Settings {
   set values(values) {
     if ("probabilities" in values) this.probabilities.checked = values.probabilities;
     if ("unseen" in values) this.unseen.checked = values.unseen;
-    for (const [name, { input }] of this.fields) {
+    for (const [name, { kind, input }] of this.fields) {
       if (!(name in values)) continue;
       if (input.type === "checkbox") input.checked = values[name];
+      else if (kind === "slider") put(input, values[name] || input.defaultValue);
       else input.value = values[name];
     }
   }
+}
+
+// Moves a slider; its number follows.
+function put(slider, value) {
+  slider.value = value;
+  slider.dispatchEvent(new Event("input"));
 }
 
 const types = (schema) => (schema.anyOf ?? []).flatMap((each) => each.type ?? []);
