@@ -1,4 +1,4 @@
-"""The command line: `srb serve`, `srb generate`, `srb compare`, `srb history`, `srb tune`, `srb --version`."""
+"""The command line: `srb serve`, `generate`, `explore`, `compare`, `history` and `tune`, and `srb --version`."""
 
 import argparse
 import asyncio
@@ -15,6 +15,7 @@ from srb.progress import show_download
 from srb.server.serve import serve
 from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
 from srb.terminal.compare import add_compare_arguments, compare
+from srb.terminal.explore import add_explore_arguments, explore
 from srb.terminal.generate import add_generate_arguments, generate
 from srb.terminal.history import add_history_arguments, history
 from srb.tune import add_tune_arguments, tune
@@ -71,6 +72,13 @@ def _parser() -> argparse.ArgumentParser:
         "Shows the alternatives of a prompt as they grow.",
         add_generate_arguments,
         generate,
+    )
+    add(
+        "explore",
+        "show the tree of a prompt's likely continuations",
+        "Shows what the model may say next, as a tree that grows.",
+        add_explore_arguments,
+        explore,
     )
     add(
         "compare",

@@ -77,7 +77,7 @@ def _view(*, as_json: bool) -> View:
 
 
 def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
-    body: Body = {"prompt": _read_prompt(arguments), **given_fields(arguments)}
+    body: Body = {"prompt": read_prompt(arguments), **given_fields(arguments)}
     if is_given(arguments, settings, "n") and ("branches" not in body or hasattr(arguments, "n")):
         body["n"] = settings.n
     if settings.max_tokens is not None:
@@ -87,7 +87,7 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
     return body
 
 
-def _read_prompt(arguments: argparse.Namespace) -> str:
+def read_prompt(arguments: argparse.Namespace) -> str:
     """The prompt, without the line break at the end of a file."""
     if arguments.file and arguments.prompt is not None:
         raise InvalidRequestError("a prompt and --file exclude each other", param="prompt")

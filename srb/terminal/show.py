@@ -104,8 +104,7 @@ class PlainLines(_Texts):
 
     def _print(self, alternatives: list[Alternative]) -> None:
         for alternative in alternatives[self._printed :]:
-            text = alternative.text.replace("\\", "\\\\").replace("\n", "\\n")
-            print(f"{alternative.name}: {harmless(text)}", file=self._out, flush=True)
+            print(f"{alternative.name}: {one_line(alternative.text)}", file=self._out, flush=True)
         self._printed = max(self._printed, len(alternatives))
 
 
@@ -162,6 +161,11 @@ def harmless(text: str) -> str:
         char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs") else _visible(char)
         for char in text
     )
+
+
+def one_line(text: str) -> str:
+    """The same with line breaks as \\n."""
+    return harmless(text.replace("\\", "\\\\").replace("\n", "\\n"))
 
 
 def _visible(char: str) -> str:

@@ -26,6 +26,7 @@ from srb.progress import show_download, show_loading
 from srb.settings import SERVER_OPTIONS, Settings, read_keys
 from srb.wire import native
 from srb.wire.body import Limits, parse
+from srb.wire.explore import read_with
 
 Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]
@@ -63,6 +64,9 @@ class Source(Protocol):
 
         Leaving it early cancels the request.
         """
+
+    def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
+        """The same for the body of `POST /v1/explore`."""
 
 
 def open_source(settings: Settings) -> Source:
@@ -110,6 +114,22 @@ class InProcess:
         async with await self._engine.submit(parsed.completion) as stream:
             yield (to_json(event) async for batch in stream for event in batch)
 
+    @asynccontextmanager
+    async def explore(self, body: Body) -> AsyncIterator[Events]:
+        """See `Source.explore`."""
+        sent = json.dumps(body).encode()
+        reply = await asyncio.to_thread(read_with, sent, self._limits, self._engine.tokenize, time.time())
+        assert reply.completion
+        assert reply.begin
+        assert reply.blame
+        to_json = reply.begin()
+        try:
+            stream = await self._engine.submit(reply.completion)
+        except InvalidRequestError as error:
+            raise reply.blame(error) from None
+        async with stream:
+            yield (event async for batch in stream for event in to_json(batch))
+
 
 class Server:
     """A server at `--url`, with the first of the keys of `--api-key` or `--api-key-file`."""
@@ -153,6 +173,12 @@ class Server:
     async def submit(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.submit`."""
         async with self._answer("POST", "/v1/completions", body | {"stream": "events"}) as reply:
+            yield self._events(reply)
+
+    @asynccontextmanager
+    async def explore(self, body: Body) -> AsyncIterator[Events]:
+        """See `Source.explore`."""
+        async with self._answer("POST", "/v1/explore", body) as reply:
             yield self._events(reply)
 
     async def _events(self, reply: aiohttp.ClientResponse) -> Events:

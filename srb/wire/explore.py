@@ -10,9 +10,9 @@ from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEven
 from srb.engine.request import CompletionRequest, Explore, meanings
 from srb.errors import InvalidRequestError
 from srb.wire import native
-from srb.wire.body import make_prompts
+from srb.wire.body import Limits, make_prompts
 from srb.wire.completion_fields import Prompt
-from srb.wire.fields import BodyFields, Float, Int
+from srb.wire.fields import BodyFields, Float, Int, Tokenize
 from srb.wire.read import depth_refused, read_fields
 from srb.wire.reply import Reply, Serving
 
@@ -44,20 +44,25 @@ class ExploreFields(BodyFields):
 
 def read(body: bytes, serving: Serving) -> Reply:
     """A request for a tree. Raises `InvalidRequestError`."""
+    return read_with(body, serving.limits, serving.tokenize, serving.now)
+
+
+def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
+    """The same with what it takes of `Serving`. now: seconds since 1970."""
     with depth_refused():
         fields = read_fields(body, ExploreFields)
         names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
         explore = Explore(**{name: getattr(fields, name) for name in names})
-        prompts = make_prompts(fields.prompt, serving.limits, 1, serving.tokenize)
+        prompts = make_prompts(fields.prompt, limits, 1, tokenize)
     if len(prompts) != 1:
         raise InvalidRequestError(
             f"prompt must be one here, a text or a list of token ids; got {len(prompts)}", param="prompt"
         )
     completion = CompletionRequest.exploring(prompts[0], explore)
-    ignored = fields.ignored + (["model"] if fields.model not in (None, serving.limits.model) else [])
+    ignored = fields.ignored + (["model"] if fields.model not in (None, limits.model) else [])
 
     def begin() -> Callable[[list[Event]], Iterator[dict[str, Any]]]:
-        return _Answer(serving.limits.model, int(serving.now), ignored).events
+        return _Answer(limits.model, int(now), ignored).events
 
     def blame(error: InvalidRequestError) -> InvalidRequestError:
         if error.param != "max_tokens":

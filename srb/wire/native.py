@@ -57,8 +57,7 @@ def to_json(
                 "finish_reason": event.finish_reason,
                 "stop_reason": event.stop_reason,
                 **({} if event.mean_logprob is None else {"mean_logprob": round(event.mean_logprob, 6)}),
-                **({} if event.rewinds is None else _rewinds(event)),
-                **_found(event),
+                **_special(event),
             }
         case StartEvent():
             start = {
@@ -99,15 +98,15 @@ def to_json(
             }
 
 
-def _found(event: StopEvent) -> dict[str, Any]:
-    """What a search says of a text."""
-    found = {} if event.logprob is None else {"logprob": round(event.logprob, 6)}
-    return found if event.weight is None else found | {"weight": event.weight}
-
-
-def _rewinds(event: StopEvent) -> dict[str, Any]:
-    counts = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
-    return counts | ({"rewinds_exhausted": True} if event.rewinds_exhausted else {})
+def _special(event: StopEvent) -> dict[str, Any]:
+    """What is said only of alternatives that may go back, or that a search has found."""
+    said: dict[str, Any] = {}
+    if event.rewinds is not None:
+        said = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
+        said |= {"rewinds_exhausted": True} if event.rewinds_exhausted else {}
+    if event.logprob is not None:
+        said["logprob"] = round(event.logprob, 6)
+    return said if event.weight is None else said | {"weight": event.weight}
 
 
 def _usage(usage: Usage) -> dict[str, int]:
@@ -145,7 +144,7 @@ def state(
                 "length": length,
                 "finish_reason": end.finish_reason if end else None,
                 "stop_reason": end.stop_reason if end else None,
-                **(_found(end) if end else {}),
+                **(_special(end) if end else {}),
             }
         )
     return {

@@ -214,6 +214,16 @@ async def test_the_state_of_a_request(connect: Connect) -> None:
     assert b'"text": "c"' in await rest.read()
 
 
+async def test_the_state_says_how_often_an_alternative_went_back(connect: Connect) -> None:
+    client = await connect(FakeBackend(script=says(b"abc")), **KEPT)
+    branches = [{"banned_strings": ["b"]}, {}]
+    request_id = await leave(client, n=2, seed=0, branches=branches, max_tokens=3, detach=True)
+    await until(lambda: not client.app[ENGINE].requests)
+    choices = (await (await client.get(f"/v1/completions/{request_id}")).json())["choices"]
+    assert (choices[0]["rewinds"], choices[0]["rewound_tokens"]) == (1, 1)
+    assert "rewinds" not in choices[1]
+
+
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "٣", "9" * 30, "999", " 1", "null"])
 async def test_an_event_that_there_is_not_is_refused_with_the_limit(connect: Connect, after: str) -> None:
     client = await connect(FakeBackend(script=babble), **KEPT)

@@ -46,6 +46,12 @@ async def test_the_events_of_a_server(url: str) -> None:
         assert "".join(event["text"] for event in got if event.get("index") == 1 and "text" in event) == "two"
 
 
+async def test_the_tree_of_a_server(url: str) -> None:
+    body = {"prompt": "p", "max_nodes": 3, "min_probability": 0}
+    async with Server(Settings(url=url, api_key="k")) as source, source.explore(body) as events:
+        assert [event["event"] async for event in events] == ["start", "node", "node", "node", "done"]
+
+
 async def test_what_the_server_refuses(url: str) -> None:
     with pytest.raises(AuthenticationError, match="the API key is missing"):
         await collect(Settings(url=url), {"prompt": "p"})

@@ -1,0 +1,119 @@
+"""`srb explore`: the tree of what a model may say next, as it is found."""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+from rich.tree import Tree
+
+from srb.engine.request import Explore, meanings
+from srb.settings import SERVER_OPTIONS, Settings, add_arguments
+from srb.terminal.generate import check_url_options, read_prompt, tokenize_nothing
+from srb.terminal.show import Event, JsonLines, View, one_line
+from srb.terminal.source import Body, Source, open_source
+from srb.wire.body import Limits
+from srb.wire.explore import read_with
+
+
+def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what `srb explore` takes."""
+    parser.add_argument("prompt", nargs="?", help="the text to go on with; - or none reads it from stdin")
+    parser.add_argument("-f", "--file", type=Path, help="file with the prompt, instead")
+    parser.add_argument("--json", action="store_true", help="print the events, each as a line of JSON")
+    group = parser.add_argument_group("what to explore", "see docs/api.md")
+    for field in dataclasses.fields(Explore):
+        group.add_argument(
+            "--" + field.name.replace("_", "-"),
+            type=type(field.default),
+            metavar=type(field.default).__name__.upper(),
+            help=f"{meanings(Explore)[field.name]} (default: {field.default})",
+        )
+    add_arguments(parser, without=SERVER_OPTIONS | {"n", "max_n", "max_tokens"})
+
+
+def explore(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Runs `srb explore` and returns its exit code: 1 if it has failed.
+
+    Raises `SrbError`, for a wrong option before the model is loaded.
+    """
+    check_url_options(settings, arguments)
+    body: Body = {"prompt": read_prompt(arguments)}
+    for field in dataclasses.fields(Explore):
+        if (value := getattr(arguments, field.name)) is not None:
+            body[field.name] = value
+    if settings.url is None:
+        read_with(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing, time.time())
+    return asyncio.run(_explore(open_source(settings), body, _view(as_json=arguments.json)))
+
+
+async def _explore(source: Source, body: Body, view: View) -> int:
+    failed = False
+    async with source, source.explore(body) as events:
+        with view:
+            async for event in events:
+                if event["event"] == "error":
+                    print(f"srb: {event['error']['message']}", file=sys.stderr)
+                failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
+                view.show(event)
+    return int(failed)
+
+
+def _view(*, as_json: bool) -> View:
+    if as_json:
+        return JsonLines(sys.stdout)
+    console = Console(highlight=False)
+    return GrowingTree(console) if console.is_terminal else PathLines(sys.stdout)
+
+
+class PathLines:
+    """A line for each node, as it is found: the probability of the text from the prompt to there, and that text."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._texts = {None: ""}
+
+    def __enter__(self) -> "PathLines":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        """Prints a node."""
+        if event["event"] == "node":
+            text = self._texts[event["id"]] = self._texts[event["parent"]] + event["text"]
+            print(f"{math.exp(event['cumulative_logprob']):.4f} {one_line(text)}", file=self._out, flush=True)
+
+
+class GrowingTree:
+    """The tree while it grows, as much of it as fits; then all of it. Each node has its probability at its place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tree = Tree("", hide_root=True)
+        self._nodes = {None: self._tree}
+        self._live = Live(self._tree, console=console, transient=True)
+
+    def __enter__(self) -> "GrowingTree":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._live.stop()
+        self._console.print(self._tree)
+
+    def show(self, event: Event) -> None:
+        """Adds a node."""
+        if event["event"] == "node":
+            ends = " ■" if event["finish_reason"] == "stop" else ""
+            label = Text.assemble(one_line(event["text"]) + ends, (f"  {math.exp(event['logprob']):.0%}", "dim"))
+            self._nodes[event["id"]] = self._nodes[event["parent"]].add(label)
