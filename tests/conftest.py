@@ -5,8 +5,9 @@ import pytest
 from hypothesis import settings
 
 # An example may take as long as it does: no test is about time.
-settings.register_profile("untimed", settings.default, deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough
+settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session", autouse=True)

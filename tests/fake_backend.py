@@ -240,8 +240,9 @@ class FakeBackend:
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
             cells.append(Cell(token))
             if logits:
-                self.rows_with_logits[row] = Context(cell.token for cell in cells)
-        assert self.cells <= self.n_cells, "out of cells: admission promised too much"
+                self.rows_with_logits[row] = Context([cell.token for cell in cells])
+        longest = sum(map(len, self.sequences.values()))  # if nothing were shared; it takes no time to know
+        assert longest <= self.n_cells or self.cells <= self.n_cells, "out of cells: admission promised too much"
         self.rows += len(batch)
         self._forget()
         return True

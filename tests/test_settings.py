@@ -1,5 +1,6 @@
 import argparse
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,15 @@ from srb.errors import SettingsError
 from srb.settings import Settings, add_arguments, load_settings, read_keys
 
 
+@functools.cache
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    add_arguments(made)
+    return made
+
+
 def load(*flags: str, **environ: str) -> Settings:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return load_settings(parser.parse_args(flags), environ)
+    return load_settings(parser().parse_args(flags), environ)
 
 
 def test_the_defaults() -> None:

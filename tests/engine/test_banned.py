@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, Script, says
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.banned import BannedStrings, Watch
@@ -84,7 +84,6 @@ phrases = st.lists(
 ).map(tuple)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     banned=phrases,
     stop=st.lists(st.text("abAB", min_size=1, max_size=4), max_size=2).map(tuple),
@@ -144,7 +143,6 @@ def test_it_says_what_a_model_would_that_refuses_them(
     assert done.usage.completion_tokens == sum(end.length for end in ends.values())
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     pieces=st.lists(
         st.binary(min_size=1, max_size=4) | st.sampled_from(["é", "a", "🙂", "ab"]).map(str.encode), max_size=30
@@ -284,7 +282,6 @@ def test_a_stop_string_inside_the_beginning_of_a_phrase_ends_the_text() -> None:
     assert stops(events)[0].stop_reason == "e c"
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     banned=phrases,
     n=st.integers(1, 3),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import pytest
 from driver import request, run, texts
 from fake_backend import END, Context, FakeBackend, FakeSampler
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.diversity import CONTEXT, Diversity
@@ -59,7 +59,6 @@ def expected(said: dict[int, list[int]], own: int, strength: float) -> dict[int,
     return counts
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     strengths=st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=1, max_size=5),
     starts=st.lists(st.integers(0, 2), min_size=5, max_size=5),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import END, FakeBackend, babble
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
@@ -95,7 +95,6 @@ def test_what_can_never_run_is_refused() -> None:
         guided(guidance_scale=-1.0)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     n=st.integers(1, 5),
     n_parallel=st.integers(2, 8),

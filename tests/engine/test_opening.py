@@ -7,7 +7,7 @@ import zlib
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, Script
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.banned import BannedStrings, Watch
@@ -67,7 +67,6 @@ def test_all_of_a_short_text_is_its_opening() -> None:
     assert opening("", is_whole=True) == ("",) != opening("!", is_whole=True)
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     n=st.integers(1, 6),
     n_prompts=st.integers(1, 2),
@@ -165,7 +164,6 @@ def test_after_max_rewinds_it_says_what_others_say() -> None:
     assert [stops(events)[index].rewinds_exhausted for index in range(2)] == [False, True]
 
 
-@settings(deadline=None, max_examples=40)
 @given(n=st.integers(1, 5), cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3))
 def test_an_interrupted_request_knows_what_was_said(n: int, cuts: list[int]) -> None:
     each = request(n=n, avoid=("a a a a a a a a",), max_tokens=24)

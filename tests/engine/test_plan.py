@@ -43,7 +43,7 @@ class Timeline:
         self.engine = Engine(self.backend, prefill_chunk=prefill_chunk, clock=lambda: self.now)
 
     def _seconds(self, batch: Batch) -> float:
-        costs = self.backend.costs.among(self.backend.cells)
+        costs = self.backend.costs.among(self.backend.cells if self.backend.costs.walks_all else 0)
         lengths: list[int] = []
         pieces: list[tuple[int, int]] = []
         for _, rows in itertools.groupby(range(len(batch)), key=lambda row: batch.seq_ids[row]):

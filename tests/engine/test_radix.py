@@ -1,6 +1,6 @@
 """The radix tree beside a list that is searched from end to end."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.radix import PrefixTree, common_prefix, pack
@@ -23,7 +23,6 @@ def in_common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 @given(changes, tokens, keys)
-@settings(max_examples=300)
 def test_it_finds_what_a_search_from_end_to_end_finds(
     steps: list[tuple[str, object, object]], wanted: tuple[int, ...], key: str | None
 ) -> None:

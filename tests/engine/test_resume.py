@@ -3,7 +3,7 @@
 import pytest
 from driver import check_order, run, stops, texts
 from fake_backend import FakeBackend, says
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore, Stored
 
@@ -39,7 +39,6 @@ def begins(events: list[Event], whole: list[Event]) -> None:
         assert [event.token for event in ours] == [event.token for event in theirs]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     prompts=st.lists(st.sampled_from(["p" * 20, "p" * 20 + "q", "r"]), min_size=1, max_size=2),
     n=st.integers(1, 4),

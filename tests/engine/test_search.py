@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from driver import check_order, request, run, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, scores
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
@@ -91,7 +91,6 @@ def narrow(beams: int, max_tokens: int, length_penalty: float, early_stopping: b
     return [tokens for _, tokens in found]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     beams=st.integers(1, 5),
     max_tokens=st.integers(1, 9),
@@ -283,7 +282,6 @@ def test_few_tokens(max_tokens: int | None) -> None:
     assert {end.finish_reason for end in stops(events).values()} == {"length"}
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     n=st.integers(1, 3),
     kind=st.sampled_from(["beam", "stochastic_beam"]),
@@ -334,7 +332,6 @@ def test_a_beam_that_always_fails_ends_its_search_alone() -> None:
     assert (engine.stats().cells, backend.cells) == (0, 0)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     n=st.integers(1, 4),
     kind=st.sampled_from(["beam", "stochastic_beam"]),

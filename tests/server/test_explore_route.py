@@ -8,6 +8,7 @@ import pytest
 from aiohttp import ClientResponse
 from fake_backend import END, FakeBackend, Gate
 from server.conftest import Client, Connect
+from waiting import until
 
 from srb.history.history import History
 
@@ -95,7 +96,7 @@ async def test_who_leaves_ends_it_and_who_cancels_reads_why(connect: Connect) ->
     assert (done["event"], done["finish_reason"], done["stop_reason"]) == ("done", "abort", "cancelled")
     again = await client.get(f"/v1/completions/{left.headers['X-Request-Id']}/events")
     assert read(await again.text())[-1]["finish_reason"] == "abort"
-    assert backend.cells == 0
+    await until(lambda: backend.cells == 0)
 
 
 async def test_a_fault_is_said_before_the_one_done(connect: Connect) -> None:
