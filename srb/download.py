@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import http.client
 import importlib.util
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -46,9 +47,34 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
         path = fetch_url(settings.model_url, show)
     elif settings.hf_repo is not None:
         path = fetch_from_hub(settings.hf_repo, settings.hf_file)
+    elif settings.models_dir is not None and not (settings.model and settings.model.exists()):
+        path = find_in_folder(settings.models_dir, settings.model)
     else:
         return settings
     return dataclasses.replace(settings, model=path, model_url=None, hf_repo=None, hf_file=None)
+
+
+def find_in_folder(folder: Path, name: Path | None) -> Path:
+    """The model file below a folder that has this name, or the only one whose name begins with it, or that there is.
+
+    Of a model in several files it's the first. Raises `SettingsError`, which tells what there is.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"--models-dir {folder} is not a folder")
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.gguf"))}
+    files = {
+        each: path
+        for each, path in files.items()
+        if not (part := re.search(r"-(\d{5})-of-\d{5}\.gguf$", each)) or int(part[1]) == 1
+    }
+    begun = str(name or "").casefold()
+    found = [each for each in files if begun in (each.casefold(), each.casefold().removesuffix(".gguf"))]
+    found = found or [each for each in files if each.casefold().startswith(begun)]
+    if len(found) == 1:
+        return files[found[0]]
+    asked = f"several models for {name}" if found and name else f"no {name}" if name else "several models"
+    there = ", ".join(found or files) or "no GGUF file"
+    raise SettingsError(f"--models-dir {folder} has {asked}; --model takes one of: {there}")
 
 
 def fetch_from_hub(repo: str, file: str | None) -> Path:

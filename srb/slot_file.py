@@ -52,7 +52,8 @@ def read_slot(path: Path, identity: str) -> tuple[SavedSlot, int]:
         _, fits, n_tokens = _HEADER.unpack(head)
         if fits != _hash(identity):
             raise ValueError(
-                "it was saved with another model, --cache-type-k, --cache-type-v, --flash-attn or llama-cpp-python"
+                "it was saved with another model, --cache-type-k, --cache-type-v, --flash-attn, --override-kv, --rope "
+                "or --yarn option, or llama-cpp-python"
             )
         content = memoryview(file.read())
     pieces = []

@@ -243,3 +243,31 @@ def test_what_the_hub_doesnt_have_is_named(elsewhere: Elsewhere, tmp_path: Path)
     assert result.stderr.endswith("(a private one needs a token in HF_TOKEN)\n")
     result = from_hub(elsewhere, tmp_path, "no name")
     assert result.stderr.startswith("--hf-repo no name: Repo id must")
+
+
+def test_models_of_a_folder(tmp_path: Path) -> None:
+    for name in ("One-7B.gguf", "one-13B.gguf", "big/two-00001-of-00002.gguf", "big/two-00002-of-00002.gguf", "x.txt"):
+        path = tmp_path / "models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    folder = tmp_path / "models"
+
+    def found(name: str) -> str:
+        model = fetch_model(Settings(models_dir=folder, model=Path(name))).model
+        assert model is not None
+        return str(model.relative_to(folder))
+
+    assert found("one-7B") == found("one-7B.gguf") == found("one-7") == "One-7B.gguf"
+    assert found("big/t") == "big/two-00001-of-00002.gguf"
+    there = r"--model takes one of: One-7B\.gguf, big/two-00001-of-00002\.gguf, one-13B\.gguf"
+    for settings, message in (
+        (Settings(models_dir=folder), f"has several models; {there}"),
+        (Settings(models_dir=folder, model=Path("three")), f"has no three; {there}"),
+        (Settings(models_dir=folder, model=Path("one")), r"has several models for one; .* of: One-7B\.gguf, one-13B\."),
+        (Settings(models_dir=tmp_path / "none"), r"none is not a folder"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            fetch_model(settings)
+    inside = folder / "One-7B.gguf"
+    assert fetch_model(Settings(models_dir=folder, model=inside)).model == inside
+    assert fetch_model(Settings(models_dir=folder / "big")).model == folder / "big" / "two-00001-of-00002.gguf"

@@ -44,11 +44,19 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
         "cache_type_k": "q8_0",
         "cache_type_v": "q8_0",
         "weights": "bf16",
+        "rope_scaling": "yarn",
+        "split_mode": "row",
+        "numa": "isolate",
         "log_level": "debug",
     }
     for field in dataclasses.fields(Settings):
         text = samples.get(field.name, "9")
         flags = ["--" + field.name.replace("_", "-"), text]
+        if field.name == "jinja":  # --no-jinja is refused
+            continue
+        if "float" in str(field.type):
+            text = "0.5"
+            flags[1] = text
         if isinstance(field.default, bool):
             text = str(not field.default)
             flags = [flags[0] if not field.default else flags[0].replace("--", "--no-", 1)]
@@ -64,10 +72,33 @@ def test_llama_servers_short_names() -> None:
     )
 
 
+def test_a_name_of_llama_server_stands_for_the_option(tmp_path: Path) -> None:
+    config = tmp_path / "srb.toml"
+    config.write_text("n-predict = 7")
+    assert [
+        settings.max_tokens
+        for settings in (load("--n-predict", "5"), load(SRB_PREDICT="6"), load("--config", str(config)))
+    ] == [5, 6, 7]
+
+
+def test_the_help_has_the_options_in_groups() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = parser.format_help()
+    places = [text.index(f"\n{name}:\n") for name in ("model", "memory", "speed", "requests", "network", "safety")]
+    assert places == sorted(places)
+    assert places[1] < text.index("  --mmap, --no-mmap") < places[2] < text.index("  --numa STR") < places[3]
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
         (["--port", "http"], {}, "--port takes a whole number, got 'http'"),
+        (["--rope-freq-base", "high"], {}, "--rope-freq-base takes a number, got 'high'"),
+        (["--rope-scale", "0"], {}, "--rope-scale must be more than 0, got 0.0"),
+        (["--rope-scale", "2", "--rope-freq-scale", "0.5"], {}, "--rope-scale is the inverse of --rope-freq-scale"),
+        (["--split-mode", "rows"], {}, "--split-mode is one of none, layer, row, tensor; got 'rows'"),
+        (["--no-jinja"], {}, "--no-jinja can't be: srb has no other templates"),
         (["--port", "65536"], {}, "--port must be 0 to 65535, got 65536"),
         (["--parallel", "256"], {}, "--parallel must be 1 to 255, got 256"),
         (["--ctx-size", "-1"], {}, "--ctx-size must be 0 or more, got -1"),

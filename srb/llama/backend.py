@@ -25,12 +25,13 @@ from srb.llama.embedder import LlamaEmbedder
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, entropy, logprobs
 from srb.llama.model_file import find_model, fingerprint
+from srb.llama.params import is_on_gpu, model_params, overridden, start
 from srb.llama.ranker import LlamaRanker
 from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.llama.tuned import Choice, choose
 from srb.llama.waiting import Crowd, Waiting
-from srb.settings import Settings
+from srb.settings import EVALUATION, Settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
@@ -53,8 +54,7 @@ class LlamaBackend:
                 "AsyncEngine.from_settings fetches it, and srb.download.fetch_model does"
             )
         self.path = find_model(settings.model)
-        log.redirect()
-        llama_cpp.llama_backend_init()
+        start(settings)
         with ExitStack() as stack:
             choice, model = self._load(settings, progress)
             settings, self._model = choice.settings, model
@@ -69,6 +69,7 @@ class LlamaBackend:
                     f"keys {settings.cache_type_k or 'f16'}, values {settings.cache_type_v or 'f16'}",
                     f"flash attention {settings.flash_attn}",
                     f"llama-cpp-python {llama_cpp.__version__}",
+                    *(f"{name} {value}" for name, value in settings.given(EVALUATION).items()),
                 )
             )
             self.n_parallel = settings.parallel
@@ -77,9 +78,8 @@ class LlamaBackend:
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
-            is_on_gpu = settings.n_gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
             n_threads = settings.threads_batch or settings.threads or physical_cores()
-            self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu)
+            self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
             self._waiting = Waiting(Crowd.of_libgomp())
             stack.callback(self._waiting.close)
             self._paces = choice.paces or MEASURED
@@ -222,8 +222,7 @@ class LlamaBackend:
 
 def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only: bool = False) -> Any:
     """A `llama_model` that srb can run, or only the vocabulary of it. Raises `ModelLoadError`."""
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = settings.n_gpu_layers
+    params = model_params(settings)
     params.vocab_only = vocab_only
     params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
         lambda fraction, _data: progress(fraction)
@@ -233,9 +232,11 @@ def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only
     del on_progress
     if not model:
         raise ModelLoadError(f"the model {path} can't be loaded: {complaints.reason}")
+    problem = None if vocab_only else _unheeded(settings, complaints)
     complaints.log()
-    problem = None
-    if llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
+    if problem:
+        pass
+    elif llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
         problem = "it isn't a decoder-only model, and srb runs no others"
     elif llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
         problem = "it has no vocabulary"
@@ -243,6 +244,18 @@ def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only
         llama_cpp.llama_model_free(model)
         raise ModelLoadError(f"the model {path} can't be used: {problem}")
     return model
+
+
+def _unheeded(settings: Settings, complaints: log.Complaints) -> str | None:
+    """What of `--override-kv` the model's file or llama.cpp has no use for."""
+    for key in overridden(settings):
+        if not any("Using metadata override" in line and f"'{key}'" in line for line in complaints.told):
+            wrong = [line for line in complaints.told if "Bad metadata override" in line and f"'{key}'" in line]
+            expected = wrong[0].partition("expected ")[2] if wrong else ""
+            return f"--override-kv {key}: " + (
+                f"it is {expected}" if expected else "llama.cpp doesn't ask for this key"
+            )
+    return None
 
 
 def _wanted_cells(model: Any, settings: Settings) -> int:

@@ -14,6 +14,7 @@ from srb.engine.backend import Batch, State
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.logprobs import Floats
+from srb.llama.params import context_params
 from srb.llama.state import relaid
 from srb.settings import Settings
 
@@ -53,7 +54,7 @@ class Context:
     def __init__(
         self, model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int
     ) -> None:
-        params = llama_cpp.llama_context_default_params()
+        params = context_params(settings)
         params.n_ctx = n_cells + -n_cells % _CELLS_STEP
         params.n_batch = settings.batch_size + settings.parallel
         params.n_ubatch = settings.ubatch_size
@@ -66,7 +67,6 @@ class Context:
         params.type_k = _ggml_type(settings.cache_type_k)
         params.type_v = _ggml_type(settings.cache_type_v)
         params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
-        params.no_perf = True
         self._context = new_context(model, params, f"a context of {n_cells} cells")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = window_of(model)

@@ -9,6 +9,7 @@ import llama_cpp
 from srb.errors import BackendError, UnavailableError
 from srb.llama import log
 from srb.llama.context import new_context
+from srb.llama.params import context_params
 from srb.settings import Settings
 
 _POOLING = {
@@ -28,13 +29,12 @@ class LlamaEmbedder:
 
     def __init__(self, path: Path, model: Any, settings: Settings) -> None:
         self.max_tokens = settings.ubatch_size
-        params = llama_cpp.llama_context_default_params()
+        params = context_params(settings)
         params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = self.max_tokens
         params.n_seq_max = 1
         params.n_threads = params.n_threads_batch = settings.threads_batch or settings.threads or params.n_threads
         params.embeddings = True
         params.pooling_type = _POOLING[settings.pooling]
-        params.no_perf = True
         self._context = new_context(model, params, f"a context for embeddings for {path}")
         self.pools = llama_cpp.llama_pooling_type(self._context) != llama_cpp.LLAMA_POOLING_TYPE_NONE
         self._n_embd: int = llama_cpp.llama_model_n_embd(model)

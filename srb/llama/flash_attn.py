@@ -3,9 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import llama_cpp
-
 from srb.engine.costs import Costs
+from srb.llama.params import is_on_gpu
 from srb.settings import Settings
 
 Work = Collection[tuple[int, int, int]]
@@ -16,8 +15,7 @@ FEW = 4  # rows of one prompt; both ways compute fewer in a fast way of their ow
 
 def can_choose(window: int | None, settings: Settings) -> bool:
     """Whether a context may be made anew for other work: on a CPU, where what was saved can be laid out anew."""
-    on_gpu = settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload()
-    return window is None and "q" not in str(settings.cache_type_v) and not on_gpu
+    return window is None and "q" not in str(settings.cache_type_v) and not is_on_gpu(settings)
 
 
 @dataclass(frozen=True, slots=True)

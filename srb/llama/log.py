@@ -15,10 +15,14 @@ _LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
 
 class Complaints:
-    """The warnings and errors that llama.cpp logged during one call, oldest first."""
+    """The warnings and errors that llama.cpp logged during one call, oldest first.
+
+    told: all lines, those that were no complaints, too.
+    """
 
     def __init__(self) -> None:
         self._lines: list[tuple[int, str]] = []
+        self.told: list[str] = []
 
     def add(self, severity: int, line: str) -> None:
         """Takes a line."""
@@ -49,6 +53,8 @@ def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     severity = _LEVELS.get(level, logging.DEBUG)
     if not line.strip("."):  # a progress bar
         return
+    if _thread.collecting is not None:
+        _thread.collecting.told.append(line)
     if _thread.collecting is not None and severity >= logging.WARNING:
         _thread.collecting.add(severity, line)
     else:

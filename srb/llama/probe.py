@@ -14,11 +14,11 @@ import numpy as np
 
 from srb.engine.backend import Batch
 from srb.engine.costs import NEVER
-from srb.llama import log
 from srb.llama.backend import load_model
 from srb.llama.context import Context, window_of
 from srb.llama.flash_attn import Pace
 from srb.llama.logprobs import Floats
+from srb.llama.params import start
 from srb.llama.state import moved
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
@@ -118,8 +118,7 @@ class Weights:
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._settings = settings
-        log.redirect()
-        llama_cpp.llama_backend_init()
+        start(settings)
         with ExitStack() as stack:
             self._model = load_model(path, settings, lambda _fraction: True)
             stack.callback(llama_cpp.llama_model_free, self._model)

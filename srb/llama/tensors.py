@@ -4,12 +4,10 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from llama_cpp import _ggml
 
 from srb.errors import ModelLoadError
 from srb.llama import log
+from srb.llama.ggml import function
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +47,14 @@ class _InitParams(ctypes.Structure):
     _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
 
 
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of ggml, which llama_cpp has no names for."""
-    function = getattr(_ggml.libggml, name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-_gguf_init = _function("gguf_init_from_file", ctypes.c_void_p, ctypes.c_char_p, _InitParams)
-_gguf_free = _function("gguf_free", None, ctypes.c_void_p)
-_gguf_n_tensors = _function("gguf_get_n_tensors", ctypes.c_int64, ctypes.c_void_p)
-_gguf_name = _function("gguf_get_tensor_name", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
-_gguf_type = _function("gguf_get_tensor_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
-_gguf_size = _function("gguf_get_tensor_size", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
-_gguf_shape = _function("gguf_get_tensor_ne", ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p, ctypes.c_int64)
-_type_name = _function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)
+_gguf_init = function("gguf_init_from_file", ctypes.c_void_p, ctypes.c_char_p, _InitParams)
+_gguf_free = function("gguf_free", None, ctypes.c_void_p)
+_gguf_n_tensors = function("gguf_get_n_tensors", ctypes.c_int64, ctypes.c_void_p)
+_gguf_name = function("gguf_get_tensor_name", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_type = function("gguf_get_tensor_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_size = function("gguf_get_tensor_size", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
+_gguf_shape = function("gguf_get_tensor_ne", ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p, ctypes.c_int64)
+_type_name = function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)
 
 
 def _tensor(gguf: int, i: int) -> Tensor:

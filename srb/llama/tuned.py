@@ -18,7 +18,7 @@ from srb.cache_folder import cache_folder
 from srb.llama.context import physical_cores
 from srb.llama.flash_attn import Pace, Paces
 from srb.llama.weights import FILE, convert, converted_path, identity
-from srb.settings import Settings
+from srb.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
 
@@ -59,6 +59,8 @@ def tuned_path(path: Path, settings: Settings) -> Path:
     """Where the result for a model file is, or would be: by its contents, the processor, the build and the threads."""
     gpu = settings.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
     machine = [processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
+    if other := settings.given((*EVALUATION, *PLACEMENT)):
+        machine.append(other)
     key = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:8]
     return cache_folder() / "tuned" / f"{path.stem}-{identity(path)}-{key}.toml"
 

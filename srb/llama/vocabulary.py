@@ -5,12 +5,12 @@ from contextlib import ExitStack
 import llama_cpp
 
 from srb.engine.request import SamplingParams
-from srb.llama import log
 from srb.llama.backend import load_model
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
 from srb.llama.model_file import find_model, fingerprint
+from srb.llama.params import start
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
@@ -23,8 +23,7 @@ class Vocabulary:
 
     def __init__(self, settings: Settings) -> None:
         path = find_model(settings.model)
-        log.redirect()
-        llama_cpp.llama_backend_init()
+        start(settings)
         with ExitStack() as stack:
             model = load_model(path, settings, lambda _fraction: True, vocab_only=True)
             stack.callback(llama_cpp.llama_model_free, model)

@@ -69,6 +69,8 @@ async def serve(settings: Settings) -> None:
         keeper=keeper,
         slot_folder=check_folder(settings.slot_save_path),
     )
+    if settings.keep:
+        logger.warning("--keep %d has no effect: the context isn't shifted", settings.keep)
     runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()
     await runner.setup()
