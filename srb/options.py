@@ -98,7 +98,14 @@ class MemoryOptions:
     """What is kept, and where."""
 
     ctx_size: int = _option(
-        8192, "KV cells, shared by all alternatives; 0: what the model was trained for", short="-c", low=0
+        8192,
+        "KV cells, shared by all alternatives; 0: what the model was trained for; auto: as many of these as fit",
+        short="-c",
+        low=0,
+        words={"auto": -1},
+    )
+    fit: str = _option(
+        "on", "whether a model that doesn't fit into what is free is refused before it's loaded", choices=("on", "off")
     )
     cache_type_k: str | None = _option(
         None, "type of the cached keys (default: what srb tune chose, or f16)", short="-ctk", choices=CACHE_TYPES
@@ -119,7 +126,11 @@ class MemoryOptions:
     mmap: bool = _option(True, "map the file into memory; --no-mmap reads it, which takes longer to start")
     mlock: bool = _option(False, "keep the weights in memory: the system may not swap them out")
     n_gpu_layers: int = _option(
-        -1, "layers kept on the GPU, where llama.cpp was built for one; -1: all", short="-ngl", low=-1
+        -1,
+        "layers kept on the GPU, where llama.cpp was built for one; auto: as many as fit, all: all",
+        short="-ngl",
+        low=0,
+        words={"auto": -1, "all": -2},
     )
     device: str | None = _option(
         None, "devices for the layers on the GPU, with commas between; none: none (default: all)", short="-dev"

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
                 continue
             if meta["choices"] and value not in meta["choices"]:
                 raise SettingsError(f"{_flag(field.name)} is one of {', '.join(meta['choices'])}; got {value!r}")
-            if value in meta["words"].values():
+            if isinstance(value, int) and value in meta["words"].values():
                 continue
             for limit, wrong in ((meta["low"], operator.lt), (meta["high"], operator.gt)):
                 if limit is not None and wrong(value, limit):
@@ -220,9 +221,14 @@ def _guess(name: str, names: list[str]) -> str:
     return f"; did you mean {close[0].replace('_', '-')}?" if close else ""
 
 
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Settings)  # which takes a while
+
+
 def _type(name: str) -> type:
     """The type of an option, without the None that stands for "not given"."""
-    hint = typing.get_type_hints(Settings)[name]
+    hint = _hints()[name]
     if isinstance(hint, types.UnionType):
         hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     assert isinstance(hint, type)
@@ -241,7 +247,7 @@ def _convert(name: str, value: Any, source: str) -> Any:
             got = type(value).__name__ if meta["secret"] else repr(value)
             raise SettingsError(f"{source} takes a string, got {got}")
         return kind(value)
-    if value in meta["words"]:
+    if isinstance(value, str) and value in meta["words"]:
         return meta["words"][value]
     try:
         if isinstance(value, (int, str, kind)) and not isinstance(value, bool) and math.isfinite(kind(value)):

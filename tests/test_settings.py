@@ -45,6 +45,7 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
         "cache_type_v": "q8_0",
         "weights": "bf16",
         "rope_scaling": "yarn",
+        "fit": "off",
         "split_mode": "row",
         "numa": "isolate",
         "log_level": "debug",
@@ -70,6 +71,11 @@ def test_llama_servers_short_names() -> None:
     assert settings == Settings(
         model=Path("x.gguf"), ctx_size=512, batch_size=64, ubatch_size=32, n_gpu_layers=3, flash_attn="off", threads=2
     )
+
+
+def test_words_for_numbers() -> None:
+    assert load("-c", "auto", SRB_N_GPU_LAYERS="all") == Settings(ctx_size=-1, n_gpu_layers=-2)
+    assert load().n_gpu_layers == -1  # auto
 
 
 def test_a_name_of_llama_server_stands_for_the_option(tmp_path: Path) -> None:
@@ -101,7 +107,8 @@ def test_the_help_has_the_options_in_groups() -> None:
         (["--no-jinja"], {}, "--no-jinja can't be: srb has no other templates"),
         (["--port", "65536"], {}, "--port must be 0 to 65535, got 65536"),
         (["--parallel", "256"], {}, "--parallel must be 1 to 255, got 256"),
-        (["--ctx-size", "-1"], {}, "--ctx-size must be 0 or more, got -1"),
+        (["--ctx-size", "-2"], {}, "--ctx-size must be 0 or more, got -2"),
+        (["--ctx-size", "all"], {}, "--ctx-size takes a whole number, or auto, got 'all'"),
         (["--n", "33"], {}, "--n 33 is more than --max-n 32: lower the one or raise the other"),
         (["--flash-attn", "maybe"], {}, "--flash-attn is one of on, off, auto; got 'maybe'"),
         ([], {"SRB_THREADS": "two"}, "SRB_THREADS takes a whole number, got 'two'"),

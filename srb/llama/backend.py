@@ -19,9 +19,10 @@ from srb.llama.candidates import Candidates
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
-from srb.llama.context import Context, physical_cores, window_of
+from srb.llama.context import Context, engine_params, physical_cores, window_of
 from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
+from srb.llama.fit import cells_of, fit
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, entropy, logprobs
 from srb.llama.model_file import find_model, fingerprint
@@ -74,7 +75,7 @@ class LlamaBackend:
             )
             self.n_parallel = settings.parallel
             # A prompt has one of its own, beside those that continue it.
-            self.n_seqs = min(2 * settings.parallel, _MAX_SEQS)
+            self.n_seqs = _n_seqs(settings)
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
@@ -100,12 +101,14 @@ class LlamaBackend:
         """The model, and what it is run with."""
         choice = choose(self.path, settings)
         try:
+            choice = _fitted(choice)
             return choice, load_model(choice.weights, choice.settings, progress)
         except ModelLoadError as error:
             if choice.weights == self.path or settings.weights:
                 raise
-            log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", error.message)
-        choice = choose(self.path, dataclasses.replace(settings, tune=False))
+            reason = error.message
+        choice = _fitted(choose(self.path, dataclasses.replace(settings, tune=False)))
+        log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", reason)
         return choice, load_model(choice.weights, choice.settings, progress)
 
     def _make_context(self) -> Context:
@@ -258,9 +261,30 @@ def _unheeded(settings: Settings, complaints: log.Complaints) -> str | None:
     return None
 
 
+def _fitted(choice: Choice) -> Choice:
+    """The choice with sizes that fit into what is free. Raises `ModelLoadError` if those asked for don't."""
+
+    def context_params(model: Any, n_cells: int) -> Any:
+        settings = choice.settings
+        chooses = settings.flash_attn == "auto" and can_choose(window_of(model), settings)
+        return engine_params(
+            settings,
+            flash_attn="off" if chooses else settings.flash_attn,  # which takes more memory, and may be chosen later
+            n_cells=n_cells,
+            n_seqs=_n_seqs(settings),
+            n_outputs=settings.parallel + _PROMPT_OUTPUTS,
+        )
+
+    return dataclasses.replace(choice, settings=fit(choice.weights, choice.settings, context_params))
+
+
+def _n_seqs(settings: Settings) -> int:
+    return min(2 * settings.parallel, _MAX_SEQS)
+
+
 def _wanted_cells(model: Any, settings: Settings) -> int:
     trained: int = llama_cpp.llama_model_n_ctx_train(model)
-    cells = settings.ctx_size or trained
+    cells = cells_of(model, settings)
     if cells > trained:
         log.logger.warning(
             "--ctx-size %d is more than the %d tokens that the model was trained for; "

@@ -43,6 +43,24 @@ def new_context(model: Any, params: Any, name: str) -> Any:
     return context
 
 
+def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
+    """The `llama_context_params` of a `Context`."""
+    params = context_params(settings)
+    params.n_ctx = n_cells + -n_cells % _CELLS_STEP
+    params.n_batch = settings.batch_size + settings.parallel
+    params.n_ubatch = settings.ubatch_size
+    params.n_seq_max = n_seqs + 1
+    # The default is one for each token of a batch; with fewer than sequences the process ends.
+    params.n_outputs_max = max(n_outputs, params.n_seq_max)
+    params.n_threads = settings.threads or physical_cores()
+    params.n_threads_batch = settings.threads_batch or params.n_threads
+    params.flash_attn_type = _FLASH_ATTN[flash_attn]
+    params.type_k = _ggml_type(settings.cache_type_k)
+    params.type_v = _ggml_type(settings.cache_type_v)
+    params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
+    return params
+
+
 class Context:
     """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
 
@@ -54,19 +72,7 @@ class Context:
     def __init__(
         self, model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int
     ) -> None:
-        params = context_params(settings)
-        params.n_ctx = n_cells + -n_cells % _CELLS_STEP
-        params.n_batch = settings.batch_size + settings.parallel
-        params.n_ubatch = settings.ubatch_size
-        params.n_seq_max = n_seqs + 1
-        # The default is one for each token of a batch; with fewer than sequences the process ends.
-        params.n_outputs_max = max(n_outputs, params.n_seq_max)
-        params.n_threads = settings.threads or physical_cores()
-        params.n_threads_batch = settings.threads_batch or params.n_threads
-        params.flash_attn_type = _FLASH_ATTN[flash_attn]
-        params.type_k = _ggml_type(settings.cache_type_k)
-        params.type_v = _ggml_type(settings.cache_type_v)
-        params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
+        params = engine_params(settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
         self._context = new_context(model, params, f"a context of {n_cells} cells")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = window_of(model)

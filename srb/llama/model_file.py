@@ -43,8 +43,7 @@ def fingerprint(path: Path) -> str:
     Takes milliseconds, where reading all of a large file would take minutes.
     """
     digest = hashlib.sha256()
-    split = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-?????\1", path.name)
-    for part in sorted(path.parent.glob(split)) if split != path.name else [path]:
+    for part in files_of(path):
         with part.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             digest.update(f"{size}/".encode())
@@ -52,6 +51,12 @@ def fingerprint(path: Path) -> str:
                 file.seek(number * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a model: this one, and its others where it's in several."""
+    split = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-?????\1", path.name)
+    return sorted(path.parent.glob(split)) if split != path.name else [path]
 
 
 def _embedded_model() -> Path:

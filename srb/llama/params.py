@@ -55,7 +55,7 @@ def model_params(settings: Settings) -> Any:
         params.devices = ctypes.addressof(chosen)
     if settings.tensor_split is not None:
         params.tensor_split = _shares(settings.tensor_split)
-    if rows := list(_placed(settings)):
+    if rows := list(placed(settings)):
         kept.append(table := (_Placed * (len(rows) + 1))(*(_Placed(*each) for each in rows), _Placed(None, None)))
         params.tensor_buft_overrides = ctypes.addressof(table)
     if settings.override_kv is not None:
@@ -118,7 +118,7 @@ def _shares(text: str) -> Any:
     return (ctypes.c_float * most)(*shares)
 
 
-def _placed(settings: Settings) -> Iterator[tuple[bytes, int]]:
+def placed(settings: Settings) -> Iterator[tuple[bytes, int]]:
     """Patterns of tensors, and the buffer type for each; the first that matches wins."""
     buffers = dict(each.buffer_type for each in devices())
     for each in _split(settings.override_tensor or ""):

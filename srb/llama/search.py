@@ -299,7 +299,7 @@ class Search:
             each = Attention(self._usual.cache_type, way)
             self._apart[way] = weights.apart(each, self._tokens, self.jobs[0][1], self._shape.piece)
         start = time.perf_counter()
-        n_cells = self._settings.ctx_size or weights.n_trained
+        n_cells = self._n_cells(weights)
         weights.context(self._usual, n_cells, 2 * self._settings.parallel).close()
         self._change = 2 * (time.perf_counter() - start)
 
@@ -359,8 +359,11 @@ class Search:
         self.candidates.append(Candidate(name, attention, memory=memory))
         return self.candidates[-1]
 
+    def _n_cells(self, weights: Weights) -> int:
+        return self._settings.ctx_size if self._settings.ctx_size > 0 else weights.n_trained
+
     def _memory(self, weights: Weights) -> int:
-        return weights.n_bytes + weights.cache_bytes(self._settings.ctx_size or weights.n_trained)
+        return weights.n_bytes + weights.cache_bytes(self._n_cells(weights))
 
     def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
         with watch_others() as others:

@@ -57,7 +57,7 @@ class Tuned:
 
 def tuned_path(path: Path, settings: Settings) -> Path:
     """Where the result for a model file is, or would be: by its contents, the processor, the build and the threads."""
-    gpu = settings.n_gpu_layers if llama_cpp.llama_supports_gpu_offload() else 0
+    gpu = max(-1, settings.n_gpu_layers) if llama_cpp.llama_supports_gpu_offload() else 0
     machine = [processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
     if other := settings.given((*EVALUATION, *PLACEMENT)):
         machine.append(other)

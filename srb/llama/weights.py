@@ -20,6 +20,7 @@ import llama_cpp
 from srb.cache_folder import cache_folder, locked
 from srb.errors import ModelLoadError
 from srb.llama import log
+from srb.llama.free_memory import available_memory
 from srb.llama.model_file import fingerprint
 from srb.llama.tensors import Tensor, read_tensors
 
@@ -179,20 +180,6 @@ def _parse(weights: str) -> tuple[str | None, str]:
     if target not in FORMATS:
         raise ModelLoadError(f"srb knows no weights {weights!r}; it knows {', '.join(FORMATS)}")
     return kind or None, target
-
-
-def available_memory() -> int:
-    """How many bytes of memory are free for this process, as far as the system tells."""
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-        free = int(found[1]) << 10 if found else sys.maxsize
-    except OSError:
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:  # a container's
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text().strip() for name in ("max", "current"))
-        return free if limit == "max" else min(free, max(0, int(limit) - int(used)))
-    except (OSError, ValueError):
-        return free
 
 
 def _mib(n_bytes: int) -> str:

@@ -257,6 +257,7 @@ def test_what_cannot_start_says_so_in_one_line(server: Server, tmp_path: Path) -
         (["--model", "/nowhere.gguf"], 1, "the model /nowhere.gguf can't be read: No such file or directory"),
         (["--model", str(tmp_path / "text.gguf")], 1, "is not a GGUF file"),
         (["--model", str(short)], 1, "corrupted or incomplete"),
+        (["--ctx-size", "100000000"], 1, "doesn't fit: its weights take 92 MiB, 100,000,000 cells 2,197,265 MiB"),
         (["--port", str(server.address[1])], 2, "can't listen on 127.0.0.1:"),
         (["--n", "99"], 2, "--n 99 is more than --max-n 32"),
     ):

@@ -1,0 +1,161 @@
+"""What fits into a memory of a made-up size, and what is said where it doesn't."""
+
+import dataclasses
+import re
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_model import write_tiny_model
+
+from srb.errors import ModelLoadError
+from srb.llama import LlamaBackend, fit, free_memory, ggml
+from srb.settings import Settings
+
+MIB = 1 << 20
+
+Load = Callable[..., LlamaBackend]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights take about 13 MiB, and a cell 8 KiB."""
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    return write_tiny_model(path, n_layer=8, n_embd=256, n_ff=512, n_ctx_train=32768, layers_alike=True)
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many bytes are free."""
+    return lambda n_bytes: monkeypatch.setattr(fit, "available_memory", lambda: n_bytes)
+
+
+def settings(model: Path) -> Settings:
+    return Settings(model=model, ctx_size=4096, parallel=2, batch_size=64, ubatch_size=32, cache_ram=0)
+
+
+def test_a_model_that_doesnt_fit_is_told_with_numbers(model: Path, free: Callable[[int], None]) -> None:
+    free(60 * MIB)
+    with LlamaBackend(settings(model)) as backend:
+        assert backend.n_cells == 4096
+    free(40 * MIB)
+    with pytest.raises(ModelLoadError) as caught:
+        LlamaBackend(settings(model))
+    found = re.search(
+        r"doesn't fit: its weights take (\d+) MiB, 4,096 cells 32 MiB and buffers (\d+) MiB of memory, and 40 MiB are "
+        r"free\. --ctx-size (\d+) or less fits; --fit off loads it all the same$",
+        caught.value.message,
+    )
+    assert found
+    weights, buffers, most = map(int, found.groups())
+    assert weights == model.stat().st_size // MIB
+    assert 0 < buffers < 5
+    with LlamaBackend(dataclasses.replace(settings(model), ctx_size=most)) as backend:
+        assert backend.n_cells == most
+    with pytest.raises(ModelLoadError):
+        LlamaBackend(dataclasses.replace(settings(model), ctx_size=most + 256))
+    with LlamaBackend(dataclasses.replace(settings(model), fit="off")) as backend:
+        assert backend.n_cells == 4096
+
+
+def test_weights_that_are_too_large(model: Path, free: Callable[[int], None]) -> None:
+    free(MIB)
+    with pytest.raises(ModelLoadError, match=r"free\. it takes a smaller model, or one with fewer bits for a weight;"):
+        LlamaBackend(settings(model))
+
+
+def test_what_fits_by_far_isnt_tried(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "available_memory", lambda: 1 << 50)
+    monkeypatch.setattr(fit, "_Trial", None)
+    LlamaBackend(settings(model)).close()
+
+
+@pytest.mark.parametrize(
+    ("mib", "cache_ram", "cells"),
+    [(1 << 20, 0, 32768), (1024 + 100, 0, range(9000, 11000)), (1024 + 100, 20, range(6000, 9000)), (500, 0, 4096)],
+)
+def test_a_context_that_fits_itself(
+    model: Path, free: Callable[[int], None], mib: int, cache_ram: int, cells: int | range
+) -> None:
+    free(mib * MIB)
+    with LlamaBackend(dataclasses.replace(settings(model), ctx_size=-1, cache_ram=cache_ram)) as backend:
+        assert backend.n_cells in (cells if isinstance(cells, range) else [cells])
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
+def test_every_kind_of_memory_is_measured(tmp_path: Path, free: Callable[[int], None], arch: str) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf", arch=arch)
+    free(1000)
+    cells = "0" if arch == "mamba" else r"[1-9]\d*"
+    with pytest.raises(ModelLoadError, match=rf"its weights take \d MiB, 4,096 cells {cells} MiB and buffers"):
+        LlamaBackend(settings(path))
+
+
+class Card:
+    """A GPU of a made-up size."""
+
+    name = "CUDA0"
+    is_gpu = True
+    is_cpu = False
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+
+    def free(self) -> int:
+        return self._free
+
+
+@pytest.mark.parametrize(("mib", "layers"), [(1 << 20, 9), (1024 + 30, range(4, 7)), (1024, 0)])
+def test_layers_that_fit_onto_a_card(
+    model: Path, monkeypatch: pytest.MonkeyPatch, mib: int, layers: int | range
+) -> None:
+    real = ggml.devices()
+    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(mib * MIB)])
+    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    seen: list[Settings] = []
+    load_model = LlamaBackend.__init__.__globals__["load_model"]
+
+    def load(path: Path, settings: Settings, *others: object) -> object:
+        seen.append(settings)
+        return load_model(path, dataclasses.replace(settings, n_gpu_layers=0), *others)
+
+    monkeypatch.setitem(LlamaBackend.__init__.__globals__, "load_model", load)
+    LlamaBackend(settings(model)).close()
+    assert seen[0].n_gpu_layers in (layers if isinstance(layers, range) else [layers])
+    everything = dataclasses.replace(settings(model), n_gpu_layers=-2)
+    if layers == 9:
+        LlamaBackend(everything).close()
+    LlamaBackend(
+        dataclasses.replace(settings(model), n_gpu_layers=-2, kv_offload=False, override_tensor=".*=CPU")
+    ).close()
+
+
+def test_a_card_that_is_too_small(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ggml.devices()
+    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(30 * MIB)])
+    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    with pytest.raises(
+        ModelLoadError,
+        match=r"of the GPU's memory, and 30 MiB are free\. --ctx-size \d+ or less or --n-gpu-layers [456] or less fits",
+    ):
+        LlamaBackend(dataclasses.replace(settings(model), n_gpu_layers=-2))
+
+
+def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = free_memory.available_memory()
+    assert 0 < plain < sys.maxsize
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    for name, text in (
+        ("max", "1000000\n"),
+        ("current", "900000\n"),
+        ("stat", "anon 100\nfile 700\ninactive_file 300\nactive_file 400\nslab 5\n"),
+    ):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert free_memory.available_memory() == 100_700  # cached files can be taken back
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory.available_memory() > 100_700
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (used + 5 * MIB, 0))
+    assert free_memory.available_memory() <= 5 * MIB
