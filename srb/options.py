@@ -26,11 +26,13 @@ def _option(
     choices: tuple[str, ...] | None = None,
     words: dict[str, int] | None = None,
     aliases: tuple[str, ...] = (),
+    many: bool = False,
     secret: bool = False,
 ) -> Any:
     """An option.
 
     above: it must be more than that. words: what stands for some of its numbers. aliases: llama-server's other names.
+    many: the flag may come several times, and its values are joined with commas.
     """
     metadata: dict[str, Any] = {
         "help": text,
@@ -40,7 +42,7 @@ def _option(
         "above": above,
         "choices": choices,
     }
-    metadata |= {"words": words or {}, "aliases": aliases, "secret": secret}
+    metadata |= {"words": words or {}, "aliases": aliases, "many": many, "secret": secret}
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
@@ -229,6 +231,9 @@ class RequestsOptions:
         "what /v1 answers to a request with neither stream nor model: native events, or OpenAI's object",
         choices=("events", "openai"),
     )
+    preload: Path | None = _option(
+        None, "file with a prompt to evaluate before the first request, kept for prompts that begin with it"
+    )
     max_queue: int = _option(128, "requests that may wait; further ones are answered with 429", low=1)
     queue_timeout: int = _option(0, "seconds that a request may wait; 0: any number", low=0, high=MAX_SECONDS)
     request_timeout: int = _option(
@@ -257,10 +262,15 @@ class NetworkOptions:
     """Where the server is."""
 
     url: str | None = _option(None, "server to ask, instead of running the model here")
-    host: str = _option("127.0.0.1", "address to listen on")
+    host: str = _option(
+        "127.0.0.1", "address to listen on; several with commas between, or given several times", many=True
+    )
     port: int = _option(9090, "port to listen on; 0 takes a free one", low=0, high=65535)
     uds: Path | None = _option(None, "Unix socket to listen on, instead of --host and --port")
     ssl_cert_file: Path | None = _option(None, "PEM file with the certificate, for HTTPS")
+    ready_fd: int | None = _option(
+        None, "file descriptor that gets the server's address and a newline when it is ready", low=1
+    )
     ssl_key_file: Path | None = _option(None, "PEM file with the certificate's private key")
 
 

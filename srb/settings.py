@@ -36,6 +36,8 @@ SERVER_OPTIONS = frozenset(
     {
         "host",
         "port",
+        "ready_fd",
+        "preload",
         "uds",
         "ssl_cert_file",
         "ssl_key_file",
@@ -148,11 +150,15 @@ def _add_argument(group: argparse._ArgumentGroup, field: dataclasses.Field[Any])
     flags = [*([meta["short"]] if meta["short"] else []), *map(_flag, (field.name, *meta["aliases"]))]
     text = meta["help"] + choices + default
     if _type(field.name) is bool:
-        action = argparse.BooleanOptionalAction
-        group.add_argument(*flags, dest=field.name, default=argparse.SUPPRESS, action=action, help=text)
+        group.add_argument(
+            *flags, dest=field.name, default=argparse.SUPPRESS, action=argparse.BooleanOptionalAction, help=text
+        )
     else:
         metavar = _type(field.name).__name__.upper()
-        group.add_argument(*flags, dest=field.name, default=argparse.SUPPRESS, metavar=metavar, help=text)
+        action = "append" if meta["many"] else "store"
+        group.add_argument(
+            *flags, dest=field.name, default=argparse.SUPPRESS, action=action, metavar=metavar, help=text
+        )
 
 
 def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -177,7 +183,8 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
             values[name] = _convert(name, value, key)
     for name in names:
         if hasattr(arguments, name):
-            values[name] = _convert(name, getattr(arguments, name), _flag(name))
+            value = getattr(arguments, name)
+            values[name] = _convert(name, ",".join(value) if isinstance(value, list) else value, _flag(name))
     return Settings(**values)
 
 

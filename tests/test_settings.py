@@ -73,6 +73,14 @@ def test_llama_servers_short_names() -> None:
     )
 
 
+def test_several_addresses() -> None:
+    assert (
+        load("--host", "127.0.0.1", "--host", "::1")
+        == load("--host", "127.0.0.1,::1")
+        == load(SRB_HOST="127.0.0.1,::1")
+    )
+
+
 def test_words_for_numbers() -> None:
     assert load("-c", "auto", SRB_N_GPU_LAYERS="all") == Settings(ctx_size=-1, n_gpu_layers=-2)
     assert load().n_gpu_layers == -1  # auto

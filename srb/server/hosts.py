@@ -50,7 +50,7 @@ def read_hosts(settings: Settings) -> Hosts:
                 f"--allowed-hosts takes {ANY} and host names such as srb.example, without scheme and port and with "
                 f"commas between; localhost and IP addresses are always allowed; got {name!r}"
             )
-    own = {settings.host.lower(), socket.gethostname().lower()}
+    own = {*settings.host.lower().split(","), socket.gethostname().lower()}
     return Hosts(frozenset(names | own), everywhere=bool(names))
 
 

@@ -28,15 +28,19 @@ async def listening(runner: web.AppRunner, settings: Settings) -> AsyncIterator[
     Raises `SettingsError` if it can't.
     """
     context, path = tls_context(settings), settings.uds
-    where, option = (str(path), "--uds") if path else (f"{settings.host}:{settings.port}", "--port")
+    where, option = str(path), "--uds"
     with ExitStack() as at_end:
         try:
             if path:
-                site: web.BaseSite = web.SockSite(runner, _bind(path), ssl_context=context)
+                site = web.SockSite(runner, _bind(path), ssl_context=context)
                 at_end.callback(path.unlink, missing_ok=True)
+                await site.start()
             else:
-                site = web.TCPSite(runner, settings.host, settings.port, ssl_context=context)
-            await site.start()
+                port, option = settings.port, "--port"
+                for host in settings.host.split(","):
+                    where = f"{host}:{port}"
+                    await web.TCPSite(runner, host.strip(), port, ssl_context=context).start()
+                    port = runner.addresses[0][1]  # the one that port 0 has become
         except OSError as error:
             raise SettingsError(f"can't listen on {where}: {error.strerror or error}; try another {option}") from None
         yield
@@ -111,8 +115,8 @@ def describe(runner: web.AppRunner, settings: Settings) -> tuple[str, str, str]:
         place, url = str(settings.uds), f"{scheme}://localhost"
         options.append(f"--unix-socket {shlex.quote(place)} ")
     else:
-        host, port = runner.addresses[0][:2]
-        place = url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        urls = [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port, *_ in runner.addresses]
+        place, url = " and ".join(urls), urls[0]
     if settings.ssl_cert_file:
         options.append(f"--cacert {shlex.quote(str(settings.ssl_cert_file))} ")
     if settings.api_key is not None or settings.api_key_file is not None:

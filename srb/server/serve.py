@@ -21,6 +21,7 @@ from srb.server.hosts import read_hosts
 from srb.server.keeping import Keeper
 from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics
+from srb.server.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
 from srb.settings import Settings, read_keys
 from srb.slot_file import check_folder
 from srb.wire.body import Limits
@@ -59,6 +60,8 @@ async def serve(settings: Settings) -> None:
         linger=settings.linger,
     )
     api_keys = read_keys(settings)
+    check_fd(settings)
+    preload = read_preload(settings)
     app = create_app(
         engine,
         limits,
@@ -81,7 +84,7 @@ async def serve(settings: Settings) -> None:
             logger.info("loading %s", path)
             engine.start()
             try:
-                ready = asyncio.ensure_future(engine.ready())
+                ready = asyncio.ensure_future(make_ready(engine, preload))
                 with show_loading(lambda: engine.health.progress):
                     await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if ready.done():
@@ -90,9 +93,11 @@ async def serve(settings: Settings) -> None:
                     engine.url = None if settings.uds else url
                     print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
                     print(f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,"}}'\n""", flush=True)
+                    tell_ready(settings, url)
                     if keeper.is_on:
                         await keeper.resume_all(engine, model, goes_on=settings.resume)
                 await _end(engine, stop, settings.exit_on_fatal)
+                tell_systemd("STOPPING=1")
                 logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
             finally:
                 await engine.stop(GRACE_SECONDS)
