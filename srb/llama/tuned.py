@@ -22,7 +22,7 @@ from srb.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
 
-VERSION = 1
+VERSION = 2
 _ADVICE = "going on with the file as it is; `srb tune` measures again"
 
 
