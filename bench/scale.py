@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from srb.engine.backend import Batch, Logprobs, SpecialTokens, State, Tokenizer
+from srb.engine.backend import Batch, Logprobs, ModelInfo, SpecialTokens, State, Tokenizer
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest, SamplingParams
@@ -97,6 +97,7 @@ class Idle:
     identity = "idle"
     chat_template = None
     embedder = None
+    model_info = ModelInfo("idle", "idle", 0, 0, None, 0, None, {}, {})
 
     def __init__(self) -> None:
         self.tokenizer: Tokenizer = Words()

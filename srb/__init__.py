@@ -17,6 +17,7 @@ Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` w
 __version__ = "0.1.0"
 
 from srb.async_engine import AsyncEngine
+from srb.engine.backend import ModelInfo
 from srb.engine.engine import Engine
 from srb.engine.events import (
     DoneEvent,
@@ -33,6 +34,7 @@ from srb.engine.events import (
 from srb.engine.request import CompletionRequest, Explore, Resumed, SamplingParams
 from srb.engine.resume import resume
 from srb.engine.stats import EngineStats
+from srb.engine.texts import Score
 from srb.errors import (
     BackendError,
     EngineDeadError,
@@ -59,12 +61,14 @@ __all__ = [
     "Explore",
     "InvalidRequestError",
     "LlamaBackend",
+    "ModelInfo",
     "ModelLoadError",
     "NodeEvent",
     "ProgressEvent",
     "QueueFullError",
     "Resumed",
     "SamplingParams",
+    "Score",
     "Settings",
     "SettingsError",
     "SrbError",

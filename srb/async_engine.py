@@ -14,7 +14,7 @@ from typing import Any
 from srb.client import EngineClient, Record, client_options
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
-from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
+from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer, Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -100,6 +100,11 @@ class AsyncEngine(EngineClient):
     def chat_template(self) -> ChatTemplate | None:
         """See `EngineClient.chat_template`."""
         return self._ready_engine().chat_template
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """See `EngineClient.model_info`."""
+        return self._ready_engine().model_info
 
     @property
     def embedder(self) -> Embedder | None:

@@ -7,17 +7,18 @@ loop, but for what is said to be for any thread.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
-from srb.engine.backend import ChatTemplate, Embedder, Tokenizer
+from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
-from srb.engine.request import CompletionRequest, Explore
+from srb.engine.request import CompletionRequest, Explore, SamplingParams
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
+from srb.engine.texts import Score, Scoring, Text, Writing, all_to_tokens, to_tokens
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream
@@ -237,6 +238,25 @@ class EngineClient(ABC):
             elif isinstance(event, ErrorEvent):
                 raise event.error
 
+    async def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+        """n texts that go on with a prompt. Raises what `submit` raises, and `SrbError` for a fault."""
+        tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
+        writing = Writing(tokens, n, params)
+        async for event in self.generate(writing.request):
+            writing.take(event)
+        return writing.result()
+
+    async def score(self, prompt: Text, continuations: Sequence[Text]) -> list[Score]:
+        """How likely each of these texts is after the prompt, which is evaluated once. See `Engine.score`.
+
+        Raises what `submit` raises, and `SrbError` for a fault.
+        """
+        tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
+        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, continuations, self.tokenize), self.tokenizer)
+        async for event in self.generate(scoring.request):
+            scoring.take(event)
+        return scoring.result()
+
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""
         return self._roster.abort(request_id, index, reason)
@@ -271,6 +291,11 @@ class EngineClient(ABC):
     @abstractmethod
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, if it has one. May be used from any thread."""
+
+    @property
+    @abstractmethod
+    def model_info(self) -> ModelInfo:
+        """What the model's file says of it. To read that may take some tenths of a second."""
 
     @property
     @abstractmethod

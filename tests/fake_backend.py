@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, Ranked, SpecialTokens, State
+from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, ModelInfo, Ranked, SpecialTokens, State
 from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
@@ -179,6 +179,7 @@ class FakeBackend:
     costs: Costs = IN_STEP
     chat_template: ChatTemplate | None = None
     embedder: Embedder | None = None
+    model_info: ModelInfo = ModelInfo("fake", "fake", 0, 0, None, N_VOCAB, None, {}, {})  # noqa: RUF009  # frozen
     window: int | None = None
     """As in `Backend.window`. What may be lost of a window is lost at once, where llama.cpp loses it at times."""
     identity: str = "fake"

@@ -16,7 +16,7 @@ from srb.client import EngineClient, Record, ReplicaHealth
 from srb.cluster.parts import Whole, split
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
-from srb.engine.backend import ChatTemplate, Embedder, Tokenizer
+from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
@@ -45,6 +45,9 @@ class Vocabulary(Protocol):
 
     @property
     def chat_template(self) -> ChatTemplate | None: ...
+
+    @property
+    def model_info(self) -> ModelInfo: ...
 
     def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None: ...
 
@@ -95,6 +98,11 @@ class ClusterEngine(EngineClient):
     def chat_template(self) -> ChatTemplate | None:
         """See `EngineClient.chat_template`."""
         return self._ready_vocabulary().chat_template
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """See `EngineClient.model_info`."""
+        return self._ready_vocabulary().model_info
 
     @property
     def embedder(self) -> Embedder | None:

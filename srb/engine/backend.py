@@ -4,7 +4,7 @@ A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `comp
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from srb.engine.costs import Costs
@@ -62,6 +62,26 @@ class SpecialTokens:
     fim_mid: int | None = None
     fim_rep: int | None = None
     fim_sep: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model's file says of it.
+
+    n_bytes: the size of the file, or of all of its files. n_params: how many weights. n_trained: the tokens of the
+    longest text that it was trained for. chat_template: the file's own, in Jinja. special_tokens: the id and the text
+    of each, by its name: bos, eos and so on. metadata: all keys of the file, with numbers, texts and lists.
+    """
+
+    name: str
+    architecture: str
+    n_bytes: int
+    n_params: int
+    n_trained: int | None
+    n_vocab: int
+    chat_template: str | None
+    special_tokens: Mapping[str, tuple[int, str]]
+    metadata: Mapping[str, Any] = field(repr=False)
 
 
 class Tokenizer(Protocol):
@@ -234,6 +254,10 @@ class Backend(Protocol):
     @property
     def costs(self) -> Costs:
         """What its decodes take. `prepare` may change it."""
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What the model's file says of it; may be asked for from any thread."""
 
     @property
     def embedder(self) -> Embedder | None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from srb.engine.backend import Backend, ChatTemplate, Embedder, Tokenizer
+from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.cells import Cells
 from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
@@ -28,6 +28,7 @@ from srb.engine.sequence import ActiveRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
+from srb.engine.texts import ForPrograms
 from srb.errors import InvalidRequestError, SrbError
 
 _KEEPING_SHARE = 0.25
@@ -54,7 +55,7 @@ class _Question:
 Answer = TypeVar("Answer")
 
 
-class Engine:
+class Engine(ForPrograms):
     """Runs completion requests on a backend.
 
     `tokenize`, `add_request`, `abort` and `ask` may be called from any thread; everything else belongs to the thread
@@ -119,6 +120,11 @@ class Engine:
     def identity(self) -> str:
         """Names the model, how its cache is laid out, and its build; see `Backend.identity`."""
         return self._backend.identity
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What the model's file says of it."""
+        return self._backend.model_info
 
     @property
     def embedder(self) -> Embedder | None:

@@ -4,13 +4,14 @@ import dataclasses
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import llama_cpp
 import numpy as np
 
-from srb.engine.backend import Batch, Logprobs, State
+from srb.engine.backend import Batch, Logprobs, ModelInfo, State
 from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 from srb.errors import ModelLoadError
@@ -26,6 +27,7 @@ from srb.llama.fit import cells_of, fit
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, entropy, logprobs
 from srb.llama.model_file import find_model, fingerprint
+from srb.llama.model_info import read_model_info
 from srb.llama.params import is_on_gpu, model_params, overridden, start
 from srb.llama.ranker import LlamaRanker
 from srb.llama.sampler import LlamaSampler
@@ -130,6 +132,11 @@ class LlamaBackend:
     def close(self) -> None:
         """Frees the context and the model. No sampler made by this backend may be used any more."""
         self._exit.close()
+
+    @cached_property
+    def model_info(self) -> ModelInfo:
+        """What the model's file says of it; see `Backend.model_info`."""
+        return read_model_info(self.path)
 
     @property
     def costs(self) -> Costs:

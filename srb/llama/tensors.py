@@ -1,9 +1,12 @@
-"""What tensors a model file has, read without loading it."""
+"""What a model file has, tensors and metadata, read without loading it."""
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from srb.errors import ModelLoadError
 from srb.llama import log
@@ -31,12 +34,24 @@ class Tensor:
 
 def read_tensors(path: Path) -> list[Tensor]:
     """The tensors of a GGUF file. Raises `ModelLoadError`."""
+    with _opened(path) as gguf:
+        return [_tensor(gguf, i) for i in range(_gguf_n_tensors(gguf))]
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """All keys of a GGUF file and their values: numbers, bools, texts, and lists of these. Raises `ModelLoadError`."""
+    with _opened(path) as gguf:
+        return {_gguf_key(gguf, i).decode(errors="replace"): _value(gguf, i) for i in range(_gguf_n_kv(gguf))}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
     with log.collected() as complaints:
         gguf = _gguf_init(os.fsencode(path), _InitParams(True, None))
     if not gguf:
         raise ModelLoadError(f"the model {path} can't be read: {complaints.reason}")
     try:
-        return [_tensor(gguf, i) for i in range(_gguf_n_tensors(gguf))]
+        yield gguf
     finally:
         _gguf_free(gguf)
 
@@ -54,7 +69,35 @@ _gguf_name = function("gguf_get_tensor_name", ctypes.c_char_p, ctypes.c_void_p, 
 _gguf_type = function("gguf_get_tensor_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 _gguf_size = function("gguf_get_tensor_size", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
 _gguf_shape = function("gguf_get_tensor_ne", ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p, ctypes.c_int64)
+_gguf_n_kv = function("gguf_get_n_kv", ctypes.c_int64, ctypes.c_void_p)
+_gguf_key = function("gguf_get_key", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_kind = function("gguf_get_kv_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_data = function("gguf_get_val_data", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_text = function("gguf_get_val_str", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list_kind = function("gguf_get_arr_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list_size = function("gguf_get_arr_n", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list = function("gguf_get_arr_data", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list_text = function("gguf_get_arr_str", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t)
 _type_name = function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)
+
+
+_SMALL = (ctypes.c_uint8, ctypes.c_int8, ctypes.c_uint16, ctypes.c_int16, ctypes.c_uint32, ctypes.c_int32)
+_NUMBERS: dict[int, Any] = dict(enumerate((*_SMALL, ctypes.c_float, ctypes.c_bool))) | dict(
+    enumerate((ctypes.c_uint64, ctypes.c_int64, ctypes.c_double), 10)
+)
+_TEXT, _LIST = 8, 9  # gguf_type
+
+
+def _value(gguf: int, i: int) -> Any:
+    kind = _gguf_kind(gguf, i)
+    if kind == _TEXT:
+        return _gguf_text(gguf, i).decode(errors="replace")
+    if kind != _LIST:
+        return _NUMBERS[kind].from_address(_gguf_data(gguf, i)).value
+    kind, size = _gguf_list_kind(gguf, i), _gguf_list_size(gguf, i)
+    if kind == _TEXT:
+        return [_gguf_list_text(gguf, i, k).decode(errors="replace") for k in range(size)]
+    return list((_NUMBERS[kind] * size).from_address(_gguf_list(gguf, i))) if size else []
 
 
 def _tensor(gguf: int, i: int) -> Tensor:

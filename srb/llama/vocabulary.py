@@ -1,15 +1,18 @@
 """A model's vocabulary and chat template, without its weights: what a server needs whose engines are elsewhere."""
 
 from contextlib import ExitStack
+from functools import cached_property
 
 import llama_cpp
 
+from srb.engine.backend import ModelInfo
 from srb.engine.request import SamplingParams
 from srb.llama.backend import load_model
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
 from srb.llama.model_file import find_model, fingerprint
+from srb.llama.model_info import read_model_info
 from srb.llama.params import start
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
@@ -31,8 +34,14 @@ class Vocabulary:
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.model = fingerprint(path)
+            self._path = path
             self._exit = stack.pop_all()
         self._lark = LarkCompiler(self.tokenizer)
+
+    @cached_property
+    def model_info(self) -> ModelInfo:
+        """What the model's file says of it. Raises `ModelLoadError`."""
+        return read_model_info(self._path)
 
     def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None:
         """Raises `InvalidRequestError` for what no sampler can be made of, such as a grammar that doesn't parse."""

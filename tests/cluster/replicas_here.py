@@ -19,6 +19,7 @@ class FakeVocabulary:
 
     model = "the model"
     chat_template = None
+    model_info = FakeBackend.model_info
 
     def __init__(self) -> None:
         self.tokenizer = ByteTokenizer()

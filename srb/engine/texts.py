@@ -1,0 +1,159 @@
+"""Requests for programs that want a result and no events: texts, and how likely texts are."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import fsum, inf
+from typing import Any
+
+from srb.engine.backend import Tokenizer
+from srb.engine.events import ErrorEvent, Event, StreamEvent
+from srb.engine.request import CompletionRequest, LogitsProcessor, SamplingParams
+from srb.errors import InvalidRequestError
+
+Text = str | tuple[int, ...]
+"""A text, or the ids of its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text is after another one.
+
+    tokens: its ids. logprobs: of each of them, after all before it: natural logarithms, as the model has them.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def logprob(self) -> float:
+        """That of the whole text: the sum of those of its tokens."""
+        return fsum(self.logprobs)
+
+
+class Writing:
+    """A request for n texts. take: its events, until it is done."""
+
+    def __init__(self, prompt: tuple[int, ...], n: int, params: SamplingParams | None) -> None:
+        self.request = CompletionRequest((prompt,), (params or SamplingParams()).alternatives(n))
+        self._texts = [""] * n
+
+    def take(self, event: Event) -> None:
+        """Raises `SrbError` for a fault."""
+        if isinstance(event, ErrorEvent):
+            raise event.error
+        if isinstance(event, StreamEvent):
+            self._texts[event.index] += event.text
+
+    def result(self) -> list[str]:
+        """The texts."""
+        return self._texts
+
+
+class Scoring:
+    """A request for the scores of continuations, whose common beginning is evaluated once.
+
+    Each continuation is an alternative that is made to draw the tokens it has. take: the request's events, until it is
+    done. Raises `InvalidRequestError` for what can't be drawn.
+    """
+
+    def __init__(self, prompt: tuple[int, ...], continuations: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> None:
+        for number, tokens in enumerate(continuations):
+            name = f"continuations[{number}]"
+            if not tokens:
+                raise InvalidRequestError(f"{name} is empty; it takes at least one token", param="continuations")
+            if wrong := [token for token in tokens if not 0 <= token < tokenizer.n_vocab]:
+                message = f"{name} has the token {wrong[0]}; the vocabulary has 0 to {tokenizer.n_vocab - 1}"
+                raise InvalidRequestError(message, param="continuations")
+            if any(map(tokenizer.is_end, tokens[:-1])):
+                message = f"{name} goes on behind an end token; score what comes after it as one of its own"
+                raise InvalidRequestError(message, param="continuations")
+        self._tokens = continuations
+        self._logprobs: list[list[float]] = [[] for _ in continuations]
+        branches = tuple(
+            SamplingParams(temperature=0, max_tokens=len(each), logits_processor=_only(each, len(prompt)))
+            for each in continuations
+        )
+        self.request = CompletionRequest((prompt,), branches, logprobs=0)
+
+    def take(self, event: Event) -> None:
+        """Raises `SrbError` for a fault."""
+        if isinstance(event, ErrorEvent):
+            raise event.error
+        if isinstance(event, StreamEvent) and event.token and event.token.logprob is not None:
+            self._logprobs[event.index].append(event.token.logprob)
+
+    def result(self) -> list[Score]:
+        """The scores, in the order of the continuations."""
+        return [Score(*each) for each in zip(self._tokens, map(tuple, self._logprobs), strict=True)]
+
+
+class ForPrograms(ABC):
+    """What an engine does for a program that waits for it."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool: ...
+
+    @abstractmethod
+    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]: ...
+
+    @abstractmethod
+    def add_request(self, request: CompletionRequest) -> None: ...
+
+    @abstractmethod
+    def step(self) -> list[Event]: ...
+
+    def run(self, request: CompletionRequest) -> Iterator[Event]:
+        """The events of a request, on an engine that has no other work. Raises `InvalidRequestError`.
+
+        Leaving the loop early leaves the request in the engine, which goes on with it in the next `step`.
+        """
+        if self.has_work:
+            raise RuntimeError("run() is for an engine that has no other work; use add_request() and step()")
+        self.add_request(request)
+        while self.has_work:
+            yield from self.step()
+
+    def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+        """n texts that go on with a prompt. See `run`. Raises `InvalidRequestError`, and `SrbError` for a fault."""
+        writing = Writing(to_tokens(prompt, self.tokenize, is_prompt=True), n, params)
+        for event in self.run(writing.request):
+            writing.take(event)
+        return writing.result()
+
+    def score(self, prompt: Text, continuations: Sequence[Text]) -> list[Score]:
+        """How likely each of these texts is after the prompt, which is evaluated once. See `run`.
+
+        A continuation is tokenized alone, so most begin with a space. Raises `InvalidRequestError`, and `SrbError` for
+        a fault.
+        """
+        tokens = all_to_tokens(continuations, self.tokenize)
+        scoring = Scoring(to_tokens(prompt, self.tokenize, is_prompt=True), tokens, self.tokenizer)
+        for event in self.run(scoring.request):
+            scoring.take(event)
+        return scoring.result()
+
+
+def to_tokens(text: Text, tokenize: Callable[..., tuple[int, ...]], *, is_prompt: bool) -> tuple[int, ...]:
+    """The tokens of a text, if it isn't tokens already."""
+    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else tuple(text)
+
+
+def all_to_tokens(texts: Iterable[Text], tokenize: Callable[..., tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The tokens of continuations."""
+    return [to_tokens(each, tokenize, is_prompt=False) for each in texts]
+
+
+def _only(tokens: tuple[int, ...], n_before: int) -> LogitsProcessor:
+    """Leaves the next of these tokens, where so many others were before them."""
+
+    def process(before: Any, logits: Any) -> None:
+        logits[:] = -inf
+        logits[tokens[len(before) - n_before]] = 0
+
+    return process

@@ -1,0 +1,100 @@
+"""Results without events: texts, and how likely texts are."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from srb.async_engine import AsyncEngine
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import StreamEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError, LogitsProcessorError
+from srb.llama import LlamaBackend
+
+PROMPT = "the beginning of all of them, which is evaluated once,"
+ENDS: list[str | tuple[int, ...]] = [" and one", " or another that is longer", "x", (60, 61, 256)]
+
+Load = Callable[..., LlamaBackend]
+
+
+def echoed(engine: Engine, tokens: tuple[int, ...]) -> list[float | None]:
+    """The log-probabilities of a prompt's own tokens."""
+    asked = CompletionRequest((tokens,), (SamplingParams(max_tokens=0),), echo=True, logprobs=0)
+    events = [event for event in engine.run(asked) if isinstance(event, StreamEvent)]
+    return [event.token.logprob for event in events if event.token]
+
+
+def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(backend := load(parallel=2, cache_type_k="f32", cache_type_v="f32"))
+    rows = 0
+    decode = backend.decode
+
+    def counted(batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        nonlocal rows
+        rows += len(batch)
+        return decode(batch, interrupted)
+
+    monkeypatch.setattr(backend, "decode", counted)
+    scores = engine.score(PROMPT, ENDS)
+    prompt = engine.tokenize(PROMPT)
+    assert rows == len(prompt) + sum(len(score.tokens) - 1 for score in scores)
+    for score, end in zip(scores, ENDS, strict=True):
+        assert score.tokens == (end if isinstance(end, tuple) else engine.tokenize(end, is_prompt=False))
+        expected = echoed(engine, prompt + score.tokens)[len(prompt) :]
+        assert score.logprobs == pytest.approx(expected, abs=0.01)
+        assert score.logprob == pytest.approx(sum(score.logprobs))
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ((), r"continuations\[1\] is empty"),
+        ((5, 300), r"continuations\[1\] has the token 300; the vocabulary has 0 to 257"),
+        ((256, 5), r"continuations\[1\] goes on behind an end token"),
+    ],
+)
+def test_what_cant_be_scored(load: Load, end: tuple[int, ...], message: str) -> None:
+    engine = Engine(load())
+    with pytest.raises(InvalidRequestError, match=message):
+        engine.score(PROMPT, ["a", end])
+    assert not engine.has_work
+    assert len(engine.score(PROMPT, ["a"])) == 1  # and the engine goes on
+
+
+def test_texts(load: Load) -> None:
+    engine = Engine(load())
+    params = SamplingParams(seed=3, max_tokens=5)
+    written = engine.generate_texts(PROMPT, 3, params)
+    asked = CompletionRequest((engine.tokenize(PROMPT),), params.alternatives(3))
+    texts = ["", "", ""]
+    for event in engine.run(asked):
+        if isinstance(event, StreamEvent):
+            texts[event.index] += event.text
+    assert written == texts
+    assert len(engine.generate_texts(PROMPT, params=dataclasses.replace(params, max_tokens=1))) == 1
+    engine.add_request(asked)
+    with pytest.raises(RuntimeError, match="for an engine that has no other work"):
+        engine.generate_texts(PROMPT)
+    while engine.has_work:
+        engine.step()
+
+    def unlucky(_tokens: object, _logits: object) -> None:
+        raise ValueError("no luck")
+
+    with pytest.raises(LogitsProcessorError, match="no luck"):
+        engine.generate_texts(PROMPT, params=SamplingParams(logits_processor=unlucky))
+
+
+async def test_the_same_with_asyncio(load: Load) -> None:
+    engine = Engine(load())
+    params = SamplingParams(seed=3, max_tokens=5)
+    texts, scores = engine.generate_texts(PROMPT, 2, params), engine.score(PROMPT, ENDS)
+    async with AsyncEngine(lambda _progress: load()) as other:
+        assert await other.generate_texts(PROMPT, 2, params) == texts
+        assert await other.score(PROMPT, ENDS) == scores
+        (first,) = await other.score(other.tokenize(PROMPT), ENDS[:1])
+        assert first.logprobs == pytest.approx(scores[0].logprobs, abs=0.01)
