@@ -270,9 +270,19 @@ def _unheeded(settings: Settings, complaints: log.Complaints) -> str | None:
 
 def _fitted(choice: Choice) -> Choice:
     """The choice with sizes that fit into what is free. Raises `ModelLoadError` if those asked for don't."""
+    settings = choice.settings
+    try:
+        settings = _fit(choice.weights, settings)
+    except ModelLoadError:
+        if settings.flash_attn != "auto":
+            raise
+        settings = _fit(choice.weights, dataclasses.replace(settings, flash_attn="on"))
+        log.logger.info("flash attention is always on: without it the model wouldn't fit")
+    return dataclasses.replace(choice, settings=settings)
 
+
+def _fit(weights: Path, settings: Settings) -> Settings:
     def context_params(model: Any, n_cells: int) -> Any:
-        settings = choice.settings
         chooses = settings.flash_attn == "auto" and can_choose(window_of(model), settings)
         return engine_params(
             settings,
@@ -282,7 +292,7 @@ def _fitted(choice: Choice) -> Choice:
             n_outputs=settings.parallel + _PROMPT_OUTPUTS,
         )
 
-    return dataclasses.replace(choice, settings=fit(choice.weights, choice.settings, context_params))
+    return fit(weights, settings, context_params)
 
 
 def _n_seqs(settings: Settings) -> int:

@@ -51,13 +51,31 @@ def test_a_model_that_doesnt_fit_is_told_with_numbers(model: Path, free: Callabl
     assert found
     weights, buffers, most = map(int, found.groups())
     assert weights == model.stat().st_size // MIB
-    assert 0 < buffers < 5
+    assert buffers < 5
     with LlamaBackend(dataclasses.replace(settings(model), ctx_size=most)) as backend:
         assert backend.n_cells == most
     with pytest.raises(ModelLoadError):
         LlamaBackend(dataclasses.replace(settings(model), ctx_size=most + 256))
     with LlamaBackend(dataclasses.replace(settings(model), fit="off")) as backend:
         assert backend.n_cells == 4096
+
+
+def test_flash_attention_stays_on_where_it_only_fits_with_it(model: Path, free: Callable[[int], None]) -> None:
+    asked = dataclasses.replace(settings(model), batch_size=512, ubatch_size=512)
+    free(MIB)
+    sums = []
+    for flash_attn in ("on", "off"):
+        with pytest.raises(ModelLoadError) as caught:
+            LlamaBackend(dataclasses.replace(asked, flash_attn=flash_attn))
+        sizes = re.search(r"take (\d+) MiB, 4,096 cells (\d+) MiB and buffers (\d+) MiB", caught.value.message)
+        assert sizes
+        sums.append(sum(map(int, sizes.groups())))
+    on, off = sums
+    assert off > on + 10
+    for mib, kind in ((off + 5, "auto"), (on + 5, "on")):
+        free(mib * MIB)
+        with LlamaBackend(asked) as backend:
+            assert f"flash attention {kind}" in backend.identity
 
 
 def test_weights_that_are_too_large(model: Path, free: Callable[[int], None]) -> None:
