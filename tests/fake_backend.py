@@ -196,7 +196,7 @@ class FakeBackend:
 
     def __post_init__(self) -> None:
         self.tokenizer = ByteTokenizer()
-        self.n_seqs = min(2 * self.n_parallel, self.max_seqs)
+        self.n_seqs = min(2 * self.n_parallel + (0 if self.window is None else 2), self.max_seqs)
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
         self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are no longer in its window
         self.rows_with_logits: dict[int, Context] = {}

@@ -241,7 +241,11 @@ class Backend(Protocol):
 
     @property
     def n_seqs(self) -> int:
-        """How many sequences there can be, at least `n_parallel`; seq_ids go from 0 to n_seqs - 1."""
+        """How many sequences there can be, at least `n_parallel`; seq_ids go from 0 to n_seqs - 1.
+
+        With a model that forgets at least 6, or 3 where `n_parallel` is 1: an alternative takes that many, if it has to
+        go back, and a negative prompt.
+        """
 
     @property
     def n_batch(self) -> int:

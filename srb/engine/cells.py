@@ -3,13 +3,13 @@
 from dataclasses import replace
 from functools import partial
 
-from srb.engine.backend import Backend
+from srb.engine.backend import Backend, Logits
 from srb.engine.prefix import PrefixIndex
 from srb.engine.radix import pack
 from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
-from srb.engine.sequence import Holder, Prompt, Sequence
+from srb.engine.sequence import Holder, Mark, Prompt, Sequence
 from srb.engine.slots import Slots
 from srb.engine.stats import Totals
 
@@ -137,6 +137,38 @@ class Cells:
             is_whole &= self._backend.truncate(each.seq_id, each.evaluated)
         return is_whole
 
+    def set_mark(self, seq: Sequence, logits: Logits, negative: Logits | None) -> None:
+        """Lets a sequence of a model that forgets go back to where it is now, in place of where it could before.
+
+        logits: what it foretells there; negative: what its guide does.
+        """
+        n_tokens = len(seq.evaluated_tokens)
+        if seq.mark and seq.mark.n_tokens == n_tokens:
+            return
+        seq.mark = Mark(n_tokens, logits.copy(), negative and negative.copy())
+        for each in seq.both:
+            assert each.seq_id is not None
+            assert each.mark_id is not None
+            self._backend.remove(each.mark_id)
+            self._backend.fork(each.seq_id, each.mark_id, each.evaluated)
+
+    def go_back(self, seq: Sequence) -> None:
+        """Removes what is behind the tokens of a sequence, some of which were taken back: at its mark, if it has one.
+
+        Then those from there on are evaluated again.
+        """
+        if seq.mark_id is None:
+            is_cut = self.repair(seq)
+            assert is_cut, "a model that forgets has marks"
+            return
+        assert seq.mark
+        for each in seq.both:
+            assert each.seq_id is not None
+            assert each.mark_id is not None
+            each.behind = len(seq.tokens) - 1 - seq.mark.n_tokens
+            self._backend.remove(each.seq_id)
+            self._backend.fork(each.mark_id, each.seq_id, each.evaluated)
+
     def give_back(self, seq: Sequence, *, keep_answer: bool, keep_prompt: bool) -> None:
         """Gives back what a finished sequence has leased, and what its prompt has after the last of them.
 
@@ -152,8 +184,11 @@ class Cells:
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
             if not seq.leader:
-                self._slots.remember(seq.slot, prompt.packed + pack(seq.tokens[:-1]))
+                self._slots.remember(seq.slot, prompt.packed + pack(seq.evaluated_tokens))
             self._backend.remove(seq.seq_id)
+        if seq.mark_id is not None:
+            self._backend.remove(seq.mark_id)
+            seq.mark = None
         self._scheduler.release(seq)
         if prompt.span and not prompt.living:
             self._bequeath(prompt)
@@ -231,5 +266,5 @@ class Cells:
             self._retained.add(prompt.packed, partial(self._backend.save, seq_id), prompt.logits)
 
     def _retain_answer(self, seq: Sequence, seq_id: int) -> None:
-        if seq.prompt.shares and len(seq.tokens) > 1 and not seq.prompt.active.request.explore:
-            self._retained.add(seq.prompt.packed + pack(seq.tokens[:-1]), partial(self._backend.save, seq_id))
+        if seq.prompt.shares and seq.evaluated_tokens and not seq.prompt.active.request.explore:
+            self._retained.add(seq.prompt.packed + pack(seq.evaluated_tokens), partial(self._backend.save, seq_id))

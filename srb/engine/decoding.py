@@ -18,6 +18,10 @@ from srb.engine.walkers import Walkers
 from srb.errors import BackendError
 
 
+_FAR = 32
+"""A mark that is so many tokens before what is held is set anew."""
+
+
 class Decoding:
     """Evaluates batches until every sequence has finished.
 
@@ -163,9 +167,12 @@ class Decoding:
                 exploring.append(active)
                 continue
             for each in seq.both:
-                each.state = "running"
-            assert prompt.logits is not None
-            self._draw(seq, prompt.logits, seq.guide.prompt.logits if seq.guide else None, self._clock())
+                each.state, each.behind = "running", 0
+            logits, negative = prompt.logits, seq.guide.prompt.logits if seq.guide else None
+            if seq.mark:  # it has gone back to that
+                logits, negative = seq.mark.logits, seq.mark.negative
+            assert logits is not None
+            self._draw(seq, logits, negative, self._clock())
         self._beams.begin()
         self._explore(exploring)
 
@@ -193,6 +200,12 @@ class Decoding:
             return
         if seq.max_tokens == 0:
             self.finish(seq, "length", None)
+            return
+        if seq.behind:  # its next token is known
+            for each in seq.both:
+                each.behind -= 1
+            if len(seq.evaluated_tokens) == seq.n_sure:
+                self._cells.set_mark(seq, logits, negative)
             return
         is_first = seq.length == 0
         try:
@@ -222,7 +235,10 @@ class Decoding:
         seq.drawn_at = now
         seq.tokens.append(token)
         self._totals.tokens_generated += 1
-        if n_tokens := self._outbox.drawn(seq, token, reported, p):
+        n_tokens = self._outbox.drawn(seq, token, reported, p)
+        if seq.watch and seq.mark_id is not None and len(seq.watch.held) + n_tokens == 1:
+            self._cells.set_mark(seq, logits, negative)  # this token is the first that may be taken back
+        if n_tokens:
             self._go_back(seq, n_tokens)
         elif self._backend.tokenizer.is_end(token):
             self.finish(seq, "stop", None)
@@ -230,6 +246,8 @@ class Decoding:
             self.finish(seq, "stop", seq.text.matched)
         elif len(seq.tokens) == seq.max_tokens:
             self.finish(seq, "length", None)
+        elif seq.mark and seq.n_sure < len(seq.tokens) and seq.n_sure - seq.mark.n_tokens >= _FAR:
+            self._cells.go_back(seq)  # to have a mark nearer to what is held
 
     def _go_back(self, seq: Sequence, n_tokens: int) -> None:
         """Takes the last tokens of a sequence back. The next step draws another one in place of the first of them.
@@ -243,11 +261,10 @@ class Decoding:
         del seq.tokens[-n_tokens:]
         seq.sampler.close()
         seq.sampler = None  # one that has seen the tokens that stay is made when it's needed
-        is_cut = self._cells.repair(seq)
-        assert is_cut, "the engine refuses what goes back where a sequence can't be cut back"
+        self._cells.go_back(seq)
         for each in seq.both:
             each.saved = min(each.saved, each.evaluated)
-        if not seq.tokens:  # the logits of its prompt are kept
+        if not seq.tokens or seq.behind < 0:  # the logits of its prompt, or of its mark, are kept
             seq.state = "prefilling"
             self._scheduler.prefilling.append(seq)
 

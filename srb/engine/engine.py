@@ -88,7 +88,7 @@ class Engine(ForPrograms):
         self._totals = Totals()
         index = PrefixIndex(backend, self._retained)
         self._scheduler = Scheduler(
-            self._cache, index, backend.n_parallel, default_max_tokens, prompts_stay=backend.window is not None
+            self._cache, index, backend.n_parallel, default_max_tokens, forgets=backend.window is not None
         )
         self._slots = Slots(self._retained, backend.n_parallel)
         self._cells = Cells(backend, self._scheduler, index, self._retained, self._slots, self._totals)
@@ -157,18 +157,11 @@ class Engine(ForPrograms):
                 param="guidance_scale",
                 code="unsupported_parameter",
             )
-        if self._backend.window is None:
-            return
-        goes_back = {
-            "banned_strings": any(params.banned_strings for params in request.branches),
-            "explore": request.explore is not None,
-            "avoid": any(params.avoid is not None for params in request.branches),
-        }
-        for name in filter(goes_back.get, goes_back):
+        if request.explore and self._backend.window is not None:
             memory = "a sliding window" if self._backend.window else "a recurrent state"
             raise InvalidRequestError(
-                f"{name} needs a model that can go back to any token, and this one has {memory}; leave it out",
-                param=name,
+                f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
+                param="explore",
                 code="unsupported_parameter",
             )
 

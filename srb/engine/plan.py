@@ -55,7 +55,8 @@ class Plan:
 
     def _row_of(self, seq: Row) -> int:
         assert seq.seq_id is not None
-        return self.batch.add_row(seq.tokens[-1], seq.evaluated, seq.seq_id)
+        behind = seq.behind if isinstance(seq, Sequence) else 0
+        return self.batch.add_row(seq.tokens[-1 - behind], seq.evaluated, seq.seq_id)
 
     def add_chunk(self, prompt: Prompt, n_tokens: int) -> None:
         """Adds the next tokens of a prompt. All get logits where it is scored, else only its last one does."""

@@ -83,7 +83,7 @@ class PrefixIndex:
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
         """The longest beginning that is held or will be, and how many tokens others have in common with the prompt."""
         for seq in self._growing:
-            end = max(0, seq.n_sure - 1)
+            end = seq.n_settled
             self._tree.grow(seq, pack(seq.tokens[seq.n_indexed : end]))
             seq.n_indexed = end
         match = self._tree.find(prompt.packed)

@@ -24,12 +24,14 @@ class Scheduler:
     One that needs more than there is begins with as many sequences as there can be room for at once, and the others
     begin as these finish. A request that needs less may pass others that wait, as long as these haven't waited long.
 
-    prompts_stay: a prompt keeps its seq_id as long as there are others. If not, the last sequence to continue it gets
-        it, so that there can be as many sequences as seq_ids.
+    The last sequence to continue a prompt gets its seq_id, so that there can be as many sequences as seq_ids.
+
+    forgets: the model does. Then a prompt keeps its seq_id as long as there are others, and a sequence that may go back
+        has a second one, for what it goes back to.
     """
 
     def __init__(
-        self, cache: KVCache, index: PrefixIndex, n_parallel: int, default_max_tokens: int, *, prompts_stay: bool
+        self, cache: KVCache, index: PrefixIndex, n_parallel: int, default_max_tokens: int, *, forgets: bool
     ) -> None:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
@@ -41,7 +43,7 @@ class Scheduler:
         self._index = index
         self._n_parallel = n_parallel
         self._default_max_tokens = default_max_tokens
-        self._prompts_stay = prompts_stay
+        self._forgets = forgets
 
     def find(self, request_id: str) -> ActiveRequest | None:
         """The waiting or running request with this id."""
@@ -125,8 +127,7 @@ class Scheduler:
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:
             self._lease_prompt(prompt)
-        for each in sorted(rows, key=_is_last):
-            self._lease(each)
+        self._lease_all(rows)
         return prompts
 
     def _continue(self, active: ActiveRequest) -> Iterator[list[Prompt]]:
@@ -155,8 +156,7 @@ class Scheduler:
             for prompt in new:
                 self._index.add(prompt)
                 self._lease_prompt(prompt)
-            for each in sorted(rows, key=_is_last):
-                self._lease(each)
+            self._lease_all(rows)
             yield new
 
     def _has_room(self, cells: int, sequences: Collection[Sequence], prompts: list[Prompt]) -> bool:
@@ -165,7 +165,7 @@ class Scheduler:
         return (
             cells <= self._cache.free_cells + sum(map(_spare, self._open_ended))
             and self.leased + n_beams + sum(map(_has_row, sequences)) <= self._n_parallel
-            and len(prompts) + n_beams + sum(not _is_last(seq) for seq in sequences) <= self._cache.free_seqs
+            and len(prompts) + n_beams + sum(map(self._seq_ids, sequences)) <= self._cache.free_seqs
         )
 
     def _make_room(self, cells: int) -> bool:
@@ -210,6 +210,14 @@ class Scheduler:
         self.leased += prompt.n_beams
         self.prompts.append(prompt)
 
+    def _lease_all(self, sequences: Collection[Sequence]) -> None:
+        in_order = sorted(sequences, key=_is_last)
+        for seq in in_order:
+            self._lease(seq)
+        for seq in in_order:
+            if self._forgets and seq.span and seq.seq_id is None and self._cache.free_seqs:
+                seq.seq_id = self._cache.lease_seq()
+
     def _lease(self, seq: Sequence) -> None:
         seq.state = "prefilling"
         if not seq.leader:
@@ -218,8 +226,10 @@ class Scheduler:
             return
         start = len(seq.prompt.tokens)
         seq.span = self._cache.lease(seq.prompt.span, start, start + _own_cells(seq))
-        if not _is_last(seq) or (self._prompts_stay and self._cache.free_seqs):
+        if not _is_last(seq):
             seq.seq_id = self._cache.lease_seq()
+        if self._has_mark(seq):
+            seq.mark_id = self._cache.lease_seq()
         self.leased += 1
 
     def release(self, holder: Prompt | Sequence) -> None:
@@ -232,6 +242,9 @@ class Scheduler:
         if holder.seq_id is not None:
             self._cache.release_seq(holder.seq_id)
             holder.seq_id = None
+        if isinstance(holder, Sequence) and holder.mark_id is not None:
+            self._cache.release_seq(holder.mark_id)
+            holder.mark_id = None
         if isinstance(holder, Prompt):
             for seq_id in holder.beam_ids:
                 self._cache.release_seq(seq_id)
@@ -242,7 +255,7 @@ class Scheduler:
     def give_away(self, prompt: Prompt, seq: Sequence) -> None:
         """Gives the seq_id of a prompt to the last of its sequences; its cells stay with all of them."""
         seq.seq_id, prompt.seq_id = prompt.seq_id, None
-        if self._prompts_stay:
+        if self._forgets:
             self._index.remove(prompt)
 
     def _wave(self, active: ActiveRequest) -> list[Sequence]:
@@ -254,7 +267,7 @@ class Scheduler:
         for seq in active.sequences:
             for each in seq.both:
                 cells += _own_cells(each)
-                seq_ids += not _is_last(each)
+                seq_ids += self._seq_ids(each)
                 rows += _has_row(each)
                 if each.prompt not in prompts:
                     prompts.add(each.prompt)
@@ -269,7 +282,7 @@ class Scheduler:
     def _shared_in(self, prompts: list[Prompt]) -> dict[Prompt, int]:
         """How many tokens resumed alternatives of the same prompt have from the one before them in the list."""
         shared: dict[Prompt, int] = {}
-        if not self._prompts_stay:  # a model that forgets may have to evaluate them for each
+        if not self._forgets:  # a model that forgets may have to evaluate them for each
             for before, prompt in pairwise(prompts):
                 is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
                 if is_resumed and prompt.shares and len(prompt.asked) >= WORTH_SHARING:
@@ -302,6 +315,13 @@ class Scheduler:
             if room < 0:  # not all begin at once
                 room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
             seq.allow(min(_LEAST_ROOM, room // n_rows + 1))
+
+    def _seq_ids(self, seq: Sequence) -> int:
+        """How many seq_ids a sequence needs: none if its prompt can give it its own, and one for its mark."""
+        return (not _is_last(seq)) + self._has_mark(seq)
+
+    def _has_mark(self, seq: Sequence) -> bool:
+        return self._forgets and (seq.leader or seq).watch is not None
 
     @property
     def shared_cells(self) -> int:

@@ -246,6 +246,15 @@ class Prompt:
         return self.active.request.cache_prompt
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a sequence can go back to: after so many of its tokens, with the logits behind them, its guide's as well."""
+
+    n_tokens: int
+    logits: Logits
+    negative: Logits | None
+
+
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased.
 
@@ -280,6 +289,9 @@ class Sequence:
         self.unsaid_text = ""
         self.untold: list[int] = []  # drawn, and in no event yet
         self.seq_id: int | None = None
+        self.mark_id: int | None = None  # the seq_id of what it goes back to, if its model forgets
+        self.mark: Mark | None = None  # where that is
+        self.behind = 0  # how many tokens before its last one are to be evaluated again; -1: the last one is, too
         self.span: Span | None = None
         self.sampler: Sampler | None = None
         self.logprob: float | None = None  # of a text that a search has found, and its weight
@@ -318,6 +330,14 @@ class Sequence:
         watch = self.leader.watch if self.leader else self.watch
         return len(self.tokens) - (len(watch.held) if watch else 0)
 
+    @property
+    def n_settled(self) -> int:
+        """How many of its tokens are in its cells and will never leave them."""
+        mark = self.leader.mark if self.leader else self.mark
+        if mark and (self.behind or self.n_sure < len(self.tokens)):
+            return mark.n_tokens
+        return max(0, self.n_sure - 1)
+
     def biases(self) -> dict[int, float]:
         """What is to be added to the logits of its next token; -inf for those that were taken back there."""
         biases: dict[int, float] = {}
@@ -337,7 +357,12 @@ class Sequence:
     @property
     def evaluated(self) -> int:
         """How many tokens are in its cells: the prompt's, and what was generated but for the last token."""
-        return len(self.prompt.tokens) + max(0, len(self.tokens) - 1)
+        return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.behind)
+
+    @property
+    def evaluated_tokens(self) -> list[int]:
+        """Those of its own that are in its cells."""
+        return self.tokens[: self.evaluated - len(self.prompt.tokens)]
 
 
 Row = Sequence | Beam

@@ -76,7 +76,6 @@ class LlamaBackend:
                 )
             )
             self.n_parallel = settings.parallel
-            # A prompt has one of its own, beside those that continue it.
             self.n_seqs = _n_seqs(settings)
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
@@ -296,7 +295,9 @@ def _fit(weights: Path, settings: Settings) -> Settings:
 
 
 def _n_seqs(settings: Settings) -> int:
-    return min(2 * settings.parallel, _MAX_SEQS)
+    # A prompt has one of its own, beside those that continue it. Where the model forgets, each of these may have another
+    # one to go back to; then 6 are enough for one with a negative prompt.
+    return min(2 * settings.parallel + 2, _MAX_SEQS)
 
 
 def _wanted_cells(model: Any, settings: Settings) -> int:

@@ -94,6 +94,7 @@ phrases = st.lists(
     return_tokens=st.booleans(),
     echo=st.booleans(),
     n_batch=st.sampled_from([2, 64]),
+    window=st.sampled_from([None, 0, 1, 3]),
 )
 def test_it_says_what_a_model_would_that_refuses_them(
     banned: tuple[str, ...],
@@ -105,6 +106,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
     return_tokens: bool,
     echo: bool,
     n_batch: int,
+    window: int | None,
 ) -> None:
     params = SamplingParams(seed=seed, banned_strings=banned, stop=stop, max_tokens=max_tokens)
     each = dataclasses.replace(
@@ -114,7 +116,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
         echo=echo,
     )
     script = few(b"abAB")
-    engine = Engine(backend := FakeBackend(n_batch=n_batch, n_outputs=2, script=script))
+    engine = Engine(backend := FakeBackend(n_batch=n_batch, n_outputs=2, script=script, window=window))
     events = run(engine, each)
     check_order(events, each)
     assert_idle(engine, backend)
@@ -288,14 +290,15 @@ def test_a_stop_string_inside_the_beginning_of_a_phrase_ends_the_text() -> None:
     seed=st.integers(0, 100),
     cuts=st.lists(st.integers(0, 30), min_size=1, max_size=3),
     logprobs=st.sampled_from([None, 1]),
+    window=st.sampled_from([None, 0, 3]),
 )
 def test_an_interrupted_request_goes_on_as_it_would_have(
-    banned: tuple[str, ...], n: int, seed: int, cuts: list[int], logprobs: int | None
+    banned: tuple[str, ...], n: int, seed: int, cuts: list[int], logprobs: int | None, window: int | None
 ) -> None:
     params = SamplingParams(seed=seed, banned_strings=banned, max_tokens=15)
     each = CompletionRequest(((112,),), params.alternatives(n), logprobs=logprobs)
     whole = run(Engine(FakeBackend(script=few(b"abAB"))), each)
-    events = run_interrupted(lambda: Engine(FakeBackend(script=few(b"abAB"))), each, cuts)
+    events = run_interrupted(lambda: Engine(FakeBackend(script=few(b"abAB"), window=window)), each, cuts)
     assert texts(events) == texts(whole)
     assert stops(events) == stops(whole)
 
@@ -313,13 +316,6 @@ def test_others_begin_only_with_what_stays() -> None:
     assert_idle(engine, backend)
     assert {event.index for event in events if event.request_id == other.id and isinstance(event, StreamEvent)} == {0}
     assert engine.stats().prompt_tokens_cached == 40
-
-
-@pytest.mark.parametrize("window", [0, 8])
-def test_a_model_that_can_not_go_back_is_refused(window: int) -> None:
-    engine = Engine(FakeBackend(window=window))
-    with pytest.raises(InvalidRequestError, match="go back to any token"):
-        engine.add_request(request(banned_strings=("x",)))
 
 
 def test_distinct_alternatives_stay_so() -> None:

@@ -107,7 +107,7 @@ def test_what_can_never_run_is_refused() -> None:
 def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
     n: int, n_parallel: int, n_cells: int, window: int | None, cut: int, banned: bool, faults: set[int]
 ) -> None:
-    strings = tuple(map(chr, range(60))) if banned and window is None else ()
+    strings = tuple(map(chr, range(60))) if banned else ()
     each = guided(n, ignore_eos=True, banned_strings=strings)
     whole = run(Engine(FakeBackend(n_parallel=20)), each)
     backend = FakeBackend(n_parallel=n_parallel, n_cells=n_cells, window=window, fail_decodes=faults)

@@ -76,6 +76,7 @@ def test_all_of_a_short_text_is_its_opening() -> None:
     max_tokens=st.integers(0, 30),
     n_parallel=st.integers(1, 4),
     logprobs=st.sampled_from([None, 1]),
+    window=st.sampled_from([None, 0, 3]),
 )
 def test_no_two_begin_alike(
     n: int,
@@ -86,12 +87,13 @@ def test_no_two_begin_alike(
     max_tokens: int,
     n_parallel: int,
     logprobs: int | None,
+    window: int | None,
 ) -> None:
     each = request(
         ["p", "q"][:n_prompts], n=n, avoid=tuple(avoid), banned_strings=banned, stop=stop, max_tokens=max_tokens
     )
     each = dataclasses.replace(each, logprobs=logprobs)
-    engine = Engine(backend := FakeBackend(script=words(), n_parallel=n_parallel))
+    engine = Engine(backend := FakeBackend(script=words(), n_parallel=n_parallel, window=window))
     events = run(engine, each)
     check_order(events, each)
     assert_idle(engine, backend)
@@ -183,14 +185,6 @@ def test_a_cancelled_one_still_counts() -> None:
     events += run(engine)
     assert len({*openings(events)}) == 2
     assert_idle(engine, backend)
-
-
-@pytest.mark.parametrize("window", [0, 8])
-def test_a_model_that_can_not_go_back_is_refused(window: int) -> None:
-    engine = Engine(FakeBackend(window=window))
-    with pytest.raises(InvalidRequestError, match="avoid needs a model that can go back") as error:
-        engine.add_request(request(avoid=()))
-    assert error.value.param == "avoid"
 
 
 def test_the_limits() -> None:
