@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp
 from driver import check_order, run, stops
 from tiny_model import WINDOW, write_tiny_model
-from traffic import Abort, Ask, Program, Step, banned, tokens
+from traffic import Abort, Ask, Program, Step, banned, refused, tokens
 
 from srb.disk_cache import DiskCache
 from srb.engine.engine import Engine
@@ -191,9 +191,10 @@ class _Trial:
         self._requests[request.id] = request
         self._events[request.id] = []
 
-    def _params(self, ban: int | None = None, **values: Any) -> SamplingParams:
+    def _params(self, ban: int | None = None, refuse: int | None = None, **values: Any) -> SamplingParams:
         bias = tuple((token, float("-inf")) for token in banned(ban, self._backend.tokenizer.n_vocab))
         defaults: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "seed": 0, "logit_bias": bias}
+        defaults |= {"banned_strings": refused(refuse), "max_rewinds": 100}
         return SamplingParams(**(defaults | values))
 
     def _said(self, name: int, index: int) -> tuple[int, ...]:
@@ -248,6 +249,8 @@ class _Trial:
             _check_logprobs(token, other, where)
             if token.id != other.id:
                 _check_tie(token, other, params, known, where)
+                if params.banned_strings:  # what may begin there isn't known to what follows
+                    return None
                 # What was said goes on as well as what could have been: the rest is compared with what follows it.
                 rest = dataclasses.replace(params, stop=())
                 self._check_tokens((*known, token.id), rest, said[place + 1 :], echo=False)

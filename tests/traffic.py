@@ -55,7 +55,8 @@ class Ask(_Short):
 
     name: its own; `Said` and `Abort` mean it by this.
     branches: for each alternative what is not as by default in `SamplingParams`. Its temperature is 0 and it ignores
-        the end token, if it doesn't say otherwise. `ban` k bans every third token from the k-th on, as `banned` says.
+        the end token, if it doesn't say otherwise. `ban` k bans every third token from the k-th on, as `banned` says,
+        and `refuse` k some characters, and pairs of them, as `refused` says.
     """
 
     name: int
@@ -112,6 +113,14 @@ class Program(_Short):
 def banned(k: int | None, n_vocab: int) -> range:
     """The tokens that `ban` k means; those past 3,000 aren't banned, since a list of all would take long."""
     return range(0) if k is None else range(k, min(n_vocab, 3000), 3)
+
+
+def refused(k: int | None) -> tuple[str, ...]:
+    """The phrases that `refuse` k means."""
+    if k is None:
+        return ()
+    pairs = [chr(first) + chr(second) for first in range(33 + k, 127, 12) for second in range(32, 127)]
+    return (*map(chr, range(32 + k, 127, 12)), *pairs)
 
 
 def words(text: Run, vocabulary: range) -> tuple[int, ...]:
@@ -226,6 +235,8 @@ class _Generator:
             branch["stop"] = tuple(rng.sample("abcdefghijklmnop ,.", 3))
         if rng.random() < 0.1:
             branch["ignore_eos"] = False
+        if rng.random() < 0.15:
+            branch["refuse"] = rng.randrange(12)
         return branch
 
 

@@ -145,7 +145,7 @@ class Cells:
         n_tokens = len(seq.evaluated_tokens)
         if seq.mark and seq.mark.n_tokens == n_tokens:
             return
-        seq.mark = Mark(n_tokens, logits.copy(), negative and negative.copy())
+        seq.mark = Mark(n_tokens, logits.copy(), None if negative is None else negative.copy())
         for each in seq.both:
             assert each.seq_id is not None
             assert each.mark_id is not None

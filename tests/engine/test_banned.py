@@ -4,6 +4,7 @@ import codecs
 import dataclasses
 import random
 import zlib
+from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, N_VOCAB, FakeBackend, Script, says
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import has, lower, refusing
 
 from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
@@ -37,46 +39,17 @@ def few(alphabet: bytes, end: float = 0.05) -> Script:
     return script
 
 
-def lower(text: str) -> str:
-    return "".join(char.lower()[0] for char in text)
+def reference(script: Script, params: SamplingParams) -> tuple[str, int, str | None]:
+    """Text, length and stop reason of what a script says that phrases are refused to."""
 
-
-def has(text: str, phrase: str) -> bool:
-    return lower(phrase[4:]) in lower(text) if phrase.startswith("(?i)") else phrase in text
-
-
-def reference(script: Script, params: SamplingParams, prompt: tuple[int, ...]) -> tuple[str, int, str | None]:
-    """Text, length and stop reason of what is drawn where each token is a character and phrases are refused."""
-    tokens: list[int] = []
-    n_said = 0
-    refused: dict[tuple[int, ...], set[int]] = {}  # by what comes before them
-    while True:
-        token = script(params, (*prompt, *tokens))
-        while token in refused.get(tuple(tokens), ()):
+    def draw(tokens: tuple[int, ...], refused: Collection[int]) -> int:
+        token = script(params, (112, 113, *tokens))
+        while token in refused:
             token = (token + 1) % N_VOCAB
-        tokens.append(token)
-        text = bytes(tokens[:-1] if token == END else tokens).decode()
-        if token == END:
-            return text, len(tokens), None
-        ends = [len(each.removeprefix("(?i)")) for each in params.banned_strings]
-        found = [
-            n for each, n in zip(params.banned_strings, ends, strict=True) if len(text) >= n and has(text[-n:], each)
-        ]
-        stop = next((each for each in sorted(params.stop, key=len, reverse=True) if text.endswith(each)), None)
-        if found:
-            place = max(n_said, len(text) - max(found))
-            tokens = tokens[:place]
-            refused.setdefault(tuple(tokens), set()).add(ord(text[place]))
-            continue
-        begun = [
-            k
-            for each in params.banned_strings
-            for k in range(1, len(each.removeprefix("(?i)")))
-            if has(text[-k:], each[: k + len(each) - len(each.removeprefix("(?i)"))]) and k <= len(text)
-        ]
-        n_said = max(n_said, len(text) - max(begun, default=0))
-        if stop or len(tokens) == params.max_tokens:
-            return text.removesuffix(stop or ""), len(tokens), stop
+        return token
+
+    text, said, reason = refusing(draw, params, END)
+    return text, len(said), reason
 
 
 phrases = st.lists(
@@ -122,7 +95,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
     assert_idle(engine, backend)
     said, ends = texts(events), stops(events)
     for index, branch in enumerate(each.branches):
-        text, length, reason = reference(script, branch, (112, 113)) if max_tokens else ("", 0, None)
+        text, length, reason = reference(script, branch) if max_tokens else ("", 0, None)
         assert said.get(index, "") == "pq" * echo + text
         assert (ends[index].length, ends[index].stop_reason) == (length, reason)
         own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
@@ -216,6 +189,34 @@ def test_the_events_of_a_request() -> None:
     assert engine.stats().tokens_generated == 8 + 3
 
 
+@pytest.mark.parametrize("window", [0, 8])
+def test_a_model_that_forgets_goes_back_to_where_a_phrase_may_begin(window: int) -> None:
+    engine = Engine(backend := FakeBackend(script=says(CAT), window=window))
+    events = run(engine, request(banned_strings=("cat",), max_tokens=8))
+    assert texts(events) == {0: "the dat "}
+    assert backend.rows == 1 + 4 + 2 + 3  # what is drawn in place of "c" is drawn from the same logits
+    assert_idle(engine, backend)
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_a_model_that_forgets_does_not_go_back_far(window: int) -> None:
+    """Also where something is held all the time, so that what may be taken back always begins in another place."""
+    text = b"a" * 500 + b"b"
+    engine = Engine(backend := FakeBackend(n_cells=1000, script=says(text), window=window))
+    engine.add_request(request(banned_strings=("aaab",), max_tokens=600))
+    events: list[Event] = []
+    silent, longest = 0, 0
+    while engine.has_work:
+        new = engine.step()
+        events += new
+        silent = 0 if new else silent + 1
+        longest = max(longest, silent)
+    assert texts(events) == {0: "a" * 497 + "caab"}
+    assert longest < 50
+    assert backend.rows < 3 * len(text)
+    assert_idle(engine, backend)
+
+
 def test_what_was_thrown_away_is_told_and_not_counted() -> None:
     events = run(Engine(FakeBackend(script=says(CAT))), request(banned_strings=("cat", "d"), max_tokens=8))
     stop = stops(events)[0]
@@ -303,8 +304,11 @@ def test_an_interrupted_request_goes_on_as_it_would_have(
     assert stops(events) == stops(whole)
 
 
-def test_others_begin_only_with_what_stays() -> None:
-    backend = FakeBackend(script=lambda params, tokens: (b"c" + b"a" * 60 + b"t")[min(len(tokens) - 40, 61)])
+@pytest.mark.parametrize("window", [None, 0, 8])
+def test_others_begin_only_with_what_stays(window: int | None) -> None:
+    backend = FakeBackend(
+        script=lambda params, tokens: (b"c" + b"a" * 60 + b"t")[min(len(tokens) - 40, 61)], window=window
+    )
     engine = Engine(backend)
     engine.add_request(request("p" * 40, banned_strings=("c" + "a" * 60 + "t",), max_tokens=70))
     for _ in range(50):

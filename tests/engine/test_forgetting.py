@@ -82,6 +82,20 @@ def test_a_running_answer_is_forked_at_its_end_and_not_behind(window: int) -> No
     assert engine.stats().prompt_tokens_evaluated - before == 211
 
 
+def test_what_is_evaluated_again_is_not_shared_before() -> None:
+    """Then it would be in the cells twice, and leased once."""
+    engine = Engine(backend := FakeBackend(n_cells=3000, window=100, script=lambda params, tokens: 97))
+    engine.add_request(request(STORY[:40], max_tokens=80, banned_strings=("aaab",)))
+    while engine.stats().tokens_generated < 30:
+        engine.step()
+    engine.add_request(request(STORY[:40] + "a" * 20 + "x", max_tokens=60))
+    while engine.has_work:
+        engine.step()
+        assert backend.cells <= engine.stats().cells
+    assert engine.stats().prompt_tokens_cached == 40
+    assert engine.stats().rows > 80 + 60  # some of them again
+
+
 def test_a_conversation_evaluates_only_what_is_new(window: int) -> None:
     backend = FakeBackend(n_cells=3000, window=window, script=lambda params, tokens: 65 + len(tokens) % 26)
     engine, text = Engine(backend, cache_bytes=100_000), STORY

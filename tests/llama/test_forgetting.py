@@ -1,0 +1,137 @@
+"""Going back on models that forget, on the real llama.cpp: a sliding window, a recurrent state, and both kinds of layers."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from alone import KINDS, tiny_model
+from driver import check_order, run, stops, texts
+from refused import refusing
+from tiny_model import EOS, N_VOCAB
+
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.events import Event, StreamEvent
+from srb.engine.opening import opening_of
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+PROMPT = tuple(b"Once upon a time, there was a model that forgot")
+N = 8
+LETTERS = tuple((token, -math.inf) for token in range(N_VOCAB) if token not in set(b"abcdefghijklmnopqrstuvwxyz "))
+TOLERANCE = 2e-3  # of logits; the number of rows in a batch moves them by up to 5e-4
+WILD: dict[str, Any] = {"temperature": 0.7, "max_tokens": 50, "logit_bias": LETTERS}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": WILD,
+    "guided": WILD | {"guidance_scale": 1.5, "negative_prompt": tuple(b"There was a model that knew" * 2)},
+}
+
+
+@pytest.fixture(scope="module", params=[kind for kind in KINDS if kind != "full"])
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
+    model = tiny_model(request.param, tmp_path_factory.mktemp("models"))
+    exact: dict[str, Any] = {"threads": 1, "flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
+    with LlamaBackend(Settings(model=model, ctx_size=1024, parallel=2 * N, **exact)) as backend:
+        yield backend
+
+
+def ask(backend: LlamaBackend, n: int = N, **params: Any) -> tuple[CompletionRequest, list[Event]]:
+    branches = SamplingParams(**{"seed": 5} | params).alternatives(n)
+    request = CompletionRequest((PROMPT,), branches, logprobs=3, return_tokens=True)
+    events = run(engine := Engine(backend), request)
+    check_order(events, request)
+    assert (engine.stats().cells, backend.held()) == (0, [])
+    return request, events
+
+
+def loved(events: list[Event]) -> tuple[str, ...]:
+    """The groups of three characters that come most often."""
+    counts = Counter(text[k : k + 3] for text in texts(events).values() for k in range(len(text) - 2))
+    return tuple(text for text, _ in counts.most_common(20))
+
+
+def tokens(events: list[Event], index: int) -> list[int]:
+    return [
+        token for event in events if isinstance(event, StreamEvent) and event.index == index for token in event.tokens
+    ]
+
+
+def foretold(backend: LlamaBackend, tokens: tuple[int, ...]) -> Any:
+    """The logits behind some tokens, which nothing is known of."""
+    batch = Batch()
+    row = batch.add(tokens, 0, 0, outputs=1)
+    assert backend.decode(batch, None)
+    logits = backend.logits(row).copy()
+    backend.remove(0)
+    return logits
+
+
+class Noting:
+    """A sampler that notes from which logits it draws behind what it has seen."""
+
+    def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
+        self._sampler, self._seen, self._notes = sampler, seen, notes
+        self.logprobs, self.close = sampler.logprobs, sampler.close
+
+    def sample(self, logits: Any, excluded: Collection[int], biases: Mapping[int, float]) -> int:
+        assert np.abs(self._notes.setdefault(self._seen, logits.copy()) - logits).max() < TOLERANCE
+        token: int = self._sampler.sample(logits, excluded, biases)
+        self._seen = (*self._seen, token)
+        return token
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
+    backend: LlamaBackend, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    banned = loved(ask(backend, **WAYS[way])[1])
+    notes: dict[int, dict[tuple[int, ...], Any]] = {}
+    sampler = backend.sampler
+
+    def noting(params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...]) -> Any:
+        return Noting(sampler(params, compiled, prompt, begun), begun, notes.setdefault(params.seed, {}))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "sampler", noting)
+        request, events = ask(backend, 2, **WAYS[way], banned_strings=banned)
+    compiled = backend.compile(request.branches)
+    for index, params in enumerate(request.branches):
+
+        def draw(before: tuple[int, ...], refused: Collection[int], params: SamplingParams = params) -> int:
+            logits = foretold(backend, PROMPT + before)
+            if params.negative_prompt:
+                negative = foretold(backend, params.negative_prompt + before)
+                logits = backend.guided(logits, negative, params.guidance_scale)
+            noted = notes[params.seed][before]
+            assert np.abs(noted - logits).max() < TOLERANCE
+            alone = sampler(params, compiled, PROMPT, before)
+            token = alone.sample(noted, (), dict.fromkeys(refused, -math.inf))
+            alone.close()
+            return token
+
+        text, said, _ = refusing(draw, params, EOS)
+        assert tokens(events, index) == said
+        assert texts(events)[index] == text
+    compiled.close()
+    assert sum(stop.rewinds or 0 for stop in stops(events).values()) > 2
+
+
+def test_what_the_model_loves_does_not_come(backend: LlamaBackend) -> None:
+    banned = loved(ask(backend, **WILD)[1])
+    _, events = ask(backend, **WILD, banned_strings=banned, avoid=())
+    said = texts(events)
+    for index, text in said.items():
+        own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
+        assert bytes(token for token in tokens(events, index) if token < EOS).decode() == text
+        assert [event.token.id for event in own if event.token] == tokens(events, index)
+        assert not any(phrase in text for phrase in banned)
+        assert not stops(events)[index].rewinds_exhausted
+    assert sum(stop.rewinds or 0 for stop in stops(events).values()) > N
+    assert len({opening_of(text, backend.tokenizer) for text in said.values()}) == N

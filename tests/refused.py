@@ -1,0 +1,48 @@
+"""What a model says that refuses banned strings, one token at a time and with nothing kept: the plainest way to it."""
+
+from collections.abc import Callable, Collection
+
+from srb.engine.request import SamplingParams
+
+Draw = Callable[[tuple[int, ...], Collection[int]], int]
+"""The token behind those that were generated, and none of the others that are given."""
+
+
+def lower(text: str) -> str:
+    return "".join(char.lower()[0] for char in text)
+
+
+def has(text: str, phrase: str) -> bool:
+    return lower(phrase[4:]) in lower(text) if phrase.startswith("(?i)") else phrase in text
+
+
+def refusing(draw: Draw, params: SamplingParams, end: int) -> tuple[str, list[int], str | None]:
+    """The text, tokens and stop reason of what is drawn where each token is a character."""
+    tokens: list[int] = []
+    n_said = 0
+    refused: dict[tuple[int, ...], set[int]] = {}  # by what comes before them
+    while True:
+        token = draw(tuple(tokens), refused.get(tuple(tokens), ()))
+        tokens.append(token)
+        text = bytes(tokens[:-1] if token == end else tokens).decode()
+        if token == end:
+            return text, tokens, None
+        ends = [len(each.removeprefix("(?i)")) for each in params.banned_strings]
+        found = [
+            n for each, n in zip(params.banned_strings, ends, strict=True) if len(text) >= n and has(text[-n:], each)
+        ]
+        stop = next((each for each in sorted(params.stop, key=len, reverse=True) if text.endswith(each)), None)
+        if found:
+            place = max(n_said, len(text) - max(found))
+            tokens = tokens[:place]
+            refused.setdefault(tuple(tokens), set()).add(ord(text[place]))
+            continue
+        begun = [
+            k
+            for each in params.banned_strings
+            for k in range(1, len(each.removeprefix("(?i)")))
+            if has(text[-k:], each[: k + len(each) - len(each.removeprefix("(?i)"))]) and k <= len(text)
+        ]
+        n_said = max(n_said, len(text) - max(begun, default=0))
+        if stop or len(tokens) == params.max_tokens:
+            return text.removesuffix(stop or ""), tokens, stop
