@@ -17,7 +17,6 @@ from srb.engine.stats import Measure, Totals
 from srb.engine.walkers import Walkers
 from srb.errors import BackendError
 
-
 _FAR = 32
 """A mark that is so many tokens before what is held is set anew."""
 

@@ -248,7 +248,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a sequence can go back to: after so many of its tokens, with the logits behind them, its guide's as well."""
+    """Where a sequence can go back to: after so many of its tokens, with the logits behind them, and its guide's."""
 
     n_tokens: int
     logits: Logits

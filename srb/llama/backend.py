@@ -295,8 +295,8 @@ def _fit(weights: Path, settings: Settings) -> Settings:
 
 
 def _n_seqs(settings: Settings) -> int:
-    # A prompt has one of its own, beside those that continue it. Where the model forgets, each of these may have another
-    # one to go back to; then 6 are enough for one with a negative prompt.
+    # A prompt has one of its own, beside those that continue it. Where the model forgets, each of these may have
+    # another one to go back to, so that one with a negative prompt takes 6.
     return min(2 * settings.parallel + 2, _MAX_SEQS)
 
 

@@ -103,7 +103,7 @@ class Books(RuleBasedStateMachine):
             ignore_eos=ignore_eos,
             seed=seed,
             stop=("\x00\x01",),
-            # On a model that forgets, what is held from the beginning on is evaluated again each time: for too long here.
+            # On a model that forgets, what is held from the beginning on is evaluated again each time: too often here.
             banned_strings=() if is_search or (self.backend.window is not None and avoid is not None) else banned,
             avoid=None if is_search else avoid,
             diversity=0.0 if is_search else diversity,

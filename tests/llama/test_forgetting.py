@@ -1,9 +1,8 @@
-"""Going back on models that forget, on the real llama.cpp: a sliding window, a recurrent state, and both kinds of layers."""
+"""Going back on models that forget, on the real llama.cpp."""
 
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
