@@ -64,6 +64,9 @@ class Words:
     def special_piece(self, token: int) -> bytes:
         return b"x"
 
+    def beginning_with(self, text: bytes) -> Collection[int]:
+        return ()
+
     def is_end(self, token: int) -> bool:
         return False
 
@@ -145,7 +148,12 @@ class Idle:
         return _NOTHING
 
     def sampler(
-        self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...] = ()
+        self,
+        params: SamplingParams,
+        compiled: Any,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...] = (),
+        healed: bytes = b"",
     ) -> Counting:
         return Counting()
 

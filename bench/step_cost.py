@@ -98,9 +98,14 @@ class TimedBackend(LlamaBackend):
         return result
 
     def sampler(
-        self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...] = ()
+        self,
+        params: SamplingParams,
+        compiled: Any,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...] = (),
+        healed: bytes = b"",
     ) -> Any:
-        return TimedSampler(super().sampler(params, compiled, prompt, begun), self.sampling)
+        return TimedSampler(super().sampler(params, compiled, prompt, begun, healed), self.sampling)
 
 
 def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int | None) -> list[float]:

@@ -81,6 +81,9 @@ class ByteTokenizer:
     def special_piece(self, token: int) -> bytes:
         return b"<END>" if token == END else bytes([token])
 
+    def beginning_with(self, text: bytes) -> Collection[int]:
+        return [token for token in range(N_VOCAB) if token != END and self.piece(token).startswith(text)]
+
     def is_end(self, token: int) -> bool:
         return token == END
 
@@ -121,6 +124,8 @@ class FakeSampler:
     backend: "FakeBackend"
     params: SamplingParams
     seen: list[int]
+    first: Collection[int] = ()
+    """What it may begin with; nothing: anything."""
     closed: bool = False
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
@@ -130,7 +135,10 @@ class FakeSampler:
             raise BackendError("this sampler is broken")
         token = self.backend.script(self.params, logits.negative + logits)
         avoided = {*excluded, *(biases or ())}
-        if len(avoided) < N_VOCAB:
+        if self.first:
+            token = min(set(self.first) - avoided or self.first, key=lambda each: (each - token) % N_VOCAB)
+            self.first = ()
+        elif len(avoided) < N_VOCAB:
             while token in avoided:
                 token = (token + 1) % N_VOCAB
         self.seen.append(token)
@@ -333,11 +341,17 @@ class FakeBackend:
         return FakeCompiled(self)
 
     def sampler(
-        self, params: SamplingParams, compiled: "FakeCompiled", prompt: tuple[int, ...], begun: tuple[int, ...]
+        self,
+        params: SamplingParams,
+        compiled: "FakeCompiled",
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...],
+        healed: bytes = b"",
     ) -> FakeSampler:
         assert not compiled.closed
         self.open_samplers += 1
-        return FakeSampler(self, params, [*prompt, *begun])
+        first = self.tokenizer.beginning_with(healed) if healed and not begun else ()
+        return FakeSampler(self, params, [*prompt, *begun], first)
 
     def ranker(self, params: SamplingParams) -> FakeRanker:
         return FakeRanker(params)

@@ -113,6 +113,9 @@ class Tokenizer(Protocol):
     def special_piece(self, token: int) -> bytes:
         """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
 
+    def beginning_with(self, text: bytes) -> Collection[int]:
+        """The tokens whose `piece` begins with these bytes, in the order of their ids."""
+
     def is_end(self, token: int) -> bool:
         """Whether the token ends the generation."""
 
@@ -344,12 +347,18 @@ class Backend(Protocol):
         """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say."""
 
     def sampler(
-        self, params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...]
+        self,
+        params: SamplingParams,
+        compiled: Any,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...],
+        healed: bytes = b"",
     ) -> Sampler:
         """A sampler that has seen the prompt; its parameters' seed is drawn already. Raises `BackendError`.
 
         compiled: what `compile` made of these parameters.
         begun: the tokens that the sequence has already. It goes on as if it had drawn them.
+        healed: what the first token of the sequence begins with.
         """
 
     def ranker(self, params: SamplingParams) -> Ranker:

@@ -53,11 +53,13 @@ class _Place:
 class Held:
     """A token that may be taken back.
 
-    reported: what is to be said of it. start: the number of its first character. p: its probability, or 0.
+    reported: what is to be said of it. piece: what it adds to the text. start: the number of its first character.
+    p: its probability, or 0.
     """
 
     token: int
     reported: list[Token]
+    piece: bytes
     start: int
     p: float
     before: _Place
@@ -143,7 +145,7 @@ class Watch:
         """
         decoder = self._decoder.getstate()
         before = _Place(decoder, self._n_chars, self._state, self._stop_state)
-        self.held.append(Held(token, reported, self._n_chars + bool(decoder[0]), p, before))
+        self.held.append(Held(token, reported, piece, self._n_chars + bool(decoder[0]), p, before))
         text = self._decoder.decode(piece)
         if self.is_exhausted:
             return 0

@@ -116,7 +116,7 @@ class Beams:
             return "stop"
         if beam.parent and beam.parent.text:
             beam.text = beam.parent.text.copy()
-            beam.text.push(self._outbox.piece(seq, token))
+            beam.text.push(self._outbox.piece(seq, token, len(beam.tokens) - 1))
             if beam.text.matched:
                 beam.stop_reason = beam.text.matched
                 return "stop"

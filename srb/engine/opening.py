@@ -31,12 +31,11 @@ def _words(text: str) -> Opening:
     return tuple(word.casefold() for word in _WORD.findall(text)[:OPENING_WORDS]) or (text.strip(),)
 
 
-def opening_of(text: str | tuple[int, ...], tokenizer: Tokenizer) -> Opening:
-    """The opening of all of a text, or of what these tokens stand for."""
+def opening_of(text: str | tuple[int, ...], tokenizer: Tokenizer, n_before: int = 0) -> Opening:
+    """The opening of all of a text, or of what these tokens stand for, from the byte `n_before` on."""
     if not isinstance(text, str):
-        text = b"".join(tokenizer.piece(token) for token in text if not tokenizer.is_end(token)).decode(
-            errors="replace"
-        )
+        pieces = b"".join(tokenizer.piece(token) for token in text if not tokenizer.is_end(token))
+        text = pieces[n_before:].decode(errors="replace")
     return _words(text)
 
 

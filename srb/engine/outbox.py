@@ -74,12 +74,13 @@ class Outbox:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
         request, special = prompt.active.request, self._tokenizer.special_piece
         echo = request.echo and not request.resumed
-        tokens = prompt.asked if echo else prompt.asked[-LONGEST_CHARACTER:]
+        asked = request.prompts[prompt.sequences[0].index // len(request.branches)]
+        tokens = asked if echo else asked[-LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:
             text = seq.precede(b"".join(pieces))
-            for token in seq.begun:
-                piece = self.piece(seq, token)
+            for number, token in enumerate(seq.begun):
+                piece = self.piece(seq, token, number)
                 seq.text.push(piece)
                 if seq.watch:
                     seq.watch.skip(piece)
@@ -119,29 +120,28 @@ class Outbox:
         Returns how many of its last tokens are to be taken back, as their text is to be avoided; most often 0.
         Nothing was said of these.
         """
-        if seq.watch is None:
-            self._goes_on(seq, token, reported)
-            return 0
         is_end = self._tokenizer.is_end(token)
-        piece = b"" if is_end else self.piece(seq, token)
+        piece = b"" if is_end else self.piece(seq, token, seq.length - 1)
+        if seq.watch is None:
+            self._goes_on(seq, token, reported, piece)
+            return 0
         is_last = is_end or len(seq.tokens) == seq.max_tokens
         n_tokens = seq.watch.push(token, reported, piece, len(seq.tokens) - 1, p=p, is_last=is_last)
         for held in seq.watch.sure():
-            self._goes_on(seq, held.token, held.reported)
+            self._goes_on(seq, held.token, held.reported, held.piece)
         return n_tokens
 
-    def _goes_on(self, seq: Sequence, token: int, reported: list[Token]) -> None:
+    def _goes_on(self, seq: Sequence, token: int, reported: list[Token], piece: bytes) -> None:
         """A sequence has a token that stays."""
         seq.sum_logprob += sum(each.logprob or 0.0 for each in reported)
         seq.untold.append(token)
-        text = "" if self._tokenizer.is_end(token) else seq.text.push(self.piece(seq, token))
-        self._say(seq, reported, text)
+        self._say(seq, reported, seq.text.push(piece))
 
-    def piece(self, seq: Sequence, token: int) -> bytes:
-        """What a drawn token adds to the text."""
-        if seq.prompt.active.request.special_tokens:
-            return self._tokenizer.special_piece(token)
-        return self._tokenizer.piece(token)
+    def piece(self, seq: Sequence, token: int, number: int) -> bytes:
+        """What a drawn token adds to the text. number: how many tokens come before it in the alternative."""
+        is_special = seq.prompt.active.request.special_tokens
+        piece = self._tokenizer.special_piece(token) if is_special else self._tokenizer.piece(token)
+        return piece if number else piece[len(seq.prompt.healed) :]
 
     def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
         """Streams text and the tokens that it came from; where tokens are reported, not before they are whole."""
@@ -175,7 +175,7 @@ class Outbox:
         active = seq.prompt.active
         watch = seq.watch
         for held in watch.rest() if watch else ():
-            self._goes_on(seq, held.token, held.reported)
+            self._goes_on(seq, held.token, held.reported, held.piece)
         self._say(seq, [], seq.text.flush(), is_last=True)
         mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
         timings = self._timings(active, [seq.prompt], len(seq.tokens))

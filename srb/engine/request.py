@@ -402,6 +402,12 @@ class CompletionRequest:
         False,
         "the alternatives of a prompt begin with different tokens, as long as their samplers leave enough of them.",
     )
+    heal: bool = _field(
+        False,
+        "the last token of each prompt is taken back, and the first one that is drawn begins with its text, which "
+        "isn't said again: a text that ends with a space, or within a word, goes on as if it had been written at once. "
+        "It is done where other tokens begin with that text, too. Not with a grammar, a search, or echo with logprobs.",
+    )
     search: str = _field(
         "sample",
         "how the texts are found. sample: token by token. beam: the n likeliest that a beam search finds, the best "
@@ -473,6 +479,8 @@ class CompletionRequest:
                 param="resumed",
             )
         _check_search(self)
+        if self.heal:
+            _check_heal(self)
         if self.explore and (self.count > 1 or self.echo or self.logprobs is not None or self.search != "sample"):
             raise InvalidRequestError(
                 "explore takes one prompt and one branch, without echo, logprobs and search", param="explore"
@@ -530,6 +538,18 @@ class CompletionRequest:
     def prompt_tokens(self) -> int:
         """The length of all prompts together, in tokens."""
         return sum(map(len, self.prompts))
+
+
+def _check_heal(request: CompletionRequest) -> None:
+    """Refuses what a prompt's last token can't be taken back for."""
+    without: dict[str, bool] = {
+        name: any(getattr(params, name) is not None for params in request.branches)
+        for name in ("grammar", "json_schema", "lark")
+    }
+    without |= {"search": request.n_beams > 0, "explore": request.explore is not None}
+    without["echo with logprobs"] = request.echo and request.logprobs is not None
+    for name in filter(without.get, without):
+        raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
 
 
 def _check_search(request: CompletionRequest) -> None:

@@ -37,20 +37,21 @@ class ActiveRequest:
         stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
         resumed = request.resumed or (Resumed(),) * request.count
         self.prompts: list[Prompt] = []
-        for number, tokens in enumerate(request.prompts):
+        asked = [_healed(tokens, tokenizer) if request.heal else (tokens, b"") for tokens in request.prompts]
+        for number, (tokens, healed) in enumerate(asked):
             first = number * len(request.branches)
             begun = {first + k: resumed[first + k] for k in range(len(request.branches))}
-            self.prompts += Prompt.of(self, tokens, begun, stops)
+            self.prompts += Prompt.of(self, tokens, begun, stops, healed)
         self._watch(resumed, stops, tokenizer)
         self._is_diverse = any(params.diversity for params in request.branches)
         if self._is_diverse:
-            diversities = [Diversity(prompt) for prompt in request.prompts]
+            diversities = [Diversity(tokens) for tokens, _ in asked]
             for index, each in enumerate(resumed):
                 diversities[index // len(request.branches)].tell(index, each.tokens)
             for seq in self.sequences:
                 seq.diversity = diversities[seq.index // len(request.branches)]
         self.walkers: Walkers | None = None  # of a request that explores, when its prompt is evaluated
-        self.negatives = self._guide(resumed)
+        self.negatives = self._guide(resumed, tokenizer)
         self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
         self.arrived = arrived  # this and what follows: seconds of the engine's clock
@@ -67,9 +68,10 @@ class ActiveRequest:
         lists = {params.avoid for params in branches if params.avoid is not None}
         avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
         said: list[set[Opening]] = [set() for _ in self.request.prompts]
+        healed = {seq.index: len(seq.prompt.healed) for seq in self.sequences}
         for index, each in enumerate(resumed) if lists else ():
             if each.tokens:
-                said[index // len(branches)].add(opening_of(each.tokens, tokenizer))
+                said[index // len(branches)].add(opening_of(each.tokens, tokenizer, healed.get(index, 0)))
         for seq in self.sequences:
             params = seq.params
             if params.banned_strings or params.avoid is not None:
@@ -87,7 +89,7 @@ class ActiveRequest:
                 seq.diversity.tell(seq.index, seq.tokens[seq.n_counted : seq.n_sure])
                 seq.n_counted = seq.n_sure
 
-    def _guide(self, resumed: tuple[Resumed, ...]) -> "list[Prompt]":
+    def _guide(self, resumed: tuple[Resumed, ...], tokenizer: Tokenizer) -> "list[Prompt]":
         """The negative prompts, whose sequences are the guides of those alternatives that have one.
 
         Each prompt has its own, so that those that continue it begin together. What they share is found as that of any.
@@ -96,6 +98,8 @@ class ActiveRequest:
         guided = {seq.index: seq for seq in self.sequences if seq.params.is_guided}
         for index, seq in guided.items():
             negative = seq.params.negative_prompt or seq.prompt.asked[-1:]
+            if seq.prompt.healed and len(negative) > 1 and tokenizer.piece(negative[-1]) == seq.prompt.healed:
+                negative = negative[:-1]
             begun.setdefault((seq.prompt, negative), {})[index] = resumed[index]
         negatives = [prompt for (_, asked), each in begun.items() for prompt in Prompt.of(self, asked, each, {})]
         for guide in (seq for prompt in negatives for seq in prompt.sequences):
@@ -150,8 +154,9 @@ class ActiveRequest:
 class Prompt:
     """A prompt, evaluated once in a sequence of its own, then forked to those that continue it.
 
-    asked: its tokens, as they are in the request.
+    asked: its tokens, as they are in the request, but for the last one where that is taken back.
     begun: what its alternatives have already, by index. It's the same tokens for all: they are evaluated with it.
+    healed: the text of the token that was taken back, which the first one that is drawn begins with.
     """
 
     def __init__(
@@ -160,6 +165,7 @@ class Prompt:
         asked: tuple[int, ...],
         begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
+        healed: bytes,
     ) -> None:
         branches = active.request.branches
         self.n_beams = active.request.n_beams
@@ -168,6 +174,7 @@ class Prompt:
         tokens = asked if self.n_beams else asked + next(iter(begun.values())).tokens
         self.active = active
         self.asked = asked
+        self.healed = healed
         self.tokens = tokens
         self.packed = pack(tokens)
         self.evaluated = 0  # how many of its tokens are in its cells
@@ -195,6 +202,7 @@ class Prompt:
         asked: tuple[int, ...],
         begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
+        healed: bytes = b"",
     ) -> "list[Prompt]":
         """A prompt of the request: one for the alternatives that are new, and one for each that has tokens already.
 
@@ -203,10 +211,10 @@ class Prompt:
         """
         living = {index: each for index, each in begun.items() if each.finished is None}
         if active.request.n_beams:
-            return [cls(active, asked, living, stops)] if living else []
+            return [cls(active, asked, living, stops, healed)] if living else []
         new = {index: each for index, each in living.items() if not each.tokens}
         groups = ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]
-        prompts = [cls(active, asked, group, stops) for group in groups]
+        prompts = [cls(active, asked, group, stops, healed) for group in groups]
         if new:
             prompts[0].first_tokens |= {each.tokens[0] for each in begun.values() if each.tokens}
         return prompts
@@ -363,6 +371,14 @@ class Sequence:
     def evaluated_tokens(self) -> list[int]:
         """Those of its own that are in its cells."""
         return self.tokens[: self.evaluated - len(self.prompt.tokens)]
+
+
+def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], bytes]:
+    """A prompt without its last token, and the text of that, if other tokens begin with it; else all, and no text."""
+    text = tokenizer.piece(tokens[-1])
+    if len(tokens) > 1 and text and len(tokenizer.beginning_with(text)) > 1:
+        return tokens[:-1], text
+    return tokens, b""
 
 
 Row = Sequence | Beam

@@ -219,10 +219,15 @@ class LlamaBackend:
             return CompiledSampling(vocab, self._lark, self.n_cells, branches)
 
     def sampler(
-        self, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...], begun: tuple[int, ...]
+        self,
+        params: SamplingParams,
+        compiled: CompiledSampling,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...],
+        healed: bytes = b"",
     ) -> LlamaSampler:
         """A sampler chain with these parameters, that has seen the prompt and has drawn the tokens in `begun`."""
-        return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun)
+        return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun, healed)
 
     def ranker(self, params: SamplingParams) -> LlamaRanker:
         """Ranks tokens by the model's probabilities, after biases. See `Backend.ranker`."""

@@ -42,6 +42,7 @@ class LlamaSampler:
         compiled: CompiledSampling,
         prompt: tuple[int, ...],
         begun: tuple[int, ...] = (),
+        healed: bytes = b"",
     ) -> None:
         self._candidates = candidates
         self._n_vocab = tokenizer.n_vocab
@@ -49,6 +50,9 @@ class LlamaSampler:
         # Whether the last sampler of the chain draws with a random number for each token, and keeps nothing else.
         self._draws_plainly = not params.mirostat and params.adaptive_target < 0
         self._drawn = 0
+        self._first: Places | None = None  # the tokens that it may begin with
+        if healed:
+            self._first = np.array(tokenizer.beginning_with(healed), np.intp)
         self._top_k = _narrowing_top_k(params, self._n_vocab)
         self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
         self._changed_set: set[int] = set()
@@ -245,7 +249,9 @@ class LlamaSampler:
 
     def _fill_candidates(self, logits: Floats, constraint: Constraint | None) -> None:
         """What the chain is to choose from: all tokens that the grammar allows, or those that can be its choice."""
-        if constraint:
+        if self._first is not None and self._drawn == 0:
+            self._candidates.fill(logits, self._first)
+        elif constraint:
             self._candidates.fill(logits)
             constraint.narrow(self._candidates)
         elif self._top_k:

@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -65,6 +66,19 @@ class LlamaTokenizer:
     def special_piece(self, token: int) -> bytes:
         """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
         return b"" if token == self._unnamed_bos else self._piece(token).text
+
+    def beginning_with(self, text: bytes) -> list[int]:
+        """The tokens whose `piece` begins with these bytes, in the order of their ids."""
+        pieces, ids = self._sorted
+        first = bisect_left(pieces, text)
+        behind = bisect_left(pieces, True, first, key=lambda piece: not piece.startswith(text))
+        return sorted(ids[first:behind])
+
+    @cached_property
+    def _sorted(self) -> tuple[list[bytes], list[int]]:
+        """All pieces in their order, and the tokens that they are of."""
+        ids = sorted(range(self.n_vocab), key=self.piece)
+        return [self.piece(token) for token in ids], ids
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
         """The bytes that tokens stand for, with the names of the special ones."""

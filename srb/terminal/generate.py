@@ -14,9 +14,13 @@ from srb.terminal.options import add_field_arguments, given_fields
 from srb.terminal.show import Growing, JsonLines, PlainLines, View
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.body import Limits, parse
+from srb.wire.fields import ALIASES
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """The options that have an effect where a server runs the model."""
+
+NOT_HEALED = {"heal", "grammar", "json_schema", "response_format", "search", "echo"}
+"""The fields without which the prompt's last token is taken back, since people end their texts with spaces."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +86,9 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
         body["n"] = settings.n
     if settings.max_tokens is not None:
         body["max_tokens"] = settings.max_tokens
+    named = {ALIASES.get(name, name) for each in (body, *body.get("branches", ())) for name in each}
+    if not named & NOT_HEALED:
+        body["heal"] = True
     if sys.stdout.isatty() and not arguments.json:
         body["return_progress"] = True
     return body

@@ -17,6 +17,7 @@ PREFIX = "field_"
 
 REQUEST_FIELDS = (
     "distinct",
+    "heal",
     "search",
     "beams",
     "length_penalty",

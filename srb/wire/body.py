@@ -135,6 +135,7 @@ def parse_fields(
         prompts,
         branches,
         distinct=bool(fields.distinct),
+        heal=bool(fields.heal),
         **fields.search_settings,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # to know the best
         post_sampling_probs=bool(fields.post_sampling_probs),
@@ -206,6 +207,11 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 
 def _refuse_unsupported(fields: CompletionFields) -> None:
     """Refuses what would give another answer than was asked for, if it were ignored."""
+    if fields.heal and fields.story is not None:
+        raise InvalidRequestError(
+            "heal and story exclude each other: the tokens of a story's nodes follow one another; leave one out",
+            param="heal",
+        )
     if fields.functions:
         raise InvalidRequestError(
             "functions are not supported: they have become tools; send these",

@@ -65,6 +65,7 @@ class CompletionFields(SamplingFields):
         description="alternative k has (seed + k) mod 2^32 and a random stream of its own; -1: drawn.",
     )
     distinct: bool | None = None
+    heal: bool | None = None
     search: Search | None = None
     beams: Int | None = None
     length_penalty: Float | None = None

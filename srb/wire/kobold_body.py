@@ -109,6 +109,7 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
             (prompt,),
             branches,
             distinct=bool(fields.distinct),
+            heal=bool(fields.heal),
             **fields.search_settings,
             logprobs=logprobs or None,
             cache_prompt=fields.cache_prompt is not False,

@@ -176,6 +176,7 @@ def _parsed(
             prompts,
             body.make_branches(fields, n, tokenize),
             distinct=bool(fields.distinct),
+            heal=bool(fields.heal),
             **fields.search_settings,
             logprobs=n_probs or None,
             post_sampling_probs=bool(fields.post_sampling_probs),

@@ -38,7 +38,12 @@ class ScoringBackend(FakeBackend):
     biases: dict[tuple[int, tuple[int, ...]], dict[int, float]] = dataclasses.field(default_factory=dict)
 
     def sampler(
-        self, params: SamplingParams, compiled: object, prompt: tuple[int, ...], begun: tuple[int, ...]
+        self,
+        params: SamplingParams,
+        compiled: object,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...],
+        healed: bytes = b"",
     ) -> ScoringSampler:
         self.open_samplers += 1
         return ScoringSampler(self, params, [*prompt, *begun])
@@ -128,7 +133,12 @@ class Recording(FakeBackend):
     seen: list[dict[int, float]] = dataclasses.field(default_factory=list)
 
     def sampler(
-        self, params: SamplingParams, compiled: object, prompt: tuple[int, ...], begun: tuple[int, ...]
+        self,
+        params: SamplingParams,
+        compiled: object,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...],
+        healed: bytes = b"",
     ) -> FakeSampler:
         self.open_samplers += 1
         outer = self

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_backend import FakeBackend, says
+from engine.test_healing import Spaces
+from fake_backend import END, FakeBackend, says
 from terminal.conftest import Run
 
 from srb.roster import Roster
@@ -34,6 +35,26 @@ def test_json_gives_the_events_of_the_server(
         0: "stop",
         1: "length",
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "ay"),
+        (("--no-heal",), " xy"),
+        (("--grammar", "x"), " xy"),
+        (("--branch", '{"grammar_string": "x"}'), " xy"),
+    ],
+)
+def test_a_space_at_the_end_of_the_prompt_is_healed_unless_that_cannot_be(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], text: str
+) -> None:
+    backend.tokenizer = Spaces()
+    said = {1: 201, 2: ord("y")} if text == "ay" else {2: 200, 3: ord("x"), 4: ord("y")}  # by what is there
+    backend.script = lambda params, tokens: said.get(len(tokens), END)
+    n = () if "--branch" in options else ("-n", "1")
+    assert srb("generate", "p ", *n, *options) == 0
+    assert capsys.readouterr().out == f"0: {text}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["-"]])

@@ -45,7 +45,9 @@ def test_every_field_is_an_option(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     texts = {"stop": ".", "logit_bias": '{"5": false}', "banned_tokens": "[5]", "samplers": "top_k, temperature"}
     texts |= {"json_schema": '{"type": "string"}', "response_format": '{"type": "text"}'}
-    if name in ("distinct", "ignore_eos", "post_sampling_probs", "echo") or name.startswith(("return", "cache")):
+    if name in ("distinct", "heal", "ignore_eos", "post_sampling_probs", "echo") or name.startswith(
+        ("return", "cache")
+    ):
         assert read(flag) == {name: True}
         assert read(flag.replace("--", "--no-", 1)) == {name: False}
     else:

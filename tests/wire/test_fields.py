@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from srb.engine.request import SAMPLERS, SamplingParams
+from srb.engine.request import SAMPLERS, CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError
+from srb.wire import llama_body
 from srb.wire.body import Limits, parse
 
 LIMITS = Limits("fake", n=1, max_n=8)
@@ -124,6 +125,26 @@ def test_a_lowest_and_a_highest_temperature() -> None:
         assert {"dynatemp_low", "dynatemp_high"} <= set(ignored(**given | unused))
     body = json.dumps({"prompt": "p", "branches": [{}, given]}).encode()
     assert [each.dynatemp_range for each in parse(body, LIMITS, tokenize).completion.branches] == [0, 0.5]
+
+
+def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
+    def request(**fields: Any) -> CompletionRequest:
+        body = json.dumps({"prompt": "p "} | fields).encode()
+        return parse(body, LIMITS, tokenize, path_to=lambda _story, _node, _is_needed: []).completion
+
+    assert not request().heal
+    assert request(heal=True).heal
+    assert request(heal="true", prompt=[1, 2]).heal, "who asks for it with ids gets it"
+    body = json.dumps({"prompt": "p ", "heal": True}).encode()
+    assert llama_body.parse_completion(body, LIMITS, tokenize).completion.heal
+    for fields, message in (
+        ({"json_schema": {}}, "heal and json_schema exclude each other"),
+        ({"search": "beam"}, "heal and search exclude"),
+        ({"story": "s"}, "heal and story exclude"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message) as caught:
+            request(heal=True, **fields)
+        assert caught.value.param == "heal"
 
 
 def test_what_only_the_library_has_is_reported() -> None:

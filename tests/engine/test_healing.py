@@ -1,0 +1,121 @@
+"""Prompts whose last token is taken back, on the fake backend with tokens that begin with one another."""
+
+import dataclasses
+
+import pytest
+from driver import check_order, run, run_interrupted, stops, texts
+from fake_backend import END, ByteTokenizer, FakeBackend
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, StreamEvent
+from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.errors import InvalidRequestError
+
+A, B, C = ord("a"), ord("b"), ord("c")
+TEXTS = {200: b" ", 201: b" a", 202: b" ab"}
+
+
+class Spaces(ByteTokenizer):
+    """Some tokens begin with a space."""
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == END else TEXTS.get(token) or super().piece(token)
+
+    def special_piece(self, token: int) -> bytes:
+        return TEXTS.get(token) or super().special_piece(token)
+
+
+def backend(**fields: object) -> FakeBackend:
+    made = FakeBackend(**fields)  # type: ignore[arg-type]
+    made.tokenizer = Spaces()
+    return made
+
+
+def asked(prompt: tuple[int, ...], n: int = 4, **params: object) -> CompletionRequest:
+    branches = SamplingParams(**{"seed": 0, "max_tokens": 6, "ignore_eos": True} | params).alternatives(n)  # type: ignore[arg-type]
+    return CompletionRequest((prompt,), branches, heal=True)
+
+
+def drawn(events: list[object], index: int) -> list[int]:
+    return [token for each in events if isinstance(each, StreamEvent) and each.index == index for token in each.drawn]
+
+
+def test_the_first_token_begins_with_the_last_of_the_prompt_and_its_text_is_not_said_again() -> None:
+    engine = Engine(made := backend(script=lambda params, tokens: ord("a") + (params.seed + len(tokens)) % 26))
+    each = asked((A, 200))
+    events = run(engine, each)
+    check_order(events, each)
+    for index, text in texts(events).items():
+        tokens = drawn(list(events), index)
+        whole = b"".join(map(made.tokenizer.piece, tokens))
+        assert made.tokenizer.piece(tokens[0]).startswith(b" ")
+        assert text == whole.removeprefix(b" ").decode(errors="ignore")
+        assert len(tokens) == stops(events)[index].length == 6
+    (done,) = (event for event in events if isinstance(event, DoneEvent))
+    assert done.usage.prompt_tokens == 2
+    assert made.cells == 0
+
+
+@pytest.mark.parametrize(
+    "prompt", [(A, B), (200,), (201, 202), (A, END)], ids=["no other", "the only one", "the longest", "an end token"]
+)
+def test_nothing_is_taken_back_where_nothing_else_can_come_of_it(prompt: tuple[int, ...]) -> None:
+    each = asked(prompt)
+    plain = dataclasses.replace(each, heal=False)
+    assert texts(run(Engine(backend()), each)) == texts(run(Engine(backend()), plain))
+
+
+def test_the_prompt_is_evaluated_once_and_its_echo_is_whole() -> None:
+    engine = Engine(made := backend(script=lambda params, tokens: B))
+    events = run(engine, dataclasses.replace(asked((A, C, 200), 3, max_tokens=2), echo=True))
+    assert set(texts(events).values()) <= {"ac b", "ac ab", "ac abb"}
+    assert engine.stats().prompt_tokens_evaluated == 2
+    assert made.cells == 0
+
+
+def test_a_stop_string_and_a_banned_one_do_not_see_what_was_taken_back() -> None:
+    for fields in ({"stop": (" ",)}, {"banned_strings": (" ",)}):
+        events = run(Engine(backend(script=lambda params, tokens: B)), asked((A, 200), 1, **fields))
+        assert stops(events)[0].length == 6
+        assert not stops(events)[0].rewinds
+
+
+def test_what_is_banned_at_its_beginning_is_taken_back_and_another_token_begins_with_the_same() -> None:
+    engine = Engine(made := backend(script=lambda params, tokens: 201 if len(tokens) == 1 else B))
+    events = run(engine, asked((A, 200), 1, banned_strings=("a",)))
+    assert stops(events)[0].rewinds
+    assert "a" not in texts(events)[0]
+    assert made.tokenizer.piece(drawn(list(events), 0)[0]).startswith(b" ")
+    assert made.cells == 0
+
+
+def test_a_negative_prompt_that_ends_alike_is_healed_too() -> None:
+    made = backend(script=lambda params, tokens: B)
+    run(Engine(made), asked((A, 200), 1, negative_prompt=(C, 200), guidance_scale=2.0, max_tokens=1))
+    assert made.rows == 2, "one row of each prompt, without the space"
+
+
+@given(cuts=st.lists(st.integers(1, 8), max_size=3), seed=st.integers(0, 99), last=st.sampled_from([200, 201, A]))
+def test_it_goes_on_after_interruptions_and_all_is_given_back(cuts: list[int], seed: int, last: int) -> None:
+    each = asked((A, last), 3, seed=seed)
+    whole = run(Engine(made := backend()), each)
+    assert made.cells == made.open_samplers == made.open_compiled == 0
+    assert texts(run_interrupted(lambda: Engine(backend()), each, cuts)) == texts(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"search": "beam"}, "search"),
+        ({"echo": True, "logprobs": 0}, "echo with logprobs"),
+        ({"branches": (SamplingParams(grammar="x"),)}, "grammar"),
+        ({"branches": (SamplingParams(json_schema="{}"),)}, "json_schema"),
+        ({"explore": Explore(), "branches": (SamplingParams(),)}, "explore"),
+    ],
+)
+def test_what_it_does_not_go_with(change: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"heal and {name} exclude each other") as caught:
+        dataclasses.replace(asked((A, 200)), **change)  # type: ignore[arg-type]
+    assert caught.value.param == "heal"
