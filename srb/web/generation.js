@@ -56,7 +56,7 @@ export class Generation {
     const node = this.nodes[event.index];
     if (node) {
       node.after = id;
-      if (event.event === "stream") this.#append(node, event);
+      if (event.event === "stream") this.#append(node, node.healed && !node.pieces.length ? healed(event) : event);
       if (event.event === "error") node.fault = event.error.message;
       if (event.event === "stop") this.#stop(node, event);
     }
@@ -64,7 +64,7 @@ export class Generation {
   }
 
   #append(node, event) {
-    const piece = { text: event.text, ids: event.tokens ?? [] };
+    const piece = { text: event.text, ids: event.isHealed ? null : (event.tokens ?? []) };
     if (event.top_logprobs) {
       piece.p = Math.exp(event.logprob);
       piece.top = event.top_logprobs.map((each) => ({ id: each.id, text: each.token, p: Math.exp(each.logprob) }));
@@ -74,7 +74,7 @@ export class Generation {
     if (node.length === undefined) node.length = node.milliseconds = 0;
     else node.milliseconds += now - (this.seen.get(node) ?? now);
     this.seen.set(node, now);
-    node.length += piece.ids.length;
+    node.length += event.tokens?.length ?? 0;
     this.listener.changed(node);
   }
 
@@ -97,12 +97,22 @@ export class Generation {
   }
 }
 
+// The first event of an alternative whose prompt was healed. Its token begins with the end of the text before, so it can't
+// follow the tokens of that; and of what else could have been there, only what begins alike can be chosen.
+function healed(event) {
+  const n = (event.token ?? "").length - event.text.length;
+  const before = (event.token ?? "").slice(0, n);
+  const top = event.top_logprobs?.filter((each) => each.token.startsWith(before));
+  return { ...event, isHealed: true, top_logprobs: top?.map((each) => ({ ...each, token: each.token.slice(n) })) };
+}
+
 // What ended an alternative isn't part of its text, so what continues it mustn't have it either.
 function dropTheEnd(node, stopString) {
   const last = node.pieces.at(-1);
   if (!last) return;
   if (stopString !== null) last.ids = null; // a token may be half text and half stop string
-  else if (last.ids.length === 1 && !last.text) node.pieces.pop();
+  if (!last.ids) return;
+  if (last.ids.length === 1 && !last.text) node.pieces.pop();
   else last.ids = last.ids.slice(0, -1);
 }
 

@@ -2,7 +2,7 @@
 //
 // A node is {id, parent, pieces, whole, typed, batch, order, discarded} and what its card shows. Its text is a list of
 // pieces {text, ids, p, top}: one token each while probabilities are on. `ids` are token ids, null where they aren't
-// known; with `whole` they stand for the whole text from the start to here, as the server tokenized it at once.
+// known, as of the first piece of a `healed` node, whose token begins with the space before it; with `whole` they stand for the whole text from the start to here, as the server tokenized it at once.
 
 export const ROOT = "root";
 
@@ -108,7 +108,8 @@ export class Tree {
   forked(id, k, choice) {
     const node = this.nodes.get(id);
     const text = choice.text.replace(/\ufffd+$/, ""); // a part of a character; the tokens after it complete it
-    const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids: [choice.id] }];
+    const ids = node.healed && k === 0 ? null : [choice.id];
+    const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids }];
     const label = `${node.label ?? `Alternative ${node.order + 1}`}, forked`;
     return { parent: node.parent, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" };
   }

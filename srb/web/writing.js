@@ -4,6 +4,7 @@ import { cancel, evaluate } from "./api.js";
 import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
+import { textOf } from "./tree.js";
 
 export class Writing {
   constructor(desk) {
@@ -57,14 +58,16 @@ export class Writing {
     const batch = Date.now();
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
     const ask = (parent, asked, first) => {
+      const node = desk.tree.nodes.get(parent);
+      const healed = (!desk.store.isShared && isHealed(node, [fields, ...asked.map((each) => each.fields)])) || undefined;
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
-        return { parent, order, label, batch };
+        return { parent, order, label, batch, healed };
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
-      return this.#ask({ ...branches(asked, avoiding), ...desk.store.place(desk.tree, parent) }, (request) => {
+      return this.#ask({ ...branches(asked, avoiding), heal: healed, ...desk.store.place(desk.tree, parent) }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         desk.go(parents[0], [...new Set(parents)]);
         if (nodes.length) desk.cards.reveal(nodes[0]);
@@ -181,6 +184,10 @@ export class Writing {
     }
   }
 }
+
+// Whether the space that a typed text ends with is taken back, and written with the word that it belongs to.
+const isHealed = (node, fields) =>
+  Boolean(node?.typed) && textOf(node).endsWith(" ") && !fields.some((each) => "grammar" in each || "json_schema" in each);
 
 const count = (number) => (number === 1 ? "One alternative" : `${number} alternatives`);
 const tellLost = () => tell("The connection was lost; the page tries again. Stop gives up.");

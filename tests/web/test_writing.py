@@ -75,6 +75,28 @@ def test_what_ended_it_is_no_part_of_what_goes_on(story: Story, probabilities: b
         assert sent == PROMPT + " Yes"
 
 
+def test_a_space_at_the_end_does_no_harm(story: Story) -> None:
+    story.set(n=4, max_tokens=6, seed=1)
+    prompt = "She opened the door and saw "
+    with story.page.expect_request(lambda each: '"seed"' in (each.post_data or "")) as asked:
+        story.generate(prompt, cards=4)
+    assert json.loads(asked.value.post_data or "")["heal"] is True
+    said = [story.said(card) for card in story.cards.all()]
+    assert all(text and not text[0].isspace() for text in said)
+    assert sum(text[0].isdigit() for text in said) < 2
+    first = story.cards.first
+    first.locator("[data-k]").first.click()
+    choice = story.find("#peek button:not(.taken)").nth(1)
+    chosen = (choice.text_content() or "").split()[0]
+    assert not chosen.startswith("␣")
+    with story.page.expect_request(lambda each: '"seed"' in (each.post_data or "")) as asked:
+        choice.click()
+    story.wait_done()
+    body = json.loads(asked.value.post_data or "")
+    assert body["prompt"] == prompt + chosen
+    assert "heal" not in body
+
+
 def test_another_token_begins_new_alternatives_there(story: Story, server: Server) -> None:
     story.set(n=2, max_tokens=12)
     story.generate(PROMPT, cards=2)
