@@ -94,8 +94,10 @@ def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
     notes: dict[int, dict[tuple[int, ...], Any]] = {}
     sampler = backend.sampler
 
-    def noting(params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...]) -> Any:
-        return Noting(sampler(params, compiled, prompt, begun), begun, notes.setdefault(params.seed, {}))
+    def noting(
+        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...], healed: bytes
+    ) -> Any:
+        return Noting(sampler(params, compiled, prompt, begun, healed), begun, notes.setdefault(params.seed, {}))
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "sampler", noting)

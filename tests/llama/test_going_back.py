@@ -101,8 +101,10 @@ def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
     notes: dict[int, dict[tuple[int, ...], Any]] = {}
     sampler = backend.sampler
 
-    def noting(params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...]) -> Any:
-        return Noting(sampler(params, compiled, prompt, begun), begun, notes.setdefault(params.seed, {}))
+    def noting(
+        params: SamplingParams, compiled: Any, prompt: tuple[int, ...], begun: tuple[int, ...], healed: bytes
+    ) -> Any:
+        return Noting(sampler(params, compiled, prompt, begun, healed), begun, notes.setdefault(params.seed, {}))
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "sampler", noting)
