@@ -214,9 +214,13 @@ class Scheduler:
         in_order = sorted(sequences, key=_is_last)
         for seq in in_order:
             self._lease(seq)
+        going_back = [seq for seq in in_order if self._has_mark(seq)]
         for seq in in_order:
-            if self._forgets and seq.span and seq.seq_id is None and self._cache.free_seqs:
+            if self._forgets and seq.span and seq.seq_id is None and self._cache.free_seqs > len(going_back):
                 seq.seq_id = self._cache.lease_seq()
+        # Behind all others: llama.cpp evaluates recurrent sequences together only if their seq_ids are consecutive.
+        for seq in going_back:
+            seq.mark_id = self._cache.lease_seq()
 
     def _lease(self, seq: Sequence) -> None:
         seq.state = "prefilling"
@@ -228,8 +232,6 @@ class Scheduler:
         seq.span = self._cache.lease(seq.prompt.span, start, start + _own_cells(seq))
         if not _is_last(seq):
             seq.seq_id = self._cache.lease_seq()
-        if self._has_mark(seq):
-            seq.mark_id = self._cache.lease_seq()
         self.leased += 1
 
     def release(self, holder: Prompt | Sequence) -> None:

@@ -3,11 +3,14 @@
 The fake backend asserts that no fork and no row needs what isn't there any more.
 """
 
+from collections.abc import Callable
+
 import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine import prefix
+from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event
 from srb.engine.request import CompletionRequest
@@ -94,6 +97,21 @@ def test_what_is_evaluated_again_is_not_shared_before() -> None:
         assert backend.cells <= engine.stats().cells
     assert engine.stats().prompt_tokens_cached == 40
     assert engine.stats().rows > 80 + 60  # some of them again
+
+
+def test_sequences_have_consecutive_seq_ids_also_if_they_may_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp has a decode for each of those that haven't, where a state is recurrent."""
+    engine = Engine(backend := FakeBackend(n_cells=3000, window=0))
+    seq_ids: list[list[int]] = []
+    decode = backend.decode
+
+    def noting(batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        seq_ids.append(batch.seq_ids)
+        return decode(batch, interrupted)
+
+    monkeypatch.setattr(backend, "decode", noting)
+    run(engine, request(n=4, max_tokens=3, ignore_eos=True, banned_strings=("\x00",)))
+    assert seq_ids[1] == list(range(seq_ids[1][0], seq_ids[1][0] + 4))
 
 
 def test_a_conversation_evaluates_only_what_is_new(window: int) -> None:
