@@ -1,0 +1,169 @@
+"""`banned_strings` with phrases that the model loves: whether one appears anywhere, and what they cost.
+
+usage: python bench/banned.py [--model FILE | --kind window] [--alternatives 1000] [--rounds 20]
+
+First it asks for many alternatives, and counts which three tokens in a row come most often in them. The texts of the 50
+most frequent ones are banned, and the same alternatives are asked for again: each phrase is looked for in what is
+streamed, in the journal, in the tokens, and in the tokens that come with log-probabilities. Then it times 16
+alternatives without banned strings, and with 50 that are begun as often and never come: the same ones with a character
+behind them that the model doesn't say. They take turns, and what is printed is the ratio of the sums.
+
+--kind is a small model with random weights whose memory forgets: window (gemma3), recurrent (mamba) or hybrid (jamba).
+The default model has full attention.
+"""
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from alone import KINDS
+from tiny_model import write_tiny_model
+
+from srb.engine.engine import Engine
+from srb.engine.events import StopEvent, StreamEvent
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.journal import Journal
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+
+PROMPT = "Once upon a time, there was"
+N_PHRASES = 50
+N_TIMED = 16
+TIMED_TOKENS = 64
+NEVER = "\u2603"
+
+
+@dataclasses.dataclass
+class Said:
+    """What each alternative has said: as text, in the journal, as tokens, and as tokens with probabilities."""
+
+    streamed: list[str]
+    kept: list[str]
+    tokens: list[list[int]]
+    scored: list[bytes]
+    rewinds: int = 0
+    thrown_away: int = 0
+    exhausted: int = 0
+    seconds: float = 0.0
+
+    def with_one_of(self, phrases: tuple[str, ...], engine: Engine) -> list[int]:
+        """How many alternatives have one of the phrases: in each of the four."""
+        pieces = [
+            b"".join(engine.tokenizer.piece(token) for token in tokens if not engine.tokenizer.is_end(token))
+            for tokens in self.tokens
+        ]
+        texts = [each.decode(errors="replace") for each in pieces]
+        scored = [each.decode(errors="replace") for each in self.scored]
+        return [
+            sum(any(phrase in text for phrase in phrases) for text in each)
+            for each in (self.streamed, self.kept, texts, scored)
+        ]
+
+
+def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_timed: bool = False) -> Said:
+    """Asks for n alternatives. is_timed: all have as many tokens, and no probabilities are told."""
+    params = SamplingParams(seed=1, max_tokens=max_tokens, banned_strings=banned, ignore_eos=is_timed)
+    branches = params.alternatives(n)
+    request = CompletionRequest(
+        (engine.tokenize(PROMPT),), branches, return_tokens=True, logprobs=None if is_timed else 0
+    )
+    journal = Journal(request)
+    said = Said([""] * n, [], [[] for _ in branches], [b""] * n)
+    began = time.perf_counter()
+    engine.add_request(request)
+    while engine.has_work:
+        events = engine.step()
+        journal.put(events)
+        for event in events:
+            if isinstance(event, StreamEvent):
+                said.streamed[event.index] += event.text
+                said.tokens[event.index] += event.tokens
+                if event.token and not engine.tokenizer.is_end(event.token.id):
+                    said.scored[event.index] += engine.tokenizer.piece(event.token.id)
+            elif isinstance(event, StopEvent):
+                said.rewinds += event.rewinds or 0
+                said.thrown_away += event.rewound_tokens or 0
+                said.exhausted += bool(event.rewinds_exhausted)
+    said.seconds = time.perf_counter() - began
+    said.kept = journal.texts
+    return said
+
+
+def loved(said: Said, engine: Engine) -> list[tuple[str, int]]:
+    """The texts of the three tokens in a row that come most often, and how often they do."""
+    counts = Counter(tuple(tokens[k : k + 3]) for tokens in said.tokens for k in range(len(tokens) - 2))
+    found: dict[str, int] = {}
+    for gram, n in counts.most_common():
+        text = b"".join(map(engine.tokenizer.piece, gram)).decode(errors="replace")
+        if text.strip() and "\ufffd" not in text:
+            found.setdefault(text, n)
+        if len(found) == N_PHRASES:
+            break
+    return list(found.items())
+
+
+def look(engine: Engine, n: int, max_tokens: int) -> tuple[str, ...]:
+    """Counts what comes without and with banned strings; returns these."""
+    plain = ask(engine, n, max_tokens, ())
+    found = loved(plain, engine)
+    phrases = tuple(text for text, _ in found)
+    print(f"{n} alternatives of {max_tokens} tokens; what is banned came {sum(count for _, count in found)} times,")
+    print("most often", ", ".join(f"{text!r} ({count})" for text, count in found[:5]))
+    banned = ask(engine, n, max_tokens, phrases)
+    print(
+        "| alternatives with a banned phrase | streamed | journal | tokens | log-probabilities |\n|---|---|---|---|---|"
+    )
+    for name, said in (("without `banned_strings`", plain), ("with it", banned)):
+        print(f"| {name} |", " | ".join(map(str, said.with_one_of(phrases, engine))), "|")
+    n_tokens = sum(map(len, banned.tokens))
+    print(f"went back {banned.rewinds} times, threw {banned.thrown_away} tokens away beside {n_tokens} that stay;")
+    print(f"let through after max_rewinds: {banned.exhausted}; {banned.seconds / plain.seconds:.2f} times the time")
+    return phrases
+
+
+def compare(engine: Engine, phrases: tuple[str, ...], rounds: int) -> None:
+    """Times phrases that never come against none, in turns."""
+    never = tuple(phrase + NEVER for phrase in phrases)
+    seconds = [0.0, 0.0]
+    for k in range(rounds + 1):
+        for j in (0, 1) if k % 2 else (1, 0):
+            said = ask(engine, N_TIMED, TIMED_TOKENS, never if j else (), is_timed=True)
+            seconds[j] += said.seconds if k else 0.0  # the first round makes everything warm
+    print(f"where none of 50 comes: {seconds[1] / seconds[0]:.3f} times the time ({rounds} rounds in turns)")
+
+
+def main() -> None:
+    """Runs all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--model", type=Path)
+    model.add_argument("--kind", choices=[kind for kind in KINDS if kind != "full"])
+    parser.add_argument("--alternatives", type=int, default=1000)
+    parser.add_argument("--tokens", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=20)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.model
+        if arguments.kind:
+            path = write_tiny_model(
+                Path(folder) / "model.gguf",
+                arch=KINDS[arguments.kind],
+                n_ctx_train=8192,
+                n_layer=8,
+                n_embd=256,
+                n_ff=1024,
+            )
+        settings = Settings(ctx_size=8192, parallel=64)
+        with LlamaBackend(dataclasses.replace(settings, model=path) if path else settings) as backend:
+            engine = Engine(backend)
+            compare(engine, look(engine, arguments.alternatives, arguments.tokens), arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
