@@ -65,7 +65,14 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-WIRE_SEES = ("srb.engine.backend", "srb.engine.events", "srb.engine.request", "srb.errors", "srb.wire")
+WIRE_SEES = (
+    "srb.engine.backend",
+    "srb.engine.events",
+    "srb.engine.request",
+    "srb.errors",
+    "srb.json_schema",
+    "srb.wire",
+)
 """Of the engine, what a request asks, what it answers, and the protocols of what reads a text; not the engine."""
 
 

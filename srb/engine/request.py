@@ -40,6 +40,7 @@ MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
 MAX_GRAMMAR_CHARS = 100_000
 MAX_GRAMMAR_DEPTH = 100
+MAX_REGEX_CHARS = 10_000
 MAX_LARK_CHARS = 1_000_000
 MAX_LOGPROBS = 100
 MAX_PATH = 128
@@ -88,6 +89,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (-1, MAX_SEED),
 }
 """The lowest and the highest value of each number in `SamplingParams`, both allowed."""
+
+CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
+"""The fields that say what a text must match; there may be one of them."""
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama-server's samplers that narrow or reshape the distribution, in its default order."""
@@ -183,8 +187,13 @@ class SamplingParams:
     json_schema: str | None = _field(
         None, "the JSON text of a JSON schema that the text must match; in place of a grammar."
     )
+    regex: str | None = _field(
+        None, "a regular expression that the whole text must match, in Rust's syntax; in place of a grammar."
+    )
     lark: str | None = _field(
-        None, "a grammar in llguidance's dialect of Lark that the text must match; in place of the two others."
+        None,
+        "a grammar in llguidance's dialect of Lark that the text must match, from its rule `start`; in place of a "
+        "grammar in GBNF.",
     )
     seed: int = _field(-1, "of this alternative's own random stream; -1: drawn when the request is made.")
     min_tokens: int = _field(0, "no end-of-generation token before that many tokens.")
@@ -262,23 +271,16 @@ class SamplingParams:
                     f"got {bias} for token {token}",
                     param="logit_bias",
                 )
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidRequestError(f"{' and '.join(given)} exclude each other; leave one out", param=given[0])
         if self.grammar is not None:
             check_grammar(self.grammar)
-            if self.json_schema is not None:
-                raise InvalidRequestError("grammar and a JSON schema exclude each other", param="grammar")
-        if self.logits_processor is not None and not callable(self.logits_processor):
-            raise InvalidRequestError(
-                f"logits_processor must be a function, got {self.logits_processor!r:.60}", param="logits_processor"
-            )
+        for name, most in (("regex", MAX_REGEX_CHARS), ("lark", MAX_LARK_CHARS)):
+            if (text := getattr(self, name)) is not None and len(text) > most:
+                raise InvalidRequestError(f"{name} has {len(text)} characters; the limit is {most}", param=name)
         if self.negative_prompt == ():
             raise InvalidRequestError("negative_prompt must have at least one token", param="negative_prompt")
-        if self.lark is not None:
-            if len(self.lark) > MAX_LARK_CHARS:
-                raise InvalidRequestError(
-                    f"lark has {len(self.lark)} characters; the limit is {MAX_LARK_CHARS}", param="lark"
-                )
-            if self.grammar is not None or self.json_schema is not None:
-                raise InvalidRequestError("lark, grammar and a JSON schema exclude each other", param="lark")
 
     @property
     def is_guided(self) -> bool:

@@ -11,7 +11,6 @@ import llama_cpp
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError
 from srb.llama.constraint import Constraint, GbnfConstraint, LarkCompiler
-from srb.llama.grammar import grammar_of_schema
 
 
 class CompiledSampling:
@@ -19,7 +18,7 @@ class CompiledSampling:
 
     It is made once and copied for each alternative, and so are the samplers that have seen a prompt. May be made in any
     thread, and belongs to the backend's from then on. Raises `InvalidRequestError` for a grammar that doesn't parse, or
-    a JSON schema that can't be one.
+    a JSON schema that can't be enforced.
     """
 
     def __init__(self, vocab: int, lark: LarkCompiler, n_cells: int, branches: Iterable[SamplingParams]) -> None:
@@ -112,15 +111,18 @@ def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
 
 def _constraint_key(params: SamplingParams) -> Any:
     """What makes a constraint different from others; None where there is none."""
-    key = params.grammar or None, params.json_schema, params.lark
-    return None if key == (None, None, None) else key
+    key = params.grammar or None, params.json_schema, params.regex, params.lark
+    return None if key == (None, None, None, None) else key
 
 
 def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams) -> Constraint:
+    if params.json_schema is not None:
+        return lark.compile_schema(vocab, params.json_schema)
+    if params.regex is not None:
+        return lark.compile_regex(vocab, params.regex)
     if params.lark is not None:
         return lark.compile(vocab, params.lark)
-    grammar = (params.grammar or "") if params.json_schema is None else grammar_of_schema(params.json_schema)
-    return GbnfConstraint(vocab, grammar)
+    return GbnfConstraint(vocab, params.grammar or "")
 
 
 def checked(sampler: Any) -> Any:

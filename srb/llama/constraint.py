@@ -1,20 +1,35 @@
 """What a text must match. A constraint is made once for a request, and copied for each alternative."""
 
 import ctypes
+import json
+import re
 import threading
+from functools import partial
 from typing import Any, Protocol
 
 import llama_cpp
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
+from srb import json_schema
 from srb.errors import BackendError, InvalidRequestError
 from srb.llama import log
 from srb.llama.candidates import Candidates, alone
+from srb.llama.stack import with_stack
 from srb.llama.tokenizer import LlamaTokenizer
 
 _SPECIAL = b"\xff"  # llguidance's mark of tokens that are no text
 _OPTIONS = '\n%llguidance {"no_forcing": true}'  # else it tokenizes what must come, however long that is
+
+MAX_SCHEMA_CHARS = 100_000
+
+# With these a compilation takes some milliseconds, or where it's meant to take long some seconds of a worker thread.
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=100_000, step_max_items=20_000, max_grammar_size=50_000, verbose_errors=False
+)
+# It recurses into what a rule or a schema refers to: measured with chains of rules and of `$ref`, and with nested
+# schemas, it takes up to 500 bytes of stack per character.
+_STACK_BYTES_PER_CHAR = 1024
 
 
 class Constraint(Protocol):
@@ -108,9 +123,10 @@ class LarkConstraint:
 
 
 class LarkCompiler:
-    """Makes constraints of grammars in Lark for one vocabulary. Thread-safe.
+    """Makes constraints of grammars in Lark for one vocabulary, by llguidance. Thread-safe.
 
     What llguidance needs to know of the vocabulary is made for the first grammar; it takes 0.1 s for 49,000 tokens.
+    All that it takes is bounded by `_LIMITS`, or else refused here.
     """
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
@@ -118,14 +134,51 @@ class LarkCompiler:
         self._made: Any = None
         self._lock = threading.Lock()
 
-    def compile(self, vocab: int, grammar: str) -> LarkConstraint:
-        """The constraint, at its beginning. Raises `InvalidRequestError` if the grammar can't be used."""
+    def compile(self, vocab: int, grammar: str, param: str = "lark") -> LarkConstraint:
+        """The constraint, at its beginning. Raises `InvalidRequestError`, which names `param`, if it can't be used."""
         with self._lock:
             self._made = self._made or self._make(vocab)
-        matcher = LLMatcher(self._made, grammar + _OPTIONS, log_level=0)
-        if error := matcher.get_error():
-            raise InvalidRequestError(f"lark can't be used: {error.splitlines()[0]:.300}", param="lark")
+        error = _problem_of_schemas(grammar)
+        if not error:
+            try:
+                matcher = with_stack(partial(self._matcher, grammar), _STACK_BYTES_PER_CHAR * len(grammar))
+            except MemoryError as problem:
+                error = str(problem)
+            else:
+                error = matcher.get_error()
+        if error:
+            raise _unusable(error, param)
         return LarkConstraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab)
+
+    def compile_regex(self, vocab: int, regex: str) -> LarkConstraint:
+        """The constraint that the text matches a regular expression. Raises `InvalidRequestError`."""
+        if (len(regex) - len(regex.rstrip("\\"))) % 2:  # it would take the end of the expression with it
+            raise InvalidRequestError(
+                "regex ends with a backslash that has nothing to escape; write two of them for one", param="regex"
+            )
+        return self.compile(vocab, f"start: /{regex_to_lark(regex, '')}/", "regex")
+
+    def compile_schema(self, vocab: int, text: str) -> LarkConstraint:
+        """The constraint that the text is JSON that matches a schema. Raises `InvalidRequestError`.
+
+        What may be left out of an object is left out, where the schema doesn't say otherwise: other properties than it
+        names. Whether its `oneOf` can be told apart is judged before that, as it came.
+        """
+        schema = json_schema.corrected(_read_schema(text))
+        whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema")
+        closed = json_schema.closed(schema)
+        if closed == schema:
+            return whole
+        try:
+            return self.compile(vocab, f"start: {json_schema.as_lark(closed, coerce_one_of=True)}", "json_schema")
+        except InvalidRequestError:  # its parts need properties of each other
+            return whole
+
+    def _matcher(self, grammar: str) -> LLMatcher:
+        matcher = LLMatcher(self._made, grammar + _OPTIONS, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # what can't begin shows here, and what takes long isn't left to the engine
+        return matcher
 
     def _make(self, vocab: int) -> Any:
         ends = self._tokenizer.ends
@@ -137,3 +190,50 @@ class LarkCompiler:
             eos_token=sorted(ends),
             slices=None,
         )
+
+
+def _unusable(error: str, param: str) -> InvalidRequestError:
+    """llguidance's error in terms of the request."""
+    reason = error.splitlines()[0]
+    if reason.startswith("NoExtension"):
+        reason = "no text can match it"
+    if reason.find("oneOf constraints") >= 0:
+        reason = "oneOf has choices that the same value may match; anyOf may have them"
+    if param != "lark":  # the place is one in a grammar that was made of it
+        reason = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
+        return InvalidRequestError(
+            f"{param} can't be enforced: {reason:.300}; leave that out, or say it otherwise", param=param
+        )
+    return InvalidRequestError(f"lark can't be used: {reason:.300}", param=param)
+
+
+def _read_schema(text: str) -> Any:
+    if len(text) > MAX_SCHEMA_CHARS:
+        raise InvalidRequestError(
+            f"json_schema has {len(text)} characters; the limit is {MAX_SCHEMA_CHARS}", param="json_schema"
+        )
+    try:
+        schema = json.loads(text)
+    except RecursionError:
+        raise InvalidRequestError("json_schema is nested too deeply", param="json_schema") from None
+    except ValueError as error:
+        raise InvalidRequestError(f"json_schema is no JSON: {error}", param="json_schema") from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequestError(f"json_schema must be an object, got {text[:60]}", param="json_schema")
+    return schema
+
+
+def _problem_of_schemas(grammar: str) -> str | None:
+    """What can't be enforced in the schemas that a grammar has, with the line of the first that has it."""
+    for found in re.finditer(r"%json\b\s*", grammar):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+            problem = json_schema.problem(schema)
+        except RecursionError:
+            problem = "it is nested too deeply"
+        except ValueError:  # llguidance tells it better
+            continue
+        if problem:
+            line = grammar.count("\n", 0, found.start()) + 1
+            return f"at {line}({found.start() - grammar.rfind(chr(10), 0, found.start())}): {problem}"
+    return None

@@ -1,24 +1,23 @@
 """llama.cpp's tokenizer."""
 
 import ctypes
-import mmap
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import llama_cpp
 
 from srb.engine.backend import SpecialTokens
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
+from srb.llama.stack import with_stack
 
 # Some vocabularies are split by std::regex, which recurses once per character of a run: measured with
 # GPT-4o's, 8 MiB of stack end between 20,000 and 40,000 characters. Longer texts get a stack to match.
 _OWN_STACK_CHARS = 4_000
-_STACK_BYTES = 16 << 20
 _STACK_BYTES_PER_CHAR = 512
 
 
@@ -99,26 +98,14 @@ class LlamaTokenizer:
             return self._tokenize_long(text, is_prompt, parse_special)
 
     def _tokenize_long(self, text: str, is_prompt: bool, parse_special: bool) -> tuple[int, ...]:
-        result: list[tuple[int, ...]] = []
-        with _stack_size_lock:
-            stack = _STACK_BYTES + _STACK_BYTES_PER_CHAR * len(text)
-            previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
-            thread = threading.Thread(
-                target=lambda: result.append(self._tokenize(text, is_prompt, parse_special)), name="srb-tokenizer"
+        try:
+            return with_stack(
+                partial(self._tokenize, text, is_prompt, parse_special), _STACK_BYTES_PER_CHAR * len(text)
             )
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise InvalidRequestError(
-                    f"prompt has {len(text)} characters; there is no memory to tokenize so many ({error})",
-                    param="prompt",
-                ) from None
-            finally:
-                threading.stack_size(previous)
-        thread.join()
-        if not result:
-            raise BackendError("llama.cpp failed to tokenize the prompt")
-        return result[0]
+        except MemoryError as error:
+            raise InvalidRequestError(
+                f"prompt has {len(text)} characters; there is no memory to tokenize so many ({error})", param="prompt"
+            ) from None
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
@@ -178,7 +165,3 @@ def _special(vocab: int) -> SpecialTokens:
     return SpecialTokens(
         **{name: None if token == llama_cpp.LLAMA_TOKEN_NULL else token for name, token in ids.items()}
     )
-
-
-# threading.stack_size() is one setting for the whole process.
-_stack_size_lock = threading.Lock()

@@ -120,6 +120,8 @@ def parse_fields(
         ignored.append("chat_template_kwargs")
     if not fields.tools:
         ignored += sorted({"tool_choice", "parallel_tool_calls"} & fields.model_fields_set)
+    if tools:
+        ignored += tools.unenforced
     logprobs = _logprobs(fields)
     if fields.post_sampling_probs and logprobs is None:
         ignored.append("post_sampling_probs")

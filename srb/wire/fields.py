@@ -9,8 +9,9 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.request import SAMPLERS, CompletionRequest, SamplingParams, meanings
+from srb.engine.request import CONSTRAINTS, SAMPLERS, CompletionRequest, SamplingParams, meanings
 from srb.errors import InvalidRequestError
+from srb.wire.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
 
 ALIASES = {
     "n_predict": "max_tokens",
@@ -36,6 +37,7 @@ ALIASES = {
     "grammar_string": "grammar",
     "guided_grammar": "grammar",
     "guided_json": "json_schema",
+    "guided_regex": "regex",
     "custom_token_bans": "banned_tokens",
     "cfg_scale": "guidance_scale",
 }
@@ -110,14 +112,6 @@ def _unquoted(line: str) -> Any:
 def _as_ids(value: Any) -> Any:
     """text-generation-webui's notation is ids with commas between."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _as_schema(value: Any) -> Any:
-    """A schema may come as its JSON text."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ValueError(f"Input should be a JSON schema or its text: {error}") from None
 
 
 def _read_dynatemp(fields: dict[str, Any]) -> None:
@@ -249,6 +243,8 @@ class SamplingFields(BodyFields):
     guidance_scale: Float | None = None
     ignore_eos: bool | None = None
     grammar: str | None = None
+    regex: str | None = None
+    lark: str | None = None
     samplers: Strings | None = None
     logit_bias: dict[str, Any] | list[Any] | None = Field(
         None,
@@ -259,7 +255,7 @@ class SamplingFields(BodyFields):
         None,
         description="ids and texts; the same as a bias of false. Or a text: ids with commas between.",
     )
-    json_schema: Annotated[Any, BeforeValidator(_as_schema)] = Field(
+    json_schema: Annotated[Any, BeforeValidator(as_schema)] = Field(
         None,
         description="a JSON schema that the text must match, or the text of one.",
     )
@@ -267,11 +263,16 @@ class SamplingFields(BodyFields):
         None,
         description="the same in OpenAI's notation; its type is text, json_object or json_schema.",
     )
+    structured_outputs: dict[str, Any] | None = Field(
+        None,
+        description=f"what the text must match in vLLM's notation: one of {', '.join(KINDS)}.",
+    )
 
     def ignored(self, mirostat: int | None, search: str | None = None) -> list[str]:
         """The names of the fields, and of samplers, that were sent and have no effect."""
         known = {*SAMPLERS, *SAMPLER_ALIASES}
         unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
+        unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         replaced = REPLACED_BY_MIROSTAT if mirostat else set()
         if search in SEARCH_FIELDS:
             replaced = REPLACED_BY_SEARCH | ({"seed"} if search == "beam" else set())
@@ -297,19 +298,24 @@ class SamplingFields(BodyFields):
             given["avoid"] = tuple(map(_avoided, given["avoid"]))
         if "negative_prompt" in given:
             given["negative_prompt"] = _negative(given["negative_prompt"], tokenize)
-        if given.get("grammar") == "":
-            given["grammar"] = None
         if "samplers" in given:
             ordered = (SAMPLER_ALIASES.get(name, name) for name in given["samplers"])
             given["samplers"] = tuple(dict.fromkeys(name for name in ordered if name in SAMPLERS))
         if self.logit_bias or self.banned_tokens:
             given["logit_bias"] = _biases(self.logit_bias or {}, self.banned_tokens or [], tokenize)
-        schema = _schema(self.json_schema, self.response_format)
-        if schema is not None:
-            given["json_schema"] = json.dumps(schema)
-        if "grammar" in given or "json_schema" in given:  # a branch's own takes the place of either of the request's
-            given = {"grammar": None, "json_schema": None} | given
+        given |= self._constraint(given)
         return given
+
+    def _constraint(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What the text must match; a branch's own takes the place of the request's, whichever that is."""
+        found: dict[str, Any] = {name: given[name] or None for name in ("grammar", "regex", "lark") if name in given}
+        if self.json_schema is not None:
+            found["json_schema"] = json.dumps(self.json_schema)
+        if self.response_format is not None:
+            found |= of_response_format(self.response_format)
+        if self.structured_outputs is not None:
+            found |= of_structured_outputs(self.structured_outputs)
+        return dict.fromkeys(CONSTRAINTS) | found if found else {}
 
 
 def _avoided(each: str | list[int] | KeptTexts) -> str | tuple[int, ...]:
@@ -394,25 +400,6 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
 def is_text(key: Any) -> bool:
     """Whether a key is a text to tokenize, and not an id, as a number or as digits."""
     return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
-
-
-def _schema(schema: Any, response_format: dict[str, Any] | None) -> Any:
-    """The JSON schema that a request asks for in either notation, or None."""
-    if response_format is None:
-        return schema
-    kind = response_format.get("type")
-    if kind == "json_object":
-        return response_format.get("schema") or response_format.get("value") or {"type": "object"}
-    if kind == "json_schema":
-        inner = response_format.get("json_schema")
-        if isinstance(inner, dict) and "schema" in inner:
-            return inner["schema"]
-        raise InvalidRequestError("response_format.json_schema.schema is missing", param="response_format")
-    if kind != "text":
-        raise InvalidRequestError(
-            f"response_format.type is text, json_object or json_schema, got {show(kind)}", param="response_format"
-        )
-    return schema
 
 
 def is_token(value: Any) -> bool:

@@ -34,7 +34,9 @@ class TgiParameters(SamplingFields):
     return_full_text: bool | None = Field(None, description="begin the text with the prompt.")
     top_n_tokens: Int | None = Field(None, description="show so many of the likeliest tokens at each place.")
     truncate: Int | None = Field(None, description="take only so many tokens of the prompt, the last ones.")
-    grammar: Any = Field(None, description='{"type": "json", "value": SCHEMA}, or GBNF as a text.')
+    grammar: Any = Field(
+        None, description='{"type": "json", "value": SCHEMA}, the same with regex and a text, or GBNF as a text.'
+    )
 
 
 class TgiFields(BodyFields):
@@ -126,9 +128,11 @@ def _grammar(grammar: Any) -> dict[str, Any]:
         return {"grammar": None, "json_schema": value}
     if kind == "json_schema" and isinstance(value, dict) and "schema" in value:
         return {"grammar": None, "json_schema": value["schema"]}
+    if kind == "regex" and isinstance(value, str):
+        return {"grammar": None, "regex": value}
     raise _wrong(
         "grammar",
-        'is {"type": "json", "value": SCHEMA}, or GBNF as a text; regular expressions are not supported',
+        'is {"type": "json", "value": SCHEMA}, {"type": "regex", "value": TEXT}, or GBNF as a text',
         show(grammar),
     )
 

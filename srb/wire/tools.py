@@ -3,20 +3,17 @@
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from srb.engine.request import SamplingParams
+from srb.engine.request import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
+from srb.json_schema import as_lark, closed, corrected, unenforced
 from srb.wire.call_format import CallFormat
 from srb.wire.fields import show
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
-_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
-# Where a schema holds values, and where closing one part would contradict another.
-_SAYS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
-_NOT_CLOSED = ("const", "enum", "default", "examples", "allOf")
 
 
 class FunctionFields(BaseModel):
@@ -56,28 +53,40 @@ class Tools:
 
     def constrain(self, params: SamplingParams, form: CallFormat) -> SamplingParams:
         """The parameters of an alternative that may or must call them. Raises `InvalidRequestError`."""
-        if params.grammar is not None:
-            raise InvalidRequestError(
-                "grammar and tools exclude each other: the tools' parameters are a grammar already; leave one out, or "
-                'send "tool_choice": "none"',
-                param="grammar",
-            )
+        for name in CONSTRAINTS:
+            if name != "json_schema" and getattr(params, name) is not None:
+                raise InvalidRequestError(
+                    f"{name} and tools exclude each other: the tools' parameters are a grammar already; leave one out, "
+                    'or send "tool_choice": "none"',
+                    param=name,
+                )
         return replace(params, json_schema=None, lark=self._lark(form, params.json_schema))
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
         """The error for a request that `constrain` made: it names the tool whose parameters can't be a grammar."""
         line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "lark" else None
-        if not line or int(line[1]) > len(self.functions):
+        if not line:
             return error
+        if int(line[1]) > len(self.functions):
+            return InvalidRequestError(f"json_schema can't be enforced: {line[2]}", param="json_schema")
         name = self.functions[int(line[1]) - 1]["name"]
         return InvalidRequestError(f"the parameters of {name} can't be enforced: {line[2]}", param="tools")
+
+    @property
+    def unenforced(self) -> list[str]:
+        """What the functions' schemas ask for that a call needn't match, as `ignored` names it."""
+        return [
+            f"tools.{function['name']}.{name}"
+            for function in self.functions
+            for name in unenforced(function["parameters"])
+        ]
 
     def _lark(self, form: CallFormat, answer: str | None) -> str:
         """The grammar of an answer that is text, or one that matches a JSON schema, or calls."""
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
         rules = [  # each in a line of its own: `blame` reads their numbers
-            f"f{k}: {_text(function['name'] + form.middle)} {_json(_arguments(function['parameters']))}"
+            f"f{k}: {_text(function['name'] + form.middle)} {_json(_arguments(function['parameters']), lenient=True)}"
             for k, function in enumerate(self.functions)
         ]
         rules.append("call: " + " | ".join(f"f{k}" for k in range(len(self.functions))))
@@ -99,26 +108,13 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def _json(schema: Any) -> str:
-    return "%json " + json.dumps(schema | {"x-guidance": _JSON} if isinstance(schema, dict) else schema)
+def _json(schema: Any, **options: bool) -> str:
+    return as_lark(corrected(schema), **options)
 
 
-def _arguments(parameters: dict[str, Any]) -> dict[str, Any]:
+def _arguments(parameters: dict[str, Any]) -> Any:
     """The schema of a function's arguments: an object that has no other properties than it names, unless it says so."""
-    schema = {"type": "object", "properties": {}} | parameters
-    return cast(dict[str, Any], _closed(schema))
-
-
-def _closed(schema: Any) -> Any:
-    """A schema whose objects have no properties but the ones it names, unless it says more about them."""
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: value if name in _NOT_CLOSED else _closed(value) for name, value in schema.items()}
-    properties, required = schema.get("properties"), schema.get("required", [])
-    named = isinstance(properties, dict) and isinstance(required, list) and all(name in properties for name in required)
-    return closed | {"additionalProperties": False} if named and not _SAYS & schema.keys() else closed
+    return closed({"type": "object", "properties": {}} | parameters)
 
 
 def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tools | None:

@@ -7,6 +7,8 @@ from e2e.conftest import Server
 
 pytestmark = pytest.mark.e2e
 
+CHAIN = {"$defs": {**{f"{k}": {"$ref": f"#/$defs/{k + 1}"} for k in range(3000)}, "3000": {}}, "$ref": "#/$defs/0"}
+
 REFUSED: dict[str, dict[str, Any]] = {
     "a nested grammar": {"grammar": "root ::= " + "(" * 45_000 + '"a"' + ")" * 45_000},
     "a malformed grammar": {"grammar": "root ::= ("},
@@ -22,8 +24,10 @@ REFUSED: dict[str, dict[str, Any]] = {
     "huge dry_penalty_last_n": {"dry_penalty_last_n": 2**40, "dry_multiplier": 1},
     "an infinite temperature": {"temperature": "inf"},
     "a repeat penalty of 0": {"repeat_penalty": 0},
-    "a schema that fills the memory": {"json_schema": {"type": "string", "maxLength": 10**9}},
-    "a pattern that fills the memory": {"json_schema": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"}},
+    "a schema that takes long": {"json_schema": {"multipleOf": 999_983}},
+    "a schema nested too deeply": {"json_schema": '{"items": ' * 900 + "{}" + "}" * 900},
+    "a regular expression that takes long": {"lark": "start: /" + "a?" * 50_000 + "/"},
+    "a grammar with too many rules": {"lark": "start: " + '"a"? ' * 50_000},
     "a long prompt": {"prompt": "word " * 10_000},
 }
 
@@ -31,6 +35,12 @@ SURVIVED: dict[str, dict[str, Any]] = {
     "a grammar that refuses every token": {"grammar": "root ::= [^\\x00-\\U0010FFFF]"},
     "an end that the grammar doesn't allow": {"grammar": 'root ::= "x" root', "ban_eos_token": False},
     "a grammar at its end that may not end": {"grammar": 'root ::= "x"', "ignore_eos": True},
+    "a schema of a large array": {"json_schema": {"type": "array", "minItems": 10**9}},
+    "a schema of a long text": {"json_schema": {"type": "string", "maxLength": 10**9}},
+    "a pattern of a long text": {"json_schema": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"}},
+    "a long chain of rules": {"lark": "start: r0\n" + "".join(f"r{k}: r{k + 1}\n" for k in range(9000)) + 'r9000: "a"'},
+    "a long chain of references": {"json_schema": CHAIN},
+    "a regular expression with many states": {"regex": "(.*a.{30}b)*"},
     "all that the grammar allows is banned": {"grammar": 'root ::= "x"', "banned_tokens": ["x"]},
     "the largest repeat_last_n": {"repeat_last_n": 2**31 - 1, "repeat_penalty": 1.1},
     "the largest dry_penalty_last_n": {"dry_penalty_last_n": 2**31 - 1, "dry_multiplier": 1},

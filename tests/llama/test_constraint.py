@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import jsonschema_rs
 import pytest
-from driver import request, run, stops, texts
+from driver import request, run, run_interrupted, stops, texts
 from llguidance import LLMatcher
 
 from srb.engine.engine import Engine
@@ -132,6 +132,56 @@ def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
     assert not any(constraint.allows(token) for token in range(3))
 
 
+def test_branches_match_what_each_must(load: Load) -> None:
+    each: list[dict[str, Any]] = [
+        {"regex": r"[a-c]{3}-[0-9]/é?"},
+        {"regex": "^(?:yes|no)$"},
+        {"lark": 'start: "<" x ">"\nx: /[a-z]/ x | ""'},
+        {"json_schema": '{"enum": [1, "two"]}'},
+        {"grammar": 'root ::= "x"'},
+        {},
+    ]
+    branches = tuple(SamplingParams(**params, seed=0, temperature=2, max_tokens=50) for params in each)
+    said = texts(run(Engine(load()), CompletionRequest(((1,),), branches * 4)))
+    for k in range(4):
+        code, answer, nested, value, x, _ = (said[6 * k + index] for index in range(6))
+        assert re.fullmatch(r"[a-c]{3}-[0-9]/é?", code)
+        assert answer in ("yes", "no")
+        assert re.fullmatch("<[a-z]*(>|$)", nested)
+        assert (json.loads(value) in (1, "two"), x) == (True, "x")
+
+
+def test_an_interrupted_text_goes_on_within_its_regex(load: Load) -> None:
+    each = request("p", 4, regex="(ab|c){20}-", temperature=1)
+    said = texts(run_interrupted(lambda: Engine(load()), each, [5, 4]))
+    assert [text for text in said.values() if not re.fullmatch("(ab|c){20}-", text)] == []
+
+
+def test_banned_strings_beside_a_regex(load: Load) -> None:
+    events = run(Engine(load()), request("p", 8, regex="[abc]{12}", banned_strings=("aa", "bab"), temperature=2))
+    said = texts(events).values()
+    assert any(stop.rewinds for stop in stops(events).values())
+    assert not [text for text in said if len(text) != 12 or "aa" in text or "bab" in text]
+
+
+@pytest.mark.parametrize(
+    ("regex", "message"),
+    [
+        ("(?=x)y", "regex can't be enforced: .*regex parse error.*; leave that out"),
+        (r"(a)\1", "regex parse error"),
+        (r"\bx", "lookarounds not supported"),
+        ("[", "regex parse error"),
+        ("a\\", "ends with a backslash"),
+        ("(" * 1000 + ")" * 1000, "regex can't be enforced"),
+        ("a" * 10_001, "regex has 10001 characters; the limit is 10000"),
+    ],
+)
+def test_a_bad_regex_is_refused_with_the_reason(load: Load, regex: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        Engine(load()).add_request(request(regex=regex))
+    assert caught.value.param == "regex"
+
+
 @pytest.mark.parametrize(
     ("lark", "message"),
     [
@@ -144,6 +194,7 @@ def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
         ("start: " + "(" * 5_000 + '"a"' + ")" * 5_000, "can't be used"),
         ("start: %json " + '{"items": ' * 500 + "{}" + "}" * 500, "recursion limit"),
         ('start: "a"\0', "can't be used"),
+        ('start: %json {"multipleOf": 10007}', "lark can't be used: at 1(8): multipleOf is 10007"),
         ("x" * 1_000_001, "the limit is 1000000"),
     ],
 )

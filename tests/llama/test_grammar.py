@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from driver import check_order, request, run, stops, texts
@@ -13,7 +12,6 @@ from srb.engine.events import ErrorEvent
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
-from srb.llama.grammar import grammar_of_schema
 
 pytestmark = pytest.mark.llama
 
@@ -93,24 +91,6 @@ def test_deep_and_long_grammars_within_the_limits_work(load: Load) -> None:
         assert texts(run(engine, request(grammar=grammar)))[0] == "a"
 
 
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        (5, "must be an object"),
-        ({"type": "nope"}, "can't be turned into a grammar"),
-        ({"$ref": "https://example.org/schema.json"}, "can't be turned into a grammar"),
-        ({"type": "string", "maxLength": 10**9}, "repeats more than 2000 times"),
-        ({"type": "string", "pattern": "^((a{100}){100}){100}$"}, "repeats more than 2000 times"),
-        ({"items": [{"maxItems": float("inf")}]}, "repeats more than 2000 times"),
-        ({"enum": ["x" * 100_000]}, "the limit is 100000"),
-    ],
-)
-def test_a_bad_schema_is_refused_with_the_reason(schema: Any, message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message) as caught:
-        grammar_of_schema(json.dumps(schema))
-    assert caught.value.param == "json_schema"
-
-
 @pytest.mark.parametrize("text", ["", "{", "5", '{"type": "nope"}'])
 def test_the_engine_refuses_a_bad_schema(load: Load, text: str) -> None:
     engine = Engine(load())
@@ -118,16 +98,3 @@ def test_the_engine_refuses_a_bad_schema(load: Load, text: str) -> None:
         engine.add_request(request(json_schema=text))
     assert caught.value.param == "json_schema"
     assert not engine.has_work
-
-
-def test_the_grammar_of_a_schema_has_the_limits_of_a_grammar() -> None:
-    words = [f"{i:05}" for i in range(10_000)]
-    with pytest.raises(InvalidRequestError, match=r"grammar has \d+ characters; the limit is 100000"):
-        grammar_of_schema(json.dumps({"enum": words}))
-
-
-def test_a_schema_nested_too_deeply() -> None:
-    text = '{"items": ' * 2_000 + "{}" + "}" * 2_000
-    with pytest.raises(InvalidRequestError, match="nested too deeply") as caught:
-        grammar_of_schema(text)
-    assert caught.value.param == "json_schema"

@@ -94,10 +94,11 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     await posted(client, "/generate", {"grammar": {"type": "json", "value": schema}, "typical_p": 0.5})
     await posted(client, "/generate", {"grammar": {"type": "json_schema", "value": {"name": "x", "schema": schema}}})
     await posted(client, "/generate", {"grammar": "root ::= [a-z]", "details": False})
-    assert [each.temperature for each in given] == [0, 0.8, 0.8, 0.8, 0.8]
+    await posted(client, "/generate", {"grammar": {"type": "regex", "value": "a+"}})
+    assert [each.temperature for each in given] == [0, 0.8, 0.8, 0.8, 0.8, 0]
     assert (given[0].repeat_penalty, given[1].top_k, given[2].typical_p) == (1.2, 3, 0.5)
-    assert [each.json_schema for each in given] == [None, None, json.dumps(schema), json.dumps(schema), None]
-    assert given[4].grammar == "root ::= [a-z]"
+    assert [each.json_schema for each in given] == [None, None, json.dumps(schema), json.dumps(schema), None, None]
+    assert (given[4].grammar, given[5].regex) == ("root ::= [a-z]", "a+")
     parameters = {"truncate": 2, "adapter_id": "x", "decoder_input_details": True}
     response = await client.post("/generate_stream", json={"inputs": "upon", "parameters": parameters})
     assert response.headers["x-srb-ignored"] == "parameters.adapter_id, parameters.decoder_input_details"
@@ -112,7 +113,7 @@ async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
         ("/generate", {"best_of": 9}, "from 1 to 8"),
         ("/generate", {"best_of": 2, "do_sample": False}, "all would be the same"),
         ("/generate_stream", {"best_of": 2}, "one alternative"),
-        ("/generate", {"grammar": {"type": "regex", "value": "a+"}}, "regular expressions"),
+        ("/generate", {"grammar": {"type": "regex", "value": 5}}, '"regex", "value": TEXT'),
         ("/generate", {"truncate": 0}, "parameters.truncate"),
         ("/", {"top_p": 2}, "top_p"),
     ]

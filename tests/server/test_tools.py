@@ -207,6 +207,22 @@ async def test_a_schema_for_the_answer_beside_tools(connect: Connect) -> None:
     assert '"const": 42' in (model.lark or "")
 
 
+async def test_what_a_call_need_not_match_is_reported(connect: Connect) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {
+            "uniqueItems": {"type": "array", "uniqueItems": True},
+            "choice": {"oneOf": [{"type": "string", "format": "password"}, {"not": {"type": "string"}}]},
+            "when": {"type": "string", "format": "date", "default": {"not": "a keyword"}},
+        },
+    }
+    client = await connect(Model(PARIS).backend)
+    tools = [{"function": {"name": "weather", "parameters": parameters}}, OTHER]
+    response = await client.post("/v1/chat/completions", json=ASK | {"tools": tools, "n": 1})
+    names = ("uniqueItems", "oneOf", "format=password", "not")
+    assert response.headers["x-srb-ignored"] == ", ".join(f"tools.weather.{name}" for name in names)
+
+
 async def test_native_events_show_what_the_model_wrote(connect: Connect) -> None:
     client = await connect(Model(PARIS).backend)
     response = await client.post("/v1/chat/completions", json=ASK | {"stream": "events", "n": 1})
@@ -226,6 +242,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": {"type": "function"}}, "tool_choice", "names None"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls", "true or false"),
     ({"grammar": 'root ::= "x"'}, "grammar", "exclude each other"),
+    ({"regex": "x"}, "regex", "regex and tools exclude each other"),
+    ({"lark": "start: /x/"}, "lark", "exclude each other"),
     ({"echo": True}, "tools", "/apply-template"),
     ({"messages": None, "prompt": "p"}, "tools", "go with messages"),
     (

@@ -36,6 +36,7 @@ VALUES = {
     "banned_tokens": [5],
     "json_schema": {"type": "string"},
     "response_format": {"type": "text"},
+    "structured_outputs": {"regex": "a+"},
     "samplers": ["top_k", "temperature"],
 }
 
@@ -44,7 +45,11 @@ VALUES = {
 def test_every_field_is_an_option(name: str) -> None:
     flag = "--" + name.replace("_", "-")
     texts = {"stop": ".", "logit_bias": '{"5": false}', "banned_tokens": "[5]", "samplers": "top_k, temperature"}
-    texts |= {"json_schema": '{"type": "string"}', "response_format": '{"type": "text"}'}
+    texts |= {
+        "json_schema": '{"type": "string"}',
+        "response_format": '{"type": "text"}',
+        "structured_outputs": '{"regex": "a+"}',
+    }
     if name in ("distinct", "heal", "ignore_eos", "post_sampling_probs", "echo") or name.startswith(
         ("return", "cache")
     ):

@@ -53,6 +53,7 @@ def test_nothing_said_means_llama_servers_defaults() -> None:
         ("grammar_string", "grammar", 'root ::= "x"'),
         ("guided_grammar", "grammar", 'root ::= "x"'),
         ("guided_json", "json_schema", '{"type": "string"}'),
+        ("guided_regex", "regex", "a+"),
     ],
 )
 def test_other_servers_names(alias: str, name: str, value: Any) -> None:
@@ -148,14 +149,10 @@ def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
 
 
 def test_what_only_the_library_has_is_reported() -> None:
-    fields = {"logits_processor": "print", "lark": "start: /a/"}
+    fields = {"logits_processor": "print"}
     parsed = parse(json.dumps({"prompt": "p", "seed": 0} | fields).encode(), LIMITS, tokenize)
-    assert parsed.ignored == ["logits_processor", "lark"]
+    assert parsed.ignored == ["logits_processor"]
     assert parsed.completion.branches[0] == SamplingParams(seed=0)
-
-
-def test_what_there_is_not_yet_is_reported() -> None:
-    assert ignored(guided_regex="a+") == ["guided_regex"]
 
 
 @pytest.mark.parametrize(
@@ -265,6 +262,34 @@ def test_a_branchs_grammar_or_schema_takes_the_place_of_either() -> None:
         ]
 
 
+def test_what_a_text_must_match_in_vllms_notation() -> None:
+    schema = {"type": "integer"}
+    for asked, expected in (
+        ({"json": schema}, SamplingParams(seed=0, json_schema='{"type": "integer"}')),
+        ({"json": json.dumps(schema), "regex": None}, SamplingParams(seed=0, json_schema='{"type": "integer"}')),
+        ({"json_object": True}, SamplingParams(seed=0, json_schema='{"type": "object"}')),
+        ({"json_object": False, "regex": "a+"}, SamplingParams(seed=0, regex="a+")),
+        ({"grammar": "root ::= [a]"}, SamplingParams(seed=0, grammar="root ::= [a]")),
+        ({"choice": ["a", 'b"']}, SamplingParams(seed=0, lark='start: "a" | "b\\""')),
+    ):
+        assert params(structured_outputs=asked) == expected
+    assert ignored(structured_outputs={"regex": "a", "disable_any_whitespace": True}) == [
+        "structured_outputs.disable_any_whitespace"
+    ]
+
+
+def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match() -> None:
+    branches: list[dict[str, Any]] = [{}, {"regex": "a"}, {"lark": ""}, {"structured_outputs": {"json_object": True}}]
+    body = json.dumps({"prompt": "p", "branches": branches, "lark": "start: /b/"}).encode()
+    drawn = parse(body, LIMITS, tokenize).completion.branches
+    assert [(each.lark, each.regex, each.json_schema) for each in drawn] == [
+        ("start: /b/", None, None),
+        (None, "a", None),
+        (None, None, None),
+        (None, None, '{"type": "object"}'),
+    ]
+
+
 def test_each_branch_may_have_its_own() -> None:
     body = {
         "prompt": "p",
@@ -329,6 +354,14 @@ def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[
         ({"grammar": "(" * 101}, "grammar", "the limit is 100"),
         ({"grammar": "x" * 100_001}, "grammar", "the limit is 100000"),
         ({"grammar": 'root ::= "x"', "json_schema": {}}, "grammar", "exclude each other"),
+        ({"regex": "a", "lark": "start: /a/"}, "regex", "regex and lark exclude each other"),
+        ({"regex": "a" * 10_001}, "regex", "regex has 10001 characters; the limit is 10000"),
+        ({"lark": "a" * 1_000_001}, "lark", "the limit is 1000000"),
+        ({"structured_outputs": {}}, "structured_outputs", "must have one of json, json_object, regex"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "got regex, choice"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs", "structured_outputs.regex must be a text, got 5"),
+        ({"structured_outputs": {"choice": [5]}}, "structured_outputs", "must be a list of texts"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs", "structured_outputs.json: "),
         ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "missing"),
         ({"json_schema": "{"}, "json_schema", "a JSON schema or its text"),

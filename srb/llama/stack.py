@@ -1,0 +1,44 @@
+"""Calls that recurse in C as deep as their input is long."""
+
+import mmap
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+_STACK_BYTES = 16 << 20
+
+
+def with_stack(call: Callable[[], Result], more: int) -> Result:
+    """Makes the call in a thread that has 16 MiB of stack and so many bytes more; only what is used takes memory.
+
+    Raises what the call raises, and `MemoryError` if there can't be such a thread.
+    """
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    stack = _STACK_BYTES + more
+    with _stack_size_lock:
+        previous = threading.stack_size(stack + -stack % mmap.PAGESIZE)
+        thread = threading.Thread(target=run, name="srb-deep")
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"there is no memory for a stack of {stack} bytes ({error})") from None
+        finally:
+            threading.stack_size(previous)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+# threading.stack_size() is one setting for the whole process.
+_stack_size_lock = threading.Lock()

@@ -1,0 +1,65 @@
+"""What a text must match, in the notations of OpenAI and vLLM. Pure functions."""
+
+import json
+from typing import Any
+
+from srb.errors import InvalidRequestError
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar")
+"""What vLLM's `structured_outputs` may ask for."""
+
+
+def as_schema(value: Any) -> Any:
+    """A schema, which may come as its JSON text. Raises `ValueError`."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"Input should be a JSON schema or its text: {error}") from None
+
+
+def of_response_format(form: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `SamplingParams` that OpenAI's `response_format` stands for. Raises `InvalidRequestError`."""
+    kind = form.get("type")
+    if kind == "json_object":
+        return _json(form.get("schema") or form.get("value") or {"type": "object"})
+    if kind == "json_schema":
+        inner = form.get("json_schema")
+        if isinstance(inner, dict) and "schema" in inner:
+            return _json(inner["schema"])
+        raise InvalidRequestError("response_format.json_schema.schema is missing", param="response_format")
+    if kind != "text":
+        raise InvalidRequestError(
+            f"response_format.type is text, json_object or json_schema, got {kind!r:.60}", param="response_format"
+        )
+    return {}
+
+
+def of_structured_outputs(asked: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `SamplingParams` that vLLM's `structured_outputs` stands for. Raises `InvalidRequestError`."""
+    kinds = [name for name in KINDS if asked.get(name) not in (None, False)]
+    if len(kinds) != 1:
+        raise _wrong(f"must have one of {', '.join(KINDS)}; got {', '.join(kinds) or 'none of them'}")
+    kind, value = kinds[0], asked[kinds[0]]
+    if kind == "json_object":
+        return _json({"type": "object"})
+    if kind == "json":
+        try:
+            return _json(as_schema(value))
+        except ValueError as error:
+            raise _wrong(f".json: {error}") from None
+    if kind == "choice":
+        if not (isinstance(value, list) and value and all(isinstance(text, str) and text for text in value)):
+            raise _wrong(f".choice must be a list of texts, got {value!r:.60}")
+        return {"lark": "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in value)}
+    if not isinstance(value, str):
+        raise _wrong(f".{kind} must be a text, got {value!r:.60}")
+    return {kind: value}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"json_schema": json.dumps(schema)}
+
+
+def _wrong(what: str) -> InvalidRequestError:
+    separator = "" if what.startswith(".") else " "
+    return InvalidRequestError(f"structured_outputs{separator}{what}", param="structured_outputs")

@@ -1,0 +1,122 @@
+"""JSON schemas: what they allow, judged by their own test suite, and what of them is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from schema_writer import Writer, judge_of
+from tiny_model import write_tiny_model
+
+from srb.errors import InvalidRequestError
+from srb.json_schema import MAX_MULTIPLE, UNENFORCED
+
+pytestmark = pytest.mark.llama
+
+CASES = json.loads((Path(__file__).parent / "schema_suite.json").read_text())["cases"]
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    writer = Writer(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf"))
+    yield writer
+    writer.backend.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["description"])
+def test_texts_match_and_what_the_suite_calls_invalid_is_impossible(writer: Writer, case: dict[str, Any]) -> None:
+    """bench/schema_suite.py does this with all of the suite."""
+    schema = case["schema"]
+    tests = [{"data": data, "valid": valid} for valid, name in enumerate(("invalid", "valid")) for data in case[name]]
+    matches = judge_of(schema, jsonschema.Draft202012Validator, tests)
+    texts = [text for text in writer.texts(schema, 8) if text is not None]
+    assert texts
+    assert [text for text in texts if not matches(text)] == []
+    for data in case["invalid"]:
+        assert not writer.can_write(schema, json.dumps(data, ensure_ascii=False)), data
+
+
+EITHER = {"oneOf": [{"type": "object", "properties": {"t": {"const": k}}, "required": ["t"]} for k in "ab"]}
+
+ALLOWED: list[tuple[Any, str]] = [
+    (True, '[1, {"a": null}]'),
+    ({"type": "object", "properties": {"a": {}, "b": {}}}, '{"b": 1}'),
+    ({"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "integer"}}, '{"a": "", "b": 1}'),
+    ({"type": "array", "minItems": 3, "maxItems": 10**9, "items": {"const": 1}}, "[1, 1, 1]"),
+    ({"allOf": [{"properties": {k: {}}, "required": [k]} for k in "ab"]}, '{"a": 1, "b": 2}'),
+    ({"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["b"]}]}, '{"a": 1, "b": 2}'),
+    ({"pattern": r"^\S\s[^\x00-\x1f]$"}, '"a b"'),
+    ({"format": "date"}, '"2024-02-29"'),
+    ({"format": "date-time"}, '"2024-02-29T23:59:59.5Z"'),
+    ({"format": "time"}, '"23:59:59+01:00"'),
+    ({"format": "email"}, '"a.b+c@example.org"'),
+    ({"format": "hostname"}, '"www.example-1.org"'),
+    ({"format": "date"}, "5"),
+    ({"title": "t", "deprecated": True, "x-own": {}, "const": "a"}, '"a"'),
+    (EITHER, '{"t": "b"}'),
+    ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}, "[[], [[]]]"),
+    ({"multipleOf": 0.01}, "1.25"),
+    ({"multipleOf": MAX_MULTIPLE - 1}, str(MAX_MULTIPLE - 1)),
+]
+
+IMPOSSIBLE: list[tuple[Any, str]] = [
+    ({"type": "object", "properties": {"a": {}}}, '{"b": 1}'),
+    ({"properties": {"a": {"type": "integer"}}, "additionalProperties": {}}, r'{"\u0061": ""}'),
+    ({"format": "date"}, '"2023-02-29"'),
+    ({"format": "date"}, '"1900-02-29"'),
+    ({"format": "date"}, '"2023-04-31"'),
+    ({"format": "time"}, '"12:00:60Z"'),
+    ({"pattern": "^\\S$"}, '"\ufeff"'),
+    ({"type": "integer", "minimum": 3, "maximum": 12}, "13"),
+    (EITHER, '{"t": "c"}'),
+    ({"type": "array"}, "[ ]"),
+    ({"properties": {"a": {}}}, "5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "possible"), [*((*e, True) for e in ALLOWED), *((*e, False) for e in IMPOSSIBLE)]
+)
+def test_what_can_be_written(writer: Writer, schema: Any, text: str, possible: bool) -> None:
+    assert writer.can_write(schema, text) == possible
+
+
+def test_properties_that_are_not_named_come_where_the_schema_asks_for_them_alone(writer: Writer) -> None:
+    assert not writer.can_write({"properties": {"a": {}}}, '{"a": 1, "b": 2}')
+    assert writer.can_write({"properties": {"a": {}}, "additionalProperties": True}, '{"a": 1, "b": 2}')
+
+
+def test_a_choice_is_told_apart_before_its_objects_are_closed(writer: Writer) -> None:
+    """Closed, the first one would exclude what the second one needs; but {"a": 1} is both as they are."""
+    first = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    second = {"type": "object", "properties": {"b": {"type": "integer"}}}
+    with pytest.raises(InvalidRequestError, match="oneOf has choices that the same value may match"):
+        list(writer.texts({"oneOf": [first, second]}, 1))
+
+
+REFUSED: list[tuple[Any, str]] = [
+    *(({keyword: {}}, rf"json_schema can't be enforced: .*{keyword[1:]}.*; leave that out") for keyword in UNENFORCED),
+    (5, "must be an object, got 5"),
+    ({"type": "nope"}, "Invalid type: nope"),
+    ({"format": "password"}, "Unknown format: password"),
+    ({"pattern": "(?=a)b"}, "regex parse error"),
+    ({"$ref": "https://example.org/schema.json"}, "does not fetch resources"),
+    ({"$ref": "#"}, "no text can match it"),
+    ({"properties": {"a": {"multipleOf": 10_007}}}, "multipleOf is 10007; .* must be at most 10000"),
+    ({"multipleOf": 1.00001}, "multipleOf is 1.00001"),
+    ({"minProperties": 2}, "minProperties is 2, but a name may come twice"),
+    ({"const": "a\0"}, "a control character"),
+    ({"enum": [{"a": ["\x7f"]}]}, "a control character"),
+    ({"pattern": r"^a\x00b$"}, "a control character"),
+    ({"pattern": r"\v"}, "a control character"),
+    ({"enum": ["x" * 100_000]}, "the limit is 100000"),
+    ({"enum": [str(k) for k in range(11_000)]}, "too big"),
+]
+
+
+@pytest.mark.parametrize(("schema", "message"), REFUSED, ids=lambda each: str(each)[:60])
+def test_what_cannot_be_enforced_is_refused(writer: Writer, schema: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        list(writer.texts(schema, 1))
+    assert caught.value.param == "json_schema"
