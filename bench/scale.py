@@ -144,7 +144,7 @@ class Idle:
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         return True
 
-    def compile(self, branches: tuple[SamplingParams, ...]) -> Nothing:
+    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Nothing:
         return _NOTHING
 
     def sampler(

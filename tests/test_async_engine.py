@@ -103,10 +103,10 @@ class SlowToAdd(FakeBackend):
         super().__post_init__()
         self.asked, self.taken = threading.Event(), threading.Event()
 
-    def compile(self, branches: tuple[SamplingParams, ...]) -> FakeCompiled:
+    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> FakeCompiled:
         self.asked.set()
         assert self.taken.wait(10)
-        return super().compile(branches)
+        return super().compile(branches, special_tokens)
 
 
 async def test_what_is_aborted_while_the_engine_takes_it_never_runs() -> None:

@@ -343,8 +343,11 @@ class Backend(Protocol):
         While it works it needs cells for all of the state. Returns False if it can't, and nothing has changed.
         """
 
-    def compile(self, branches: tuple[SamplingParams, ...]) -> Compiled:
-        """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say."""
+    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Compiled:
+        """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say.
+
+        special_tokens: whether control tokens have their names in the text, and so count as these for a grammar.
+        """
 
     def sampler(
         self,

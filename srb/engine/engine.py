@@ -168,7 +168,7 @@ class Engine(ForPrograms):
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
         self.check(request)
-        compiled = self._backend.compile(request.branches)
+        compiled = self._backend.compile(request.branches, request.special_tokens)
         active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer)
         for prompt in active.prompts + active.negatives if request.cache_prompt else ():
             self._retained.check(prompt.packed)  # here, where it takes no time from a step

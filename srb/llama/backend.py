@@ -213,10 +213,10 @@ class LlamaBackend:
         """The seq_ids that hold a cell, by llama.cpp's own account."""
         return [seq_id for seq_id in range(self.n_seqs + 1) if self._context.length(seq_id) > 0]
 
-    def compile(self, branches: tuple[SamplingParams, ...]) -> CompiledSampling:
+    def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> CompiledSampling:
         """What the samplers of a request share. May be called from any thread. See `Backend.compile`."""
         with self.tokenizer.in_use() as vocab:
-            return CompiledSampling(vocab, self._lark, self.n_cells, branches)
+            return CompiledSampling(vocab, self._lark, self.n_cells, branches, special_tokens)
 
     def sampler(
         self,

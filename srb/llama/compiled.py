@@ -21,7 +21,14 @@ class CompiledSampling:
     a JSON schema that can't be enforced.
     """
 
-    def __init__(self, vocab: int, lark: LarkCompiler, n_cells: int, branches: Iterable[SamplingParams]) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        lark: LarkCompiler,
+        n_cells: int,
+        branches: Iterable[SamplingParams],
+        special_tokens: bool = False,
+    ) -> None:
         self._n_cells = n_cells
         self._constraints: dict[Any, Constraint] = {}
         self._dry: dict[Any, Any] = {}
@@ -30,7 +37,7 @@ class CompiledSampling:
             for params in branches:
                 key = _constraint_key(params)
                 if key and key not in self._constraints:
-                    self._constraints[key] = _constraint(vocab, lark, params)
+                    self._constraints[key] = _constraint(vocab, lark, params, special_tokens)
                     stack.callback(self._constraints[key].close)
                 key = _dry_key(params)
                 if key and key not in self._dry:
@@ -115,13 +122,13 @@ def _constraint_key(params: SamplingParams) -> Any:
     return None if key == (None, None, None, None) else key
 
 
-def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams) -> Constraint:
+def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_tokens: bool) -> Constraint:
     if params.json_schema is not None:
         return lark.compile_schema(vocab, params.json_schema)
     if params.regex is not None:
         return lark.compile_regex(vocab, params.regex)
     if params.lark is not None:
-        return lark.compile(vocab, params.lark)
+        return lark.compile(vocab, params.lark, special_tokens=special_tokens)
     return GbnfConstraint(vocab, params.grammar or "")
 
 

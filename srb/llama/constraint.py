@@ -131,17 +131,23 @@ class LarkCompiler:
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._made: Any = None
+        self._made: dict[bool, Any] = {}
         self._lock = threading.Lock()
 
-    def compile(self, vocab: int, grammar: str, param: str = "lark") -> LarkConstraint:
-        """The constraint, at its beginning. Raises `InvalidRequestError`, which names `param`, if it can't be used."""
-        with self._lock:
-            self._made = self._made or self._make(vocab)
+    def compile(self, vocab: int, grammar: str, param: str = "lark", *, special_tokens: bool = False) -> LarkConstraint:
+        """The constraint, at its beginning. Raises `InvalidRequestError`, which names `param`, if it can't be used.
+
+        special_tokens: whether control tokens stand for their names; else they can't come.
+        """
         error = _problem_of_schemas(grammar)
         if not error:
+            with self._lock:
+                if special_tokens not in self._made:
+                    self._made[special_tokens] = self._make(vocab, special_tokens)
             try:
-                matcher = with_stack(partial(self._matcher, grammar), _STACK_BYTES_PER_CHAR * len(grammar))
+                matcher = with_stack(
+                    partial(self._matcher, grammar, special_tokens), _STACK_BYTES_PER_CHAR * len(grammar)
+                )
             except MemoryError as problem:
                 error = str(problem)
             else:
@@ -174,17 +180,20 @@ class LarkCompiler:
         except InvalidRequestError:  # its parts need properties of each other
             return whole
 
-    def _matcher(self, grammar: str) -> LLMatcher:
-        matcher = LLMatcher(self._made, grammar + _OPTIONS, log_level=0, limits=_LIMITS)
+    def _matcher(self, grammar: str, special_tokens: bool) -> LLMatcher:
+        matcher = LLMatcher(self._made[special_tokens], grammar + _OPTIONS, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()  # what can't begin shows here, and what takes long isn't left to the engine
         return matcher
 
-    def _make(self, vocab: int) -> Any:
+    def _make(self, vocab: int, special_tokens: bool) -> Any:
         ends = self._tokenizer.ends
         texts = [self._tokenizer.detokenize([token]) for token in range(self._tokenizer.n_vocab)]
+        no_text = set(ends)
+        if not special_tokens:
+            no_text |= {token for token, text in enumerate(texts) if text and not self._tokenizer.piece(token)}
         return LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # missing in its stubs
-            tokens=[_SPECIAL + text if token in ends else text for token, text in enumerate(texts)],
+            tokens=[_SPECIAL + text if token in no_text else text for token, text in enumerate(texts)],
             vocab_ptr=vocab,
             tokenize_fptr=ctypes.cast(llama_cpp.llama_cpp._lib.llama_tokenize, ctypes.c_void_p).value,
             eos_token=sorted(ends),

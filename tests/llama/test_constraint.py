@@ -10,8 +10,10 @@ import jsonschema_rs
 import pytest
 from driver import request, run, run_interrupted, stops, texts
 from llguidance import LLMatcher
+from tiny_model import CONTROL
 
 from srb.engine.engine import Engine
+from srb.engine.events import StreamEvent
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
@@ -104,12 +106,16 @@ def test_after_the_mark_of_a_call_comes_nothing_else(load: Load) -> None:
         assert re.fullmatch(r"\{f:\{\}(\},\{f:\{\})*\}", call) or longest.startswith(call)  # or it was cut
 
 
-def test_names_of_control_tokens_are_texts_of_a_grammar(load: Load) -> None:
+def test_a_control_token_counts_as_its_name_where_that_is_in_the_text(load: Load) -> None:
     params = SamplingParams(lark='start: "<|control|>" /[ab]/', seed=0)
-    for special, expected in ((True, r"<\|control\|>[ab]"), (False, r"(<\|control\|>)?[ab]")):
-        events = run(Engine(load()), CompletionRequest(((1,),), params.alternatives(8), special_tokens=special))
-        assert all(re.fullmatch(expected, text) for text in texts(events).values())
+    used = []
+    for special in (True, False):
+        each = CompletionRequest(((1,),), params.alternatives(8), special_tokens=special, logprobs=0)
+        events = run(Engine(load()), each)
+        assert all(re.fullmatch(r"<\|control\|>[ab]", text) for text in texts(events).values())
         assert {stop.finish_reason for stop in stops(events).values()} == {"stop"}
+        used.append({event.token.id for event in events if isinstance(event, StreamEvent) and event.token})
+    assert [CONTROL in each for each in used] == [True, False]
 
 
 def test_alternatives_that_exclude_each_others_tokens_keep_to_a_grammar(load: Load) -> None:

@@ -476,10 +476,10 @@ async def test_a_detached_request_whose_client_goes_at_once_is_kept(connect: Con
     added, may_go = threading.Event(), threading.Event()
     compile_ = backend.compile
 
-    def slow(branches: Any) -> Any:
+    def slow(branches: Any, special_tokens: bool = False) -> Any:
         added.set()
         assert may_go.wait(10)
-        return compile_(branches)
+        return compile_(branches, special_tokens)
 
     backend.compile = slow  # type: ignore[method-assign]
     waiting = asyncio.ensure_future(run(client, **LONG))
