@@ -95,7 +95,7 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     await posted(client, "/generate", {"grammar": {"type": "json_schema", "value": {"name": "x", "schema": schema}}})
     await posted(client, "/generate", {"grammar": "root ::= [a-z]", "details": False})
     await posted(client, "/generate", {"grammar": {"type": "regex", "value": "a+"}})
-    assert [each.temperature for each in given] == [0, 0.8, 0.8, 0.8, 0.8, 0]
+    assert [each.temperature for each in given] == [0, 0.8, 0.8, 0.8, 0.8, 0.8]
     assert (given[0].repeat_penalty, given[1].top_k, given[2].typical_p) == (1.2, 3, 0.5)
     assert [each.json_schema for each in given] == [None, None, json.dumps(schema), json.dumps(schema), None, None]
     assert (given[4].grammar, given[5].regex) == ("root ::= [a-z]", "a+")
