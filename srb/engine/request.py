@@ -279,6 +279,10 @@ class SamplingParams:
         for name, most in (("regex", MAX_REGEX_CHARS), ("lark", MAX_LARK_CHARS)):
             if (text := getattr(self, name)) is not None and len(text) > most:
                 raise InvalidRequestError(f"{name} has {len(text)} characters; the limit is {most}", param=name)
+        if self.logits_processor is not None and not callable(self.logits_processor):
+            raise InvalidRequestError(
+                f"logits_processor must be a function, got {self.logits_processor!r:.60}", param="logits_processor"
+            )
         if self.negative_prompt == ():
             raise InvalidRequestError("negative_prompt must have at least one token", param="negative_prompt")
 
