@@ -549,8 +549,7 @@ class CompletionRequest:
 def _check_heal(request: CompletionRequest) -> None:
     """Refuses what a prompt's last token can't be taken back for."""
     without: dict[str, bool] = {
-        name: any(getattr(params, name) is not None for params in request.branches)
-        for name in ("grammar", "json_schema", "lark")
+        name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
     }
     without |= {"search": request.n_beams > 0, "explore": request.explore is not None}
     without["echo with logprobs"] = request.echo and request.logprobs is not None
@@ -586,7 +585,7 @@ def _check_search(request: CompletionRequest) -> None:
         if getattr(request, name):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
     defaults = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
-    without = ("grammar", "json_schema", "lark", "banned_strings", "avoid", "diversity", "guidance_scale")
+    without = (*CONSTRAINTS, "banned_strings", "avoid", "diversity", "guidance_scale")
     for name in (*without, "logits_processor"):
         if any(getattr(each, name) != defaults[name] for each in request.branches):
             raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)

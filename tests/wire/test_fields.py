@@ -140,6 +140,7 @@ def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
     assert llama_body.parse_completion(body, LIMITS, tokenize).completion.heal
     for fields, message in (
         ({"json_schema": {}}, "heal and json_schema exclude each other"),
+        ({"regex": "a"}, "heal and regex exclude each other"),
         ({"search": "beam"}, "heal and search exclude"),
         ({"story": "s"}, "heal and story exclude"),
     ):

@@ -75,6 +75,7 @@ def test_what_has_no_effect_is_reported(sent: dict[str, Any], without_effect: li
         ({"search": "beam", "distinct": True}, "distinct"),
         ({"search": "beam", "grammar": "root ::= [a]"}, "grammar"),
         ({"search": "beam", "json_schema": {}}, "json_schema"),
+        ({"search": "beam", "regex": "a"}, "regex"),
         ({"search": "beam", "banned_strings": ["x"]}, "banned_strings"),
         ({"search": "beam", "diversity": 1}, "diversity"),
         ({"search": "beam", "avoid": []}, "avoid"),
