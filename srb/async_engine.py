@@ -14,6 +14,7 @@ from typing import Any
 from srb.client import EngineClient, Record, client_options
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
+from srb.engine.adapters import Adapters
 from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer, Engine
 from srb.engine.events import AbortReason, Event
@@ -123,6 +124,11 @@ class AsyncEngine(EngineClient):
     def check(self, request: CompletionRequest) -> None:
         """See `EngineClient.check`."""
         self._ready_engine().check(request)
+
+    @property
+    def adapters(self) -> Adapters:
+        """See `EngineClient.adapters`."""
+        return self._ready_engine().adapters
 
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
         """What a function says of a slot, in the engine's thread. Raises what it raises, and `UnavailableError`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
+from srb.engine.adapters import Adapters
 from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
@@ -314,6 +315,11 @@ class EngineClient(ABC):
     @abstractmethod
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
+
+    @property
+    @abstractmethod
+    def adapters(self) -> Adapters:
+        """What was loaded with the model. Raises `NotSupportedError` where several engines run."""
 
     @abstractmethod
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:

@@ -74,6 +74,9 @@ class ModelOptions:
     override_kv: str | None = _option(
         None, "metadata of the model to change: KEY=TYPE:VALUE, with commas between; TYPE is int, float, bool or str"
     )
+    lora: str | None = _option(
+        None, "adapters to load with the model, FILE or FILE:SCALE; given several times, or with commas", many=True
+    )
     rope_scaling: str | None = _option(
         None, "how positions are scaled (default: the model's)", choices=("none", "linear", "yarn")
     )

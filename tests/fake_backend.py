@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from srb.engine.adapters import Adapter, Lora, key_of
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, ModelInfo, Ranked, SpecialTokens, State
 from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
@@ -90,22 +91,33 @@ class ByteTokenizer:
 
 @dataclass(eq=False)
 class Cell:
-    """One KV position: the token there, told apart from another cell with the same token."""
+    """One KV position: the token there, told apart from another cell with the same token, and its adapters."""
 
     token: int
+    lora: Lora = ()
 
 
 class Context(tuple[int, ...]):
-    """The logits of what follows these tokens. negative: those that its guide has seen."""
+    """The logits of what follows these tokens.
+
+    negative: those that its guide has seen. lora: the adapters that it was evaluated with, as bytes.
+    """
 
     nbytes = 100
     negative: tuple[int, ...] = ()
+    lora: tuple[int, ...] = ()
 
     def copy(self) -> "Context":
         return self
 
     def tobytes(self) -> bytes:
         return b"".join(token.to_bytes(2) for token in self)
+
+
+class FakeState(bytearray):
+    """What cells held, and the adapters that they were evaluated with."""
+
+    lora: Lora = ()
 
 
 @dataclass
@@ -133,7 +145,7 @@ class FakeSampler:
         assert list(logits) == self.seen, "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
-        token = self.backend.script(self.params, logits.negative + logits)
+        token = self.backend.script(self.params, logits.negative + logits.lora + logits)
         avoided = {*excluded, *(biases or ())}
         if self.first:
             token = min(set(self.first) - avoided or self.first, key=lambda each: (each - token) % N_VOCAB)
@@ -191,6 +203,7 @@ class FakeBackend:
     window: int | None = None
     """As in `Backend.window`. What may be lost of a window is lost at once, where llama.cpp loses it at times."""
     identity: str = "fake"
+    adapters: tuple[Adapter, ...] = ()
     max_seqs: int = 1000
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
@@ -247,9 +260,11 @@ class FakeBackend:
             assert 0 <= token < N_VOCAB
             assert position == len(cells), "a gap or an overlap in the positions"
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
-            cells.append(Cell(token))
+            assert all(cell.lora == batch.lora for cell in cells), "it goes on from what has other adapters"
+            cells.append(Cell(token, batch.lora))
             if logits:
-                self.rows_with_logits[row] = Context([cell.token for cell in cells])
+                self.rows_with_logits[row] = context = Context([cell.token for cell in cells])
+                context.lora = tuple(key_of(batch.lora).encode())
         longest = sum(map(len, self.sequences.values()))  # if nothing were shared; it takes no time to know
         assert longest <= self.n_cells or self.cells <= self.n_cells, "out of cells: admission promised too much"
         self.rows += len(batch)
@@ -261,6 +276,7 @@ class FakeBackend:
 
     def guided(self, logits: Context, negative: Context, scale: float) -> Context:
         guided = Context(logits)
+        guided.lora = logits.lora
         guided.negative = tuple(negative)
         self.scales.append(scale)
         return guided
@@ -304,7 +320,8 @@ class FakeBackend:
         assert 0 <= start < end <= len(self.sequences[seq_id])
         assert end >= self.continuable_from(seq_id)
         self.saved.append((start, end))
-        state = bytearray(b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end]))
+        state = FakeState(b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end]))
+        state.lora = self.sequences[seq_id][start].lora
         return state if len(state) <= max_bytes else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
@@ -315,7 +332,8 @@ class FakeBackend:
         assert self.window is None or end - start == len(tokens) or len(tokens) < self.window
         if self.cells + len(tokens) > self.n_cells:
             return False
-        self.sequences[seq_id] += [Cell(token) for token in tokens[: end - start]]
+        lora = state.lora if isinstance(state, FakeState) else ()
+        self.sequences[seq_id] += [Cell(token, lora) for token in tokens[: end - start]]
         if self.window and len(tokens) > self.window:
             self.forgotten[seq_id] = end - self.window
         self._forget()

@@ -6,6 +6,7 @@ and the real llama.cpp evaluates it in well under a millisecond per row.
 Token ids 0 to 255 are the bytes; `EOS` ends generation; `CONTROL` is a control token, written `<|control|>` in text.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def write_tiny_model(
     chat_template: str | None = None,
     add_bos: bool = False,
     layers_alike: bool = False,
+    added: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the model to `path` and returns it, or one that isn't tiny.
 
@@ -54,6 +56,7 @@ def write_tiny_model(
     n_head_kv: heads of keys and values, where several others share one (of llama); left out: `n_head`.
     scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
     add_bos: prompts begin with `CONTROL`.
+    added: matrices that are added to those of these names (F32 alone).
     layers_alike: weights of one shape and scale are the same everywhere. It makes a large model in seconds.
     """
     rng = np.random.default_rng(seed)
@@ -101,7 +104,10 @@ def write_tiny_model(
     draw = cache(drawn) if layers_alike else drawn
 
     def weight(name: str, *shape: int, scale: float = scale) -> None:
-        writer.add_tensor(name, draw(shape, scale), raw_dtype=weight_type)
+        values = draw(shape, scale)
+        if added and name in added:
+            values = values + np.float32(1) * added[name]
+        writer.add_tensor(name, values, raw_dtype=weight_type)
 
     def ones(name: str, size: int) -> None:
         writer.add_tensor(name, np.ones(size, np.float32))

@@ -16,6 +16,7 @@ from srb.client import EngineClient, Record, ReplicaHealth
 from srb.cluster.parts import Whole, split
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
+from srb.engine.adapters import Adapters
 from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, Event
@@ -131,6 +132,11 @@ class ClusterEngine(EngineClient):
                 param="logits_processor",
                 code="unsupported_parameter",
             )
+
+    @property
+    def adapters(self) -> Adapters:
+        """Each replica has its own: it raises `NotSupportedError`."""
+        raise NotSupportedError("adapters can't be listed or set where several replicas run; --lora has their scales")
 
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
         """Slots are an engine's own: it raises `NotSupportedError`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from srb.engine.adapters import Adapter, Lora
 from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 
@@ -15,11 +16,14 @@ class Batch:
     """The rows of one decode: a token, its position, the sequence it belongs to, and whether its logits are wanted.
 
     A row's number is its place in the batch, counted from 0.
+
+    lora: the adapters that all of them are evaluated with.
     """
 
-    __slots__ = ("logits", "positions", "seq_ids", "tokens")
+    __slots__ = ("logits", "lora", "positions", "seq_ids", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, lora: Lora = ()) -> None:
+        self.lora = lora
         self.tokens: list[int] = []
         self.positions: list[int] = []
         self.seq_ids: list[int] = []
@@ -269,6 +273,10 @@ class Backend(Protocol):
     @property
     def embedder(self) -> Embedder | None:
         """What makes embeddings, where these are wanted."""
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """What was loaded with the model."""
 
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Called when no sequence holds a cell, with what comes next, so that the fastest way can be chosen for it.

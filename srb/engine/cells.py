@@ -5,7 +5,7 @@ from functools import partial
 
 from srb.engine.backend import Backend, Logits
 from srb.engine.prefix import PrefixIndex
-from srb.engine.radix import pack
+from srb.engine.radix import Tokens, pack
 from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
@@ -112,7 +112,7 @@ class Cells:
         while prompt.checkpoints and prompt.checkpoints[-1] <= prompt.evaluated:
             if prompt.checkpoints.pop() == prompt.evaluated:
                 assert prompt.seq_id is not None
-                self._retained.add(prompt.packed[: prompt.evaluated], partial(self._backend.save, prompt.seq_id))
+                self._retain(prompt, prompt.packed[: prompt.evaluated], prompt.seq_id)
 
     def save(self, holder: Prompt | Sequence) -> None:
         """Keeps the state of a prompt or a sequence that runs, as far as it has come."""
@@ -124,7 +124,7 @@ class Cells:
             self._retain_prompt(holder)
         else:
             assert holder.seq_id is not None
-            self._retained.add(holder.packed[: holder.evaluated], partial(self._backend.save, holder.seq_id))
+            self._retain(holder, holder.packed[: holder.evaluated], holder.seq_id)
 
     def repair(self, holder: Holder) -> bool:
         """Removes what is behind the tokens that count as evaluated: what a failed decode has left, or was taken back.
@@ -183,7 +183,7 @@ class Cells:
         if seq.seq_id is not None:
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
-            if not seq.leader:
+            if not seq.leader and not prompt.lora:  # what a slot has is found as for a prompt without adapters
                 self._slots.remember(seq.slot, prompt.packed + pack(seq.evaluated_tokens))
             self._backend.remove(seq.seq_id)
         if seq.mark_id is not None:
@@ -263,8 +263,11 @@ class Cells:
         seq_id = prompt.place if self._backend.window is None else prompt.seq_id
         if prompt.shares and prompt.logits is not None and seq_id is not None and not prompt.was_retained:
             prompt.was_retained = True
-            self._retained.add(prompt.packed, partial(self._backend.save, seq_id), prompt.logits)
+            self._retain(prompt, prompt.packed, seq_id, prompt.logits)
 
     def _retain_answer(self, seq: Sequence, seq_id: int) -> None:
         if seq.prompt.shares and seq.evaluated_tokens and not seq.prompt.active.request.explore:
-            self._retained.add(seq.prompt.packed + pack(seq.evaluated_tokens), partial(self._backend.save, seq_id))
+            self._retain(seq.prompt, seq.prompt.packed + pack(seq.evaluated_tokens), seq_id)
+
+    def _retain(self, prompt: Prompt, tokens: Tokens, seq_id: int, logits: Logits | None = None) -> None:
+        self._retained.add(tokens, partial(self._backend.save, seq_id), logits, prompt.key)

@@ -52,14 +52,13 @@ class Decoding:
         self._clock = clock
 
     def run(self, is_unwanted: Callable[[], bool]) -> None:
-        """Evaluates the next batch, if there is anything to evaluate, and draws a token for each of its sequences.
+        """Evaluates what is next, if there is anything, and draws a token for each running sequence.
 
         is_unwanted: says whether nobody wants the result any more. It is asked while no sequence is running.
         """
         for active in self._scheduler.running.values():
             active.count_said()
-        plan = self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs)
-        if len(plan):
+        for plan in self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs):
             self._run(plan, is_unwanted if plan.is_alone else None)
 
     def _run(self, plan: Plan, interrupted: Callable[[], bool] | None, *, is_second: bool = False) -> None:

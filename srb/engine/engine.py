@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from srb.engine.adapters import Adapters
 from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.cells import Cells
 from srb.engine.checkpoints import Checkpoints
@@ -80,6 +81,8 @@ class Engine(ForPrograms):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
+        self.adapters = Adapters(backend.adapters)
+        """What was loaded with the model. May be asked, and given other scales, from any thread."""
         self._intake = Intake(backend.tokenizer, backend.n_cells)
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
@@ -143,6 +146,8 @@ class Engine(ForPrograms):
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
         self._intake.check(request)
+        for params in request.branches:
+            self.adapters.lora(params.lora)
         most = min(self._backend.n_parallel, self._backend.n_seqs - 1)  # the prompt has one, too
         if request.n_beams > most:
             raise InvalidRequestError(
@@ -169,9 +174,10 @@ class Engine(ForPrograms):
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
         self.check(request)
         compiled = self._backend.compile(request.branches, request.special_tokens)
-        active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer)
+        loras = [self.adapters.lora(params.lora) for params in request.branches]
+        active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer, loras)
         for prompt in active.prompts + active.negatives if request.cache_prompt else ():
-            self._retained.check(prompt.packed)  # here, where it takes no time from a step
+            self._retained.check(prompt.packed, prompt.key)  # here, where it takes no time from a step
         with self._lock:
             if not self._failure:
                 self._mail.append(active)

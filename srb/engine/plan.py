@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from srb.engine.adapters import Lora
 from srb.engine.backend import Batch
 from srb.engine.costs import Costs
 from srb.engine.sequence import Holder, Prompt, Row, Sequence
@@ -26,7 +27,7 @@ _UNLIMITED = 1e9  # seconds
 
 @dataclass(slots=True)
 class Plan:
-    """One decode: its batch, and whose rows are in it.
+    """One decode: its batch, and whose rows are in it. All are evaluated with the same adapters.
 
     rows: each running sequence, or beam, with the number of its row. negatives: the numbers of their guides' rows.
     chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
@@ -68,7 +69,7 @@ class Plan:
 
     def of(self, holders: list[Holder]) -> "Plan":
         """The same for these of its holders alone."""
-        plan = Plan(is_alone=self.is_alone)
+        plan = Plan(Batch(self.batch.lora), is_alone=self.is_alone)
         sizes = {prompt: n_tokens for prompt, n_tokens, _ in self.chunks}
         for holder in holders:
             if isinstance(holder, Prompt):
@@ -97,15 +98,22 @@ class Planner:
         self._n_outputs = n_outputs
         self._prefill_chunk = prefill_chunk
         self._rows_are_next = False  # where they take turns with prompts
+        self._last: Lora = ()  # of the last batch
 
-    def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> Plan:
-        """The next batch; an empty one if there is nothing to evaluate.
+    def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> list[Plan]:
+        """What to evaluate next, a batch for each setting of adapters; none if there is nothing to evaluate.
 
         prompts: those of the running requests. awaiting: those of them that wait for what they share with another.
         """
         running = [row for prompt in prompts for row in prompt.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
-        plan = Plan(is_alone=not running)
+        plans: dict[Lora, Plan] = {}
+
+        def plan_of(prompt: Prompt) -> Plan:
+            if prompt.lora not in plans:
+                plans[prompt.lora] = Plan(Batch(prompt.lora), is_alone=not running)
+            return plans[prompt.lora]
+
         costs = costs.among(_in_use(prompts, running))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
@@ -126,13 +134,16 @@ class Planner:
             if running and not takes_turns:
                 pieces = self._pieces(in_turn, awaiting, most, seconds, costs, 1, joins=True)
             for prompt, n_tokens in pieces:
-                plan.add_chunk(prompt, n_tokens)
+                plan_of(prompt).add_chunk(prompt, n_tokens)
                 _count(prefilling, prompt, n_tokens, passing)
         if not takes_turns:
-            for seq in running:
-                plan.add_row(seq)
+            for prompt in prompts:
+                for row in prompt.rows:
+                    plan_of(prompt).add_row(row)
         self._rows_are_next = takes_turns and bool(running)
-        return plan
+        order = sorted(plans, key=lambda lora: lora != self._last)  # to change adapters takes a while
+        self._last = order[-1] if order else ()
+        return [plans[lora] for lora in order]
 
     def _pieces(
         self,

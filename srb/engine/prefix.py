@@ -39,7 +39,7 @@ class PrefixIndex:
         """Lets others begin as a prompt does, or as a sequence that begins now and grows. Twice does no harm."""
         prompt = holder if isinstance(holder, Prompt) else holder.prompt
         if prompt.shares and holder not in self._tree:
-            self._tree.add(holder, prompt.packed)
+            self._tree.add(holder, prompt.packed, prompt.key)
             if isinstance(holder, Sequence):
                 self._growing[holder] = None
 
@@ -62,7 +62,7 @@ class PrefixIndex:
         if not prompt.shares or prompt.active.request.scores_prompt:
             return None
         found, known = self._find_living(prompt)
-        hit, known_retained = self._retained.find(prompt.packed)
+        hit, known_retained = self._retained.find(prompt.packed, prompt.key)
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
@@ -86,7 +86,7 @@ class PrefixIndex:
             end = seq.n_settled
             self._tree.grow(seq, pack(seq.tokens[seq.n_indexed : end]))
             seq.n_indexed = end
-        match = self._tree.find(prompt.packed)
+        match = self._tree.find(prompt.packed, prompt.key)
         candidates = [(match.n_tokens, holder) for holder in islice(match.below(), _TRIES)]
         best: Beginning | None = None
         for n_common, holder in chain(candidates, islice(match.ends(), _TRIES)):

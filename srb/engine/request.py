@@ -233,6 +233,11 @@ class SamplingParams:
         "how far the logits go from those after the negative prompt and the same text to the prompt's own: 1 arrives "
         "there, and is off, more goes beyond, 0 stays.",
     )
+    lora: tuple[tuple[int | str, float], ...] | None = _field(
+        None,
+        "pairs of an adapter's number or name and its scale; those that aren't named have no part. Left out: as the "
+        "server has set them.",
+    )
     ignore_eos: bool = _field(False, "never draw an end-of-generation token.")
     logits_processor: LogitsProcessor | None = _field(
         None,

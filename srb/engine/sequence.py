@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from srb.engine.adapters import Lora, key_of
 from srb.engine.backend import Compiled, Logits, Sampler, Tokenizer
 from srb.engine.banned import BannedStrings, Watch
 from srb.engine.diversity import CONTEXT, Diversity
@@ -31,7 +32,15 @@ request that explores, and has nothing to evaluate now. finished: it gets no mor
 class ActiveRequest:
     """A request that is waiting or running."""
 
-    def __init__(self, request: CompletionRequest, compiled: Compiled, arrived: float, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        request: CompletionRequest,
+        compiled: Compiled,
+        arrived: float,
+        tokenizer: Tokenizer,
+        loras: list[Lora],
+    ) -> None:
+        """Loras: what each branch is evaluated with."""
         self.request = request
         self.compiled = compiled
         stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
@@ -40,8 +49,9 @@ class ActiveRequest:
         asked = [_healed(tokens, tokenizer) if request.heal else (tokens, b"") for tokens in request.prompts]
         for number, (tokens, healed) in enumerate(asked):
             first = number * len(request.branches)
-            begun = {first + k: resumed[first + k] for k in range(len(request.branches))}
-            self.prompts += Prompt.of(self, tokens, begun, stops, healed)
+            for lora in dict.fromkeys(loras):
+                begun = {first + k: resumed[first + k] for k, each in enumerate(loras) if each == lora}
+                self.prompts += Prompt.of(self, tokens, begun, stops, lora, healed)
         self._watch(resumed, stops, tokenizer)
         self._is_diverse = any(params.diversity for params in request.branches)
         if self._is_diverse:
@@ -101,8 +111,10 @@ class ActiveRequest:
             if seq.prompt.healed and len(negative) > 1 and tokenizer.piece(negative[-1]) == seq.prompt.healed:
                 negative = negative[:-1]
             begun.setdefault((seq.prompt, negative), {})[index] = resumed[index]
-        negatives = [prompt for (_, asked), each in begun.items() for prompt in Prompt.of(self, asked, each, {})]
-        for guide in (seq for prompt in negatives for seq in prompt.sequences):
+        negatives: list[Prompt] = []
+        for (prompt, asked), each in begun.items():
+            negatives += Prompt.of(self, asked, each, {}, prompt.lora)
+        for guide in (seq for negative in negatives for seq in negative.sequences):
             leader = guided[guide.index]
             leader.guide, guide.leader, guide.tokens = guide, leader, leader.tokens
         return negatives
@@ -155,6 +167,7 @@ class Prompt:
     """A prompt, evaluated once in a sequence of its own, then forked to those that continue it.
 
     asked: its tokens, as they are in the request, but for the last one where that is taken back.
+    lora: what it and all that continues it are evaluated with.
     begun: what its alternatives have already, by index. It's the same tokens for all: they are evaluated with it.
     healed: the text of the token that was taken back, which the first one that is drawn begins with.
     """
@@ -165,6 +178,7 @@ class Prompt:
         asked: tuple[int, ...],
         begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
+        lora: Lora,
         healed: bytes,
     ) -> None:
         branches = active.request.branches
@@ -177,6 +191,8 @@ class Prompt:
         self.healed = healed
         self.tokens = tokens
         self.packed = pack(tokens)
+        self.lora = lora
+        self.key = key_of(lora)  # who has the same one may begin with what it has evaluated
         self.evaluated = 0  # how many of its tokens are in its cells
         self.cached = 0  # of these, known from other requests
         self.beginning: Beginning | None = None  # until it has begun with that
@@ -202,6 +218,7 @@ class Prompt:
         asked: tuple[int, ...],
         begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
+        lora: Lora,
         healed: bytes = b"",
     ) -> "list[Prompt]":
         """A prompt of the request: one for the alternatives that are new, and one for each that has tokens already.
@@ -211,10 +228,10 @@ class Prompt:
         """
         living = {index: each for index, each in begun.items() if each.finished is None}
         if active.request.n_beams:
-            return [cls(active, asked, living, stops, healed)] if living else []
+            return [cls(active, asked, living, stops, lora, healed)] if living else []
         new = {index: each for index, each in living.items() if not each.tokens}
         groups = ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]
-        prompts = [cls(active, asked, group, stops, healed) for group in groups]
+        prompts = [cls(active, asked, group, stops, lora, healed) for group in groups]
         if new:
             prompts[0].first_tokens |= {each.tokens[0] for each in begun.values() if each.tokens}
         return prompts

@@ -16,6 +16,7 @@ from srb.engine.costs import Costs
 from srb.engine.request import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
+from srb.llama.adapters import load_adapters
 from srb.llama.candidates import Candidates
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
@@ -62,6 +63,7 @@ class LlamaBackend:
             choice, model = self._load(settings, progress)
             settings, self._model = choice.settings, model
             stack.callback(llama_cpp.llama_model_free, model)
+            self.adapters, self._pointers = load_adapters(model, settings.lora)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
@@ -120,6 +122,7 @@ class LlamaBackend:
             n_cells=self.n_cells,
             n_seqs=self.n_seqs,
             n_outputs=self.n_parallel + self.n_outputs,
+            adapters=self._pointers,
         )
 
     def __enter__(self) -> Self:

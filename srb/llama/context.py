@@ -10,9 +10,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from srb.engine.adapters import Lora
 from srb.engine.backend import Batch, State
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
+from srb.llama.adapters import Pointers, set_adapters
 from srb.llama.logprobs import Floats
 from srb.llama.params import context_params
 from srb.llama.state import relaid
@@ -64,13 +66,21 @@ def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: 
 class Context:
     """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
 
-    flash_attn: on, off or auto.
+    flash_attn: on, off or auto. adapters: what a batch may name.
     n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
     Raises `ModelLoadError` if llama.cpp can't make it, for want of memory say.
     """
 
     def __init__(
-        self, model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int
+        self,
+        model: Any,
+        settings: Settings,
+        *,
+        flash_attn: str,
+        n_cells: int,
+        n_seqs: int,
+        n_outputs: int,
+        adapters: Pointers | None = None,
     ) -> None:
         params = engine_params(settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
         self._context = new_context(model, params, f"a context of {n_cells} cells")
@@ -83,6 +93,8 @@ class Context:
         self._views: dict[
             int, Floats
         ] = {}  # of rows of logits, by their address: to make one takes longer than to use it
+        self._adapters = adapters or {}
+        self._lora: Lora = ()  # of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
@@ -100,6 +112,9 @@ class Context:
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
         llama_cpp.llama_set_abort_callback(self._context, callback, None)
         rows = self._rows.fill(batch)
+        if batch.lora != self._lora:
+            set_adapters(self._context, self._adapters, batch.lora)
+            self._lora = batch.lora
         with log.collected() as complaints:
             code: int = llama_cpp.llama_decode(self._context, rows)
         # A GPU may still be at it. Its time is the decode's, and after an interruption its memory is still in use.

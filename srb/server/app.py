@@ -13,6 +13,7 @@ from aiohttp import web
 from srb.client import EngineClient, ReplicaHealth
 from srb.errors import UnavailableError
 from srb.server import (
+    adapter_routes,
     auth,
     cors,
     docs_page,
@@ -101,6 +102,7 @@ def create_app(
     response_routes.add_routes(app)
     llama_routes.add_routes(app)
     slot_routes.add_routes(app)
+    adapter_routes.add_routes(app)
     token_routes.add_routes(app)
     kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)

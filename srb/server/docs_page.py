@@ -58,13 +58,15 @@ def _content(holder: dict[str, Any]) -> str:
 
 
 def _schema(name: str, schema: dict[str, Any]) -> str:
+    title = f"<h2 id='{escape(name)}'>{escape(name)}</h2><p>{escape(schema.get('description', ''))}</p>"
+    if "properties" not in schema:
+        return f"{title}<p>{_type(schema)}</p>"
     required = schema.get("required", ())
     rows = [
         f"<td><code>{escape(field)}</code></td><td>{_type(each)}</td><td>{_range(each)}</td>"
         f"<td>{'required' if field in required else _default(each)}</td><td>{escape(each.get('description', ''))}</td>"
         for field, each in schema["properties"].items()
     ]
-    title = f"<h2 id='{escape(name)}'>{escape(name)}</h2><p>{escape(schema.get('description', ''))}</p>"
     return title + _table(("field", "type", "range", "default", ""), rows)
 
 

@@ -33,7 +33,7 @@ from srb.wire.completion_fields import CompletionFields
 from srb.wire.embeddings import EmbeddingFields
 from srb.wire.explore import ExploreFields
 from srb.wire.kobold_body import CountFields, IdsFields, KeyFields, KoboldFields
-from srb.wire.llama_body import InfillFields, LlamaFields, SlotFields
+from srb.wire.llama_body import AdapterFields, InfillFields, LlamaFields, SlotFields
 from srb.wire.tokens import DetokenizeFields, EncodeFields, TemplateFields, TokenizeFields
 
 _COMPLETION = Operation(
@@ -283,6 +283,21 @@ OPERATIONS = (
         summary="The running alternatives and their settings",
         reply={JSON: list_of({"type": "object"})},
         errors=(501, 503),
+    ),
+    Operation(
+        method="GET",
+        path="/lora-adapters",
+        summary="The adapters that were loaded with --lora, and their scales for requests that don't say",
+        reply={JSON: list_of(object_of(id=INTEGER, name=STRING, path=STRING, scale={"type": "number"}))},
+        errors=(501, 503),
+    ),
+    Operation(
+        method="POST",
+        path="/lora-adapters",
+        summary="Set these scales, for requests from now on; those that aren't named get 0",
+        body=AdapterFields,
+        reply={JSON: object_of(success=BOOLEAN)},
+        errors=(400, 413, 501, 503),
     ),
     Operation(
         method="POST",

@@ -41,7 +41,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how to draw", "llama-server's samplers, and when to end; see docs/api.md")
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
-        if name == "max_tokens":
+        if name in ("max_tokens", "lora"):  # these are settings; `branches` may have adapters of their own
             continue
         names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
         flags = ["--" + each.replace("_", "-") for each in names]

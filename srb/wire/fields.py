@@ -164,6 +164,22 @@ Avoid = Annotated[
 ]
 
 
+class AdapterScale(BaseModel):
+    """An adapter, by its number or its name, and how much of it is wanted."""
+
+    id: Int | str | None = Field(None, description="its number, from 0, or its name.")
+    name: str | None = Field(None, description="its name, in place of `id`.")
+    scale: Float = Field(1.0, description="0 is nothing of it, 1 is as it was trained.")
+
+    @property
+    def asked(self) -> tuple[int | str, float]:
+        """Which one, and its scale. Raises `InvalidRequestError` if it isn't said which one."""
+        name = self.name if self.id is None else self.id
+        if name is None:
+            raise InvalidRequestError('lora: an adapter has an "id" or a "name"', param="lora")
+        return name, self.scale
+
+
 class BodyFields(BaseModel):
     """Fields may be absent or null; numbers may come as strings; unknown fields are kept, to be reported."""
 
@@ -241,6 +257,11 @@ class SamplingFields(BodyFields):
         "Left out: the prompt's last token alone.",
     )
     guidance_scale: Float | None = None
+    lora: list[AdapterScale] | None = Field(
+        None,
+        description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; those that are not in the list have no '
+        "part. Left out: as the server has set them.",
+    )
     ignore_eos: bool | None = None
     grammar: str | None = None
     regex: str | None = None
@@ -298,6 +319,8 @@ class SamplingFields(BodyFields):
             given["avoid"] = tuple(map(_avoided, given["avoid"]))
         if "negative_prompt" in given:
             given["negative_prompt"] = _negative(given["negative_prompt"], tokenize)
+        if "lora" in given:
+            given["lora"] = tuple(each.asked for each in given["lora"])
         if "samplers" in given:
             ordered = (SAMPLER_ALIASES.get(name, name) for name in given["samplers"])
             given["samplers"] = tuple(dict.fromkeys(name for name in ordered if name in SAMPLERS))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, RootModel
 
 from srb.engine.backend import Tokenizer
 from srb.engine.request import CompletionRequest
@@ -11,7 +11,7 @@ from srb.errors import InvalidRequestError
 from srb.wire import body
 from srb.wire.body import Limits
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import BodyFields, Int, Tokenize, is_token, join_tokens, show
+from srb.wire.fields import AdapterScale, BodyFields, Int, Tokenize, is_token, join_tokens, show
 from srb.wire.infill import infill
 from srb.wire.read import depth_refused, read_fields
 
@@ -52,6 +52,10 @@ class SlotFields(BodyFields):
     """The body of `POST /slots/{id_slot}`."""
 
     filename: str = Field(description="the file in `--slot-save-path`: a name without slashes, colons and the like.")
+
+
+class AdapterFields(RootModel[list[AdapterScale]]):
+    """The body of `POST /lora-adapters`."""
 
 
 class ExtraFields(BodyFields):
@@ -126,6 +130,13 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         if len(extra) < len(made.extra):
             parsed.ignored.append(f"input_extra (its first {len(made.extra) - len(extra)} tokens)")
         return parsed
+
+
+def parse_adapters(data: bytes) -> tuple[tuple[int | str, float], ...]:
+    """The adapters of `POST /lora-adapters`, a list, and their scales. Raises `InvalidRequestError`."""
+    with depth_refused():
+        fields = read_fields(data, AdapterFields)
+    return tuple(each.asked for each in fields.root)
 
 
 def parse_filename(data: bytes) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from srb.errors import InvalidRequestError
 from srb.wire.fields import show
@@ -24,7 +24,10 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
-    """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types."""
+    """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types.
+
+    A `RootModel` is of a body that is a list.
+    """
     return validate(_read_json(body), kind)
 
 
@@ -42,8 +45,9 @@ def _read_json(body: bytes) -> Any:
 
 def validate(data: Any, kind: type[Fields]) -> Fields:
     """The fields of a body as JSON. Raises `InvalidRequestError`."""
-    if not isinstance(data, dict):
-        raise InvalidRequestError(f"the body must be a JSON object, got {kind_of(data)}")
+    wanted, name = (list, "list") if issubclass(kind, RootModel) else (dict, "object")
+    if not isinstance(data, wanted):
+        raise InvalidRequestError(f"the body must be a JSON {name}, got {kind_of(data)}")
     try:
         return kind.model_validate(data)
     except ValidationError as error:

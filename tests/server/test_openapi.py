@@ -58,7 +58,7 @@ def test_every_field_has_a_meaning_and_no_model_is_described_twice() -> None:
     models = {name: schema for name, schema in schemas.items() if name not in ("Error", "Message", "InputItem")}
     assert {"BranchFields", "CompletionFields", "LlamaFields", "TokenizeFields", "EmbeddingFields"} <= models.keys()
     for name, model in models.items():
-        for field, schema in model["properties"].items():
+        for field, schema in model.get("properties", {}).items():
             assert schema["description"].partition("Also:")[0], f"{name}.{field}"
     everything = " ".join(each["description"] for each in schemas["CompletionFields"]["properties"].values())
     assert all(alias in everything for alias in ALIASES)

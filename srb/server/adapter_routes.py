@@ -1,0 +1,27 @@
+"""The adapters that were loaded with the model, and their scales for requests that don't say, as in llama-server."""
+
+from aiohttp import web
+
+from srb.server.exchange import ENGINE, read_body
+from srb.wire.llama_body import parse_adapters
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds the routes to the application."""
+    app.router.add_get("/lora-adapters", adapters)
+    app.router.add_post("/lora-adapters", set_adapters)
+
+
+async def adapters(request: web.Request) -> web.Response:
+    """GET /lora-adapters."""
+    listed = enumerate(request.app[ENGINE].adapters.listed)
+    return web.json_response(
+        [{"id": number, "name": each.name, "path": each.path, "scale": each.scale} for number, each in listed]
+    )
+
+
+async def set_adapters(request: web.Request) -> web.Response:
+    """POST /lora-adapters: the scales for requests from now on that don't say; 0 for those that aren't in the list."""
+    there = request.app[ENGINE].adapters
+    there.set_scales(parse_adapters(await read_body(request)))
+    return web.json_response({"success": True})

@@ -1,0 +1,142 @@
+"""Alternatives with and without adapters, in one request: each says what it would say alone with its own."""
+
+import dataclasses
+import itertools
+
+import pytest
+from driver import request, run, run_interrupted, stops, texts
+from fake_backend import FakeBackend
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srb.engine.adapters import Adapter, Adapters, Asked
+from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError
+
+ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))
+PROMPT = "a prompt that is long enough to be shared"
+SETTINGS: list[Asked | None] = [None, (), ((0, 1.0),), (("wild", 1.0),), (("plain", 0.5), (1, 2.0))]
+
+
+def backend(**fields: object) -> FakeBackend:
+    return FakeBackend(adapters=ADAPTERS, **fields)  # type: ignore[arg-type]
+
+
+def asked(*settings: Asked | None, **fields: object) -> CompletionRequest:
+    each = request(PROMPT, **fields)  # type: ignore[arg-type]
+    seeds = range(len(settings))
+    branches = [
+        dataclasses.replace(each.branches[0], lora=lora, seed=k) for k, lora in zip(seeds, settings, strict=True)
+    ]
+    return dataclasses.replace(each, branches=tuple(branches))
+
+
+def alone(lora: Asked | None, seed: int, **fields: object) -> str:
+    each = asked(lora, **fields)
+    each = dataclasses.replace(each, branches=(dataclasses.replace(each.branches[0], seed=seed),))
+    return texts(run(Engine(backend()), each)).get(0, "")
+
+
+def test_each_says_what_it_says_alone() -> None:
+    said = texts(run(Engine(backend()), asked(*SETTINGS, max_tokens=9, ignore_eos=True)))
+    assert said == {k: alone(lora, k, max_tokens=9, ignore_eos=True) for k, lora in enumerate(SETTINGS)}
+    assert said[0] != alone((), 0, max_tokens=9, ignore_eos=True)
+
+
+def test_a_prompt_is_evaluated_once_for_each_setting_and_never_again() -> None:
+    fake = backend()
+    engine = Engine(fake, cache_bytes=10_000)
+    run(engine, asked((), (), ((1, 1.0),), None, max_tokens=5, ignore_eos=True))
+    assert engine.stats().prompt_tokens_evaluated == 2 * len(PROMPT)  # None is the same as wild at 1
+    run(engine, asked((), None, max_tokens=5, ignore_eos=True))
+    assert engine.stats().prompt_tokens_evaluated == 2 * len(PROMPT)
+    run(engine, asked(((1, 0.5),), max_tokens=1))
+    assert engine.stats().prompt_tokens_evaluated == 3 * len(PROMPT)
+
+
+def test_adapters_are_changed_once_a_step() -> None:
+    fake = backend()
+    used = []
+    decode = fake.decode
+
+    def seen(batch: object, interrupted: object) -> bool:
+        used.append(batch.lora)  # type: ignore[attr-defined]
+        return decode(batch, None)  # type: ignore[arg-type]
+
+    fake.decode = seen  # type: ignore[method-assign]
+    run(Engine(fake), asked((), ((0, 1.0),), (), ((0, 1.0),), max_tokens=9, ignore_eos=True))
+    assert len(used) > 16  # two for each step
+    assert sum(one != other for one, other in itertools.pairwise(used)) <= len(used) / 2
+
+
+def test_scales_may_be_set_for_those_who_do_not_say() -> None:
+    engine = Engine(backend())
+    before = texts(run(engine, asked(None, max_tokens=9, ignore_eos=True)))
+    engine.adapters.set_scales((("plain", 0.5),))
+    assert [each.scale for each in engine.adapters.listed] == [0.5, 0.0]
+    after = texts(run(engine, asked(None, max_tokens=9, ignore_eos=True)))
+    assert after[0] == alone(((0, 0.5),), 0, max_tokens=9, ignore_eos=True) != before[0]
+
+
+def test_what_is_not_there_is_refused() -> None:
+    engine = Engine(backend())
+    with pytest.raises(InvalidRequestError, match=r"no adapter 2; there are 0 \(plain\), 1 \(wild\)"):
+        engine.add_request(asked(((2, 1.0),)))
+    with pytest.raises(InvalidRequestError, match="no adapter 'x'; start the server with --lora FILE"):
+        Engine(FakeBackend()).add_request(asked((("x", 1.0),)))
+    with pytest.raises(InvalidRequestError, match="from -100 to 100, got nan"):
+        Adapters(ADAPTERS).lora(((0, float("nan")),))
+
+
+@given(
+    settings=st.lists(st.sampled_from(SETTINGS), min_size=1, max_size=5),
+    n_parallel=st.integers(2, 8),
+    n_cells=st.integers(70, 300),
+    window=st.sampled_from([None, 0, 8]),
+    cuts=st.lists(st.integers(0, 30), max_size=2),
+    faults=st.sets(st.integers(1, 20), max_size=3),
+    banned=st.booleans(),
+    guided=st.booleans(),
+)
+def test_whatever_happens_each_says_what_it_says_alone(
+    settings: list[Asked | None],
+    n_parallel: int,
+    n_cells: int,
+    window: int | None,
+    cuts: list[int],
+    faults: set[int],
+    banned: bool,
+    guided: bool,
+) -> None:
+    fields: dict[str, object] = {"max_tokens": 9, "ignore_eos": True}
+    if banned and window is None:
+        fields["banned_strings"] = tuple(map(chr, range(60)))
+    if guided:
+        fields |= {"guidance_scale": 1.5, "n": 1}
+        n_cells = max(n_cells, 120)
+    each = asked(*settings, **fields)
+    engines: list[tuple[Engine, FakeBackend]] = []
+
+    def make() -> Engine:
+        fake = backend(n_parallel=n_parallel, n_cells=n_cells, window=window, fail_decodes=set() if cuts else faults)
+        engines.append((Engine(fake, cache_bytes=2000), fake))
+        return engines[-1][0]
+
+    events = run_interrupted(make, each, cuts)
+    engine, fake = engines[-1]
+    if not engine.has_work:
+        assert (engine.stats().sequences, engine.stats().cells, fake.cells) == (0, 0, 0)
+    ends = stops(events)
+    for k, lora in enumerate(settings):
+        if ends[k].finish_reason != "error":
+            assert texts(events).get(k, "") == alone(lora, k, **fields)
+
+
+def test_a_search_has_its_adapters() -> None:
+    def found(lora: Asked | None) -> dict[int, str]:
+        params = SamplingParams(seed=0, max_tokens=4, lora=lora)
+        each = CompletionRequest((tuple(PROMPT.encode()),), params.alternatives(2), search="beam", beams=3)
+        return texts(run(Engine(backend()), each))
+
+    assert found(None) == found(((1, 1.0),))
