@@ -40,7 +40,7 @@ async def test_they_are_listed_and_set(client: Client) -> None:
 
 
 async def test_branches_have_their_own(client: Client) -> None:
-    branches = [{"lora": []}, {"lora": [{"id": "wild"}]}, {}, {"lora": None}]
+    branches: list[dict[str, Any]] = [{"lora": []}, {"lora": [{"id": "wild"}]}, {}, {"lora": None}]
     said = await texts(client, branches=[{**each, "seed": 3} for each in branches], lora=[{"id": 0, "scale": 1}])
     plain, wild, own, none = said
     assert plain != wild != own
