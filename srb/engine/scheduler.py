@@ -287,7 +287,7 @@ class Scheduler:
         if not self._forgets:  # a model that forgets may have to evaluate them for each
             for before, prompt in pairwise(prompts):
                 is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
-                if is_resumed and prompt.shares and len(prompt.asked) >= WORTH_SHARING:
+                if is_resumed and prompt.key == before.key and prompt.shares and len(prompt.asked) >= WORTH_SHARING:
                     shared[prompt] = len(prompt.asked)
         return shared
 

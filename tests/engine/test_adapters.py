@@ -140,3 +140,15 @@ def test_a_search_has_its_adapters() -> None:
         return texts(run(Engine(backend()), each))
 
     assert found(None) == found(((1, 1.0),))
+
+
+def test_resumed_alternatives_of_different_settings_share_no_cells() -> None:
+    """Two that were interrupted and don't fit at once: if their prompts counted as shared, they would never begin."""
+    each = asked((), ((0, 1.0),), max_tokens=60, ignore_eos=True)
+    sizes = iter((256, len(PROMPT) + 2 * 60 + 20))
+
+    def make() -> Engine:
+        return Engine(backend(n_cells=next(sizes)))
+
+    whole = run(Engine(backend()), each)
+    assert texts(run_interrupted(make, each, [50])) == texts(whole)
