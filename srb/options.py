@@ -77,6 +77,12 @@ class ModelOptions:
     lora: str | None = _option(
         None, "adapters to load with the model, FILE or FILE:SCALE; given several times, or with commas", many=True
     )
+    control_vector: str | None = _option(
+        None,
+        "directions to add to what the layers put out, FILE or FILE:SCALE; given several times, or with commas: "
+        "their sum",
+        many=True,
+    )
     rope_scaling: str | None = _option(
         None, "how positions are scaled (default: the model's)", choices=("none", "linear", "yarn")
     )

@@ -56,7 +56,7 @@ def write_tiny_model(
     n_head_kv: heads of keys and values, where several others share one (of llama); left out: `n_head`.
     scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
     add_bos: prompts begin with `CONTROL`.
-    added: matrices that are added to those of these names (F32 alone).
+    added: tensors that are added to those of these names (F32 alone), or to the file if it has none of this name.
     layers_alike: weights of one shape and scale are the same everywhere. It makes a large model in seconds.
     """
     rng = np.random.default_rng(seed)
@@ -103,10 +103,12 @@ def write_tiny_model(
 
     draw = cache(drawn) if layers_alike else drawn
 
+    more_tensors = dict(added or {})
+
     def weight(name: str, *shape: int, scale: float = scale) -> None:
         values = draw(shape, scale)
-        if added and name in added:
-            values = values + np.float32(1) * added[name]
+        if name in more_tensors:
+            values = values + np.float32(1) * more_tensors.pop(name)
         writer.add_tensor(name, values, raw_dtype=weight_type)
 
     def ones(name: str, size: int) -> None:
@@ -145,6 +147,8 @@ def write_tiny_model(
         weight(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
         weight(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
         weight(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
+    for name, values in more_tensors.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -22,6 +22,7 @@ from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
 from srb.llama.context import Context, engine_params, physical_cores, window_of
+from srb.llama.control_vectors import identity_of, load_control_vectors
 from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.fit import cells_of, fit
@@ -64,6 +65,7 @@ class LlamaBackend:
             settings, self._model = choice.settings, model
             stack.callback(llama_cpp.llama_model_free, model)
             self.adapters, self._pointers = load_adapters(model, settings.lora)
+            self._control_vectors = load_control_vectors(model, settings.control_vector)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
@@ -75,6 +77,7 @@ class LlamaBackend:
                     f"flash attention {settings.flash_attn}",
                     f"llama-cpp-python {llama_cpp.__version__}",
                     *(f"{name} {value}" for name, value in settings.given(EVALUATION).items()),
+                    *(() if self._control_vectors is None else (f"control {identity_of(self._control_vectors)}",)),
                 )
             )
             self.n_parallel = settings.parallel
@@ -123,6 +126,7 @@ class LlamaBackend:
             n_seqs=self.n_seqs,
             n_outputs=self.n_parallel + self.n_outputs,
             adapters=self._pointers,
+            control_vectors=self._control_vectors,
         )
 
     def __enter__(self) -> Self:

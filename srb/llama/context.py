@@ -15,6 +15,7 @@ from srb.engine.backend import Batch, State
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.adapters import Pointers, set_adapters
+from srb.llama.control_vectors import set_control_vectors
 from srb.llama.logprobs import Floats
 from srb.llama.params import context_params
 from srb.llama.state import relaid
@@ -66,7 +67,7 @@ def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: 
 class Context:
     """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
 
-    flash_attn: on, off or auto. adapters: what a batch may name.
+    flash_attn: on, off or auto. adapters: what a batch may name. control_vectors: what all is evaluated with.
     n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
     Raises `ModelLoadError` if llama.cpp can't make it, for want of memory say.
     """
@@ -81,9 +82,12 @@ class Context:
         n_seqs: int,
         n_outputs: int,
         adapters: Pointers | None = None,
+        control_vectors: Floats | None = None,
     ) -> None:
         params = engine_params(settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
         self._context = new_context(model, params, f"a context of {n_cells} cells")
+        if control_vectors is not None:
+            set_control_vectors(self._context, control_vectors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = window_of(model)
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)

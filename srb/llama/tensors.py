@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from srb.errors import ModelLoadError
 from srb.llama import log
 from srb.llama.ggml import function
+from srb.llama.logprobs import Floats
+
+_F32 = 0  # ggml_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,27 @@ def read_metadata(path: Path) -> dict[str, Any]:
         return {_gguf_key(gguf, i).decode(errors="replace"): _value(gguf, i) for i in range(_gguf_n_kv(gguf))}
 
 
+def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:
+    """The tensors of a GGUF file that isn't a model; None in place of those that aren't one dimension of f32.
+
+    called: what an error calls the file. Raises `ModelLoadError`.
+    """
+    found: dict[str, Floats | None] = {}
+    with _opened(path, called) as gguf:
+        for i in range(_gguf_n_tensors(gguf)):
+            tensor = _tensor(gguf, i)
+            offset = _gguf_data_offset(gguf) + _gguf_offset(gguf, i)
+            is_vector = tensor.type_number == _F32 and not tensor.is_matrix
+            found[tensor.name] = np.fromfile(path, np.float32, tensor.shape[0], offset=offset) if is_vector else None
+    return found
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _opened(path: Path, called: str = "the model") -> Iterator[int]:
     with log.collected() as complaints:
         gguf = _gguf_init(os.fsencode(path), _InitParams(True, None))
     if not gguf:
-        raise ModelLoadError(f"the model {path} can't be read: {complaints.reason}")
+        raise ModelLoadError(f"{called} {path} can't be read: {complaints.reason}")
     try:
         yield gguf
     finally:
@@ -67,6 +87,8 @@ _gguf_free = function("gguf_free", None, ctypes.c_void_p)
 _gguf_n_tensors = function("gguf_get_n_tensors", ctypes.c_int64, ctypes.c_void_p)
 _gguf_name = function("gguf_get_tensor_name", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
 _gguf_type = function("gguf_get_tensor_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_data_offset = function("gguf_get_data_offset", ctypes.c_size_t, ctypes.c_void_p)
+_gguf_offset = function("gguf_get_tensor_offset", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
 _gguf_size = function("gguf_get_tensor_size", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
 _gguf_shape = function("gguf_get_tensor_ne", ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p, ctypes.c_int64)
 _gguf_n_kv = function("gguf_get_n_kv", ctypes.c_int64, ctypes.c_void_p)
