@@ -33,7 +33,12 @@ FLAGS = {
     "--chat-template-file": "--chat-template-file",
     "--slot-save-path": "--slot-save-path",
 }
-SWITCHES = {"--slots": "--slots", "--no-slots": "--no-slots", "--embedding": "--embeddings"}
+SWITCHES = {
+    "--slots": "--slots",
+    "--no-slots": "--no-slots",
+    "--embedding": "--embeddings",
+    "--reranking": "--reranking",
+}
 
 
 def serve(arguments: list[str]) -> None:

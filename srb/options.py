@@ -71,6 +71,11 @@ class ModelOptions:
     pooling: str | None = _option(
         None, "how the embeddings of tokens become one of a text (default: the model's)", choices=POOLING_TYPES
     )
+    reranking: bool = _option(
+        False,
+        "POST /rerank, in place of embeddings, for a model that ranks, as Qwen3-Reranker does",
+        aliases=("rerank",),
+    )
     override_kv: str | None = _option(
         None, "metadata of the model to change: KEY=TYPE:VALUE, with commas between; TYPE is int, float, bool or str"
     )

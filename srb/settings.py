@@ -97,6 +97,8 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
                 raise SettingsError(f"{_flag(field.name)} must be more than {meta['above']}, got {value}")
         if self.chat_template is not None and self.chat_template_file is not None:
             raise SettingsError("--chat-template and --chat-template-file exclude each other: leave one out")
+        if self.embeddings and self.reranking:
+            raise SettingsError("--embeddings and --reranking exclude each other: leave one out")
         if not self.jinja:
             raise SettingsError("--no-jinja can't be: srb has no other templates; --chat-template names one, or none")
         if self.rope_scale is not None and self.rope_freq_scale is not None:

@@ -46,17 +46,19 @@ def write_tiny_model(
     chat_template: str | None = None,
     add_bos: bool = False,
     layers_alike: bool = False,
+    rank_template: str | None = None,
     added: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the model to `path` and returns it, or one that isn't tiny.
 
-    arch: llama; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is recurrent; or
-        jamba, a hybrid, whose every other layer is recurrent.
+    arch: llama; qwen3; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is
+        recurrent; or jamba, a hybrid, whose every other layer is recurrent.
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
     n_head_kv: heads of keys and values, where several others share one (of llama); left out: `n_head`.
     scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
     add_bos: prompts begin with `CONTROL`.
     added: tensors that are added to those of these names (F32 alone), or to the file if it has none of this name.
+    rank_template: it ranks texts that are written so (qwen3 alone), by the first two numbers of a text's embedding.
     layers_alike: weights of one shape and scale are the same everywhere. It makes a large model in seconds.
     """
     rng = np.random.default_rng(seed)
@@ -78,6 +80,7 @@ def write_tiny_model(
     if arch == "gemma3":
         writer.add_sliding_window(WINDOW)
         writer.add_sliding_window_pattern([i % 2 == 0 for i in range(n_layer)])
+    if arch in ("gemma3", "qwen3"):
         writer.add_key_length(n_embd // n_head)
         writer.add_value_length(n_embd // n_head)
     if any(is_recurrent):
@@ -97,6 +100,10 @@ def write_tiny_model(
     writer.add_add_bos_token(add_bos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    if rank_template is not None:
+        writer.add_string("tokenizer.chat_template.rerank", rank_template)
+        writer.add_classifier_output_labels(["yes", "no"])
+        writer.add_tensor("cls.output.weight", np.eye(2, n_embd, dtype=np.float32))
 
     def drawn(shape: tuple[int, ...], scale: float) -> Any:
         return gguf.quants.quantize(rng.standard_normal(shape, np.float32) * np.float32(scale), weight_type)
@@ -142,6 +149,7 @@ def write_tiny_model(
         if arch == "gemma3":
             for name in ("post_attention_norm", "post_ffw_norm"):
                 ones(f"blk.{i}.{name}.weight", n_embd)
+        if arch in ("gemma3", "qwen3"):
             for name in ("attn_q_norm", "attn_k_norm"):
                 ones(f"blk.{i}.{name}.weight", n_embd // n_head)
         weight(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)

@@ -284,4 +284,5 @@ class _RemoteEmbedder:
 
     max_tokens: int
     pools: bool
+    rank_template: str | None
     embed: Callable[[tuple[int, ...]], list[list[float]]]

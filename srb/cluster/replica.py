@@ -98,7 +98,7 @@ class Replica:
             health.running,
             health.waiting,
             health.stats,
-            (embedder.max_tokens, embedder.pools) if embedder else None,
+            (embedder.max_tokens, embedder.pools, embedder.rank_template) if embedder else None,
         )
 
     async def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:

@@ -29,7 +29,8 @@ class Report:
 
     node: the address of its machine. model: the hash of its model file; identity: see `Backend.identity`.
     n_cells, n_parallel: of its context. running, waiting: requests, or parts of such.
-    embeds: the most tokens of a text to embed, and whether it pools them; None where embeddings aren't wanted.
+    embeds: the most tokens of a text to embed, whether it pools them, and how it ranks (`Embedder`); None where
+        embeddings aren't wanted.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Report:
     running: int
     waiting: int
     stats: EngineStats
-    embeds: tuple[int, bool] | None = None
+    embeds: tuple[int, bool, str | None] | None = None
 
 
 Said = str | SrbError | list[Event]

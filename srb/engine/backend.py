@@ -151,7 +151,7 @@ class ChatTemplate(Protocol):
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. May be used from any thread."""
+    """Turns texts into vectors, or into scores. May be used from any thread."""
 
     @property
     def max_tokens(self) -> int:
@@ -160,6 +160,13 @@ class Embedder(Protocol):
     @property
     def pools(self) -> bool:
         """Whether a text gets one vector, and not one for each of its tokens."""
+
+    @property
+    def rank_template(self) -> str | None:
+        """How a text to score is written, with {query} and {document} in it; None: there are no scores, but embeddings.
+
+        A vector has scores then, and the first is the one to rank by.
+        """
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
         """The vectors of 1 to `max_tokens` tokens, not normalized. Raises `BackendError` and `UnavailableError`."""

@@ -96,8 +96,9 @@ class LlamaBackend:
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
-            self.embedder = LlamaEmbedder(self.path, model, settings) if settings.embeddings else None
-            if self.embedder:
+            self.embedder = None
+            if settings.embeddings or settings.reranking:
+                self.embedder = LlamaEmbedder(self.path, model, settings)
                 stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
         self._candidates = Candidates(self.tokenizer.n_vocab)

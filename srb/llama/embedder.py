@@ -1,4 +1,4 @@
-"""Embeddings: a context of its own on the weights of the model that generates."""
+"""Embeddings, or scores of texts: a context of its own on the weights of the model that generates."""
 
 import threading
 from pathlib import Path
@@ -6,10 +6,12 @@ from typing import Any
 
 import llama_cpp
 
-from srb.errors import BackendError, UnavailableError
+from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import log
 from srb.llama.context import new_context
+from srb.llama.model_file import files_of
 from srb.llama.params import context_params
+from srb.llama.tensors import read_tensors
 from srb.settings import Settings
 
 _POOLING = {
@@ -24,7 +26,8 @@ _POOLING = {
 class LlamaEmbedder:
     """A context that makes embeddings of up to `settings.ubatch_size` tokens, one text at a time. Thread-safe.
 
-    Raises `ModelLoadError` if there is no memory for it. `close` it before the model is freed.
+    With `settings.reranking` it makes scores. Raises `ModelLoadError` if there is no memory for it, or if the model
+    has no scores. `close` it before the model is freed.
     """
 
     def __init__(self, path: Path, model: Any, settings: Settings) -> None:
@@ -35,9 +38,14 @@ class LlamaEmbedder:
         params.n_threads = params.n_threads_batch = settings.threads_batch or settings.threads or params.n_threads
         params.embeddings = True
         params.pooling_type = _POOLING[settings.pooling]
+        self._size: int = llama_cpp.llama_model_n_embd(model)
+        self.rank_template = None
+        if settings.reranking:
+            self.rank_template = _rank_template(path, model)
+            params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_RANK
+            self._size = llama_cpp.llama_model_n_cls_out(model)
         self._context = new_context(model, params, f"a context for embeddings for {path}")
         self.pools = llama_cpp.llama_pooling_type(self._context) != llama_cpp.LLAMA_POOLING_TYPE_NONE
-        self._n_embd: int = llama_cpp.llama_model_n_embd(model)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -49,6 +57,8 @@ class LlamaEmbedder:
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
         """The vectors of 1 to `max_tokens` tokens, not normalized: one, or one for each token where it doesn't pool.
+
+        Where it ranks, the one vector has the model's scores; the first is the one to rank by.
 
         Raises `BackendError`, and `UnavailableError` once it is closed.
         """
@@ -81,5 +91,21 @@ class LlamaEmbedder:
     def _read(self, vector: Any) -> list[float]:
         if not vector:
             raise BackendError("llama.cpp has no embedding for this text")
-        values: list[float] = vector[: self._n_embd]
+        values: list[float] = vector[: self._size]
         return values
+
+
+def _rank_template(path: Path, model: Any) -> str:
+    # Without a head llama.cpp takes a number of the embedding for the score.
+    if not any(tensor.name == "cls.output.weight" for file in files_of(path) for tensor in read_tensors(file)):
+        raise ModelLoadError(
+            f"--reranking: the model {path} doesn't rank, as it has no classification head (cls.output.weight); "
+            "use one that was made for it, such as Qwen3-Reranker, or leave the option out"
+        )
+    template = llama_cpp.llama_model_chat_template(model, b"rerank")
+    if not template:
+        raise ModelLoadError(
+            f"--reranking: the model {path} doesn't say how to write a query and a document "
+            "(tokenizer.chat_template.rerank); convert it anew with llama.cpp's convert_hf_to_gguf.py"
+        )
+    return str(template.decode())

@@ -1,4 +1,4 @@
-"""The routes for embeddings, and the thread that they run in."""
+"""The routes for embeddings and for ranking, and the thread that they run in."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,10 +14,12 @@ from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, r
 from srb.server.refusals import SHAPES
 from srb.wire import ollama
 from srb.wire.embeddings import Parsed, Style, normalize, parse, to_json
+from srb.wire.rerank import parse as parse_ranking
+from srb.wire.rerank import to_json as ranking_json
 
 THREAD = web.AppKey("embeddings", ThreadPoolExecutor)
-"""The one thread for all that embeddings need, so that they keep no thread from completions. It reads and embeds a text
-at a time, in turn for all requests."""
+"""The one thread for all that embeddings and ranking need, so that they keep no thread from completions. It reads
+and embeds a text at a time, in turn for all requests."""
 
 STYLES: dict[str, Style] = {
     "/v1/embeddings": "openai",
@@ -28,6 +30,9 @@ STYLES: dict[str, Style] = {
     "/api/embeddings": "ollama_one",
 }
 """The paths, and how each answers."""
+
+RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+"""The paths that rank, which answer alike."""
 
 Result = TypeVar("Result")
 
@@ -43,6 +48,8 @@ def add_routes(app: web.Application) -> None:
         app.router.add_post(path, embeddings)
         if style in ("ollama", "ollama_one"):
             app[SHAPES]["POST", path] = ollama.error
+    for path in RANKING:
+        app.router.add_post(path, rerank)
 
 
 async def _end_thread(app: web.Application) -> None:
@@ -53,17 +60,32 @@ async def embeddings(request: web.Request) -> web.Response:
     """POST to a path of `STYLES`. A client that leaves ends its request after the text at hand."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
-    if embedder is None:
+    if embedder is None or embedder.rank_template is not None:
         raise NotSupportedError("the server makes no embeddings; start it with --embeddings")
     data = await read_body(request)
+    run = partial(_in_thread, request.app[THREAD])
+    parsed = await run(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
+    vectors = [await run(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
+    return await run(_answer, parsed, vectors, model)
 
-    def in_thread(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Awaitable[Result]:
-        call = partial(function, *arguments, **keywords)
-        return asyncio.get_running_loop().run_in_executor(request.app[THREAD], call)
 
-    parsed = await in_thread(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
-    vectors = [await in_thread(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
-    return await in_thread(_answer, parsed, vectors, model)
+async def rerank(request: web.Request) -> web.Response:
+    """POST to a path of `RANKING`. A client that leaves ends its request after the text at hand."""
+    engine, model = request.app[ENGINE], request.app[LIMITS].model
+    embedder = engine.embedder
+    if embedder is None or embedder.rank_template is None:
+        raise NotSupportedError(
+            "the server doesn't rank; start it with --reranking and a model that does, such as Qwen3-Reranker"
+        )
+    data = await read_body(request)
+    run = partial(_in_thread, request.app[THREAD])
+    ranking = await run(parse_ranking, data, embedder, embedder.rank_template, engine.tokenizer, model)
+    scores = [(await run(embedder.embed, tokens))[0][0] for tokens in ranking.prompts]
+    return json_response(ranking_json(ranking, scores, model), ignored_header(ranking.ignored))
+
+
+def _in_thread(thread: ThreadPoolExecutor, function: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
+    return asyncio.get_running_loop().run_in_executor(thread, partial(function, *arguments))
 
 
 def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[float]]:

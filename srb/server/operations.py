@@ -34,6 +34,7 @@ from srb.wire.embeddings import EmbeddingFields
 from srb.wire.explore import ExploreFields
 from srb.wire.kobold_body import CountFields, IdsFields, KeyFields, KoboldFields
 from srb.wire.llama_body import AdapterFields, InfillFields, LlamaFields, SlotFields
+from srb.wire.rerank import RerankFields
 from srb.wire.tokens import DetokenizeFields, EncodeFields, TemplateFields, TokenizeFields
 
 _COMPLETION = Operation(
@@ -269,6 +270,17 @@ OPERATIONS = (
             errors=(400, 413, 501, 503),
         )
         for path in ("/v1/embeddings", "/openai/v1/embeddings", "/embeddings", "/embedding")
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=path,
+            summary="Documents by how well they answer a query, the best first, with --reranking",
+            body=RerankFields,
+            reply={JSON: ONE_OR_MORE},
+            errors=(400, 413, 501, 503),
+        )
+        for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
     ),
     Operation(
         method="GET",

@@ -1,10 +1,13 @@
 """Embeddings, on the tiny model."""
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tiny_model import write_tiny_model
 
-from srb.errors import BackendError, UnavailableError
+from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
 
 pytestmark = pytest.mark.llama
@@ -51,3 +54,23 @@ def test_what_cannot_be_embedded(load: Load) -> None:
 
 def test_there_is_none_unless_it_is_wanted(load: Load) -> None:
     assert load().embedder is None
+
+
+def test_a_model_that_ranks(load: Load, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "ranks.gguf", arch="qwen3", rank_template="Q: {query} D: {document}")
+    ranks, embeds = load(model=model, reranking=True).embedder, load(model=model, embeddings=True).embedder
+    assert ranks
+    assert embeds
+    assert (ranks.rank_template, embeds.rank_template) == ("Q: {query} D: {document}", None)
+    for text in (TEXT, tuple(b"another text")):
+        (scores,), last = ranks.embed(text), embeds.embed(text)[-1]
+        yes, no = math.exp(last[0]), math.exp(last[1])  # its head takes these two
+        assert scores == pytest.approx([yes / (yes + no), no / (yes + no)], rel=1e-3)
+
+
+def test_models_that_do_not(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"--reranking: the model .* has no classification head"):
+        load(reranking=True)
+    model = write_tiny_model(tmp_path / "mute.gguf", arch="qwen3", rank_template="")
+    with pytest.raises(ModelLoadError, match="doesn't say how to write a query"):
+        load(model=model, reranking=True)

@@ -24,6 +24,7 @@ class FakeEmbedder:
 
     pools: bool = True
     max_tokens: int = 5
+    rank_template: str | None = None
     on_embed: Callable[[], None] = lambda: None
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:

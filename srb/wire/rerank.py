@@ -1,0 +1,119 @@
+"""Ranking documents by how well they answer a query, as Jina, Cohere, TEI and llama-server have it. Pure functions."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from srb.engine.backend import Embedder, Tokenizer
+from srb.errors import InvalidRequestError
+from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS
+from srb.wire.fields import BodyFields, Int, show
+from srb.wire.llama_body import tokens_of
+from srb.wire.read import depth_refused, read_fields
+
+
+class RerankFields(BodyFields):
+    """The body of the routes that rank."""
+
+    query: str | None = Field(None, description="what the documents are ranked by.")
+    documents: list[Any] | None = Field(
+        None, description=f"1 to {MAX_INPUTS} texts, or objects with such a `text`; from best to worst in the answer."
+    )
+    texts: list[Any] | None = Field(None, description="TEI's name for them; the answer is a list then, as TEI's.")
+    top_n: Int | None = Field(None, description="how many of the best to answer with, 1 or more; left out: all.", ge=1)
+    return_documents: bool = Field(False, description="whether the answer has the documents' texts, too.")
+    return_text: bool = Field(False, description="TEI's name for it.")
+    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a body asks for.
+
+    prompts: the tokens to score for each document. ignored: the names of the fields in the body that have no effect.
+    """
+
+    documents: list[str]
+    prompts: list[tuple[int, ...]]
+    most: int
+    has_texts: bool
+    is_tei: bool
+    ignored: list[str]
+
+
+def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, model: str) -> Ranking:
+    """What a body asks for. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
+    with depth_refused():
+        fields = read_fields(data, RerankFields)
+    ignored = list(fields.model_extra or ())
+    if fields.model not in (None, model):
+        ignored.append("model")
+    is_tei = fields.documents is None
+    name = "texts" if is_tei and fields.texts is not None else "documents"
+    given = getattr(fields, name)
+    if not is_tei and fields.texts is not None:
+        ignored.append("texts")
+    if fields.query is None or given is None:
+        missing = "query" if fields.query is None else "documents"
+        raise InvalidRequestError(f"{missing} is missing", param=missing)
+    if not 1 <= len(given) <= MAX_INPUTS:
+        raise InvalidRequestError(f"{name} takes 1 to {MAX_INPUTS} texts, got {len(given)}", param=name)
+    documents = [_text(each, name) for each in given]
+    prompts = []
+    left = MAX_TOKENS
+    for i, document in enumerate(documents):
+        tokens = tokens_of([_written(template, query=fields.query, document=document)], name, tokenizer)
+        if len(tokens) > embedder.max_tokens:
+            raise InvalidRequestError(
+                f"{name}: text {i} makes {len(tokens)} tokens with the query; the limit is {embedder.max_tokens} "
+                "(--ubatch-size)",
+                param=name,
+            )
+        prompts.append(tokens)
+        left -= len(tokens)
+        if left < 0:
+            raise InvalidRequestError(
+                f"{name}: the first {i + 1} texts make {MAX_TOKENS - left} tokens with the query; the limit is "
+                f"{MAX_TOKENS} in one request: send fewer texts at once",
+                param=name,
+            )
+    has_texts = fields.return_text if is_tei else fields.return_documents
+    return Ranking(documents, prompts, fields.top_n or len(documents), has_texts, is_tei, ignored)
+
+
+def _written(template: str, **texts: str) -> str:
+    # Both at once, so that a query may have {document} in it.
+    return re.sub(r"\{(query|document)\}", lambda found: texts[found[1]], template)
+
+
+def _text(entry: Any, name: str) -> str:
+    if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+        entry = entry["text"]
+    if not isinstance(entry, str):
+        raise InvalidRequestError(
+            f"{name} takes strings, or objects with a string as text; got {show(entry)}", param=name
+        )
+    return entry
+
+
+def to_json(ranking: Ranking, scores: list[float], model: str) -> Any:
+    """The answer, with the score of each document, higher for a better one."""
+    best = sorted(range(len(scores)), key=lambda i: -scores[i])[: ranking.most]
+    if ranking.is_tei:
+        return [
+            {"index": i, "score": scores[i]} | ({"text": ranking.documents[i]} if ranking.has_texts else {})
+            for i in best
+        ]
+    n_tokens = sum(map(len, ranking.prompts))
+    return {
+        "object": "list",
+        "model": model,
+        "results": [
+            {"index": i, "relevance_score": scores[i]}
+            | ({"document": {"text": ranking.documents[i]}} if ranking.has_texts else {})
+            for i in best
+        ],
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
