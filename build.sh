@@ -21,6 +21,7 @@ usage: ./build.sh VERB [OPTION...]
   generate, compare, history   the same, with srb's other commands
   test    set up, then run every check: ruff, mypy and all tests
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
+  reference   write a page about all that a Python program can use: reference/srb.html
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
 The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.
@@ -43,6 +44,7 @@ main() {
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
+        reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         setup) setup; tune ;;
         '' | help | -h | --help) usage ;;
         *) usage >&2; die "there is no verb '$verb'" ;;

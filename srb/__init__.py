@@ -6,12 +6,14 @@ each with its own `SamplingParams`.
     from srb import AsyncEngine, CompletionRequest, SamplingParams, Settings
 
     async with AsyncEngine.from_settings(Settings()) as engine:
-        prompt = engine.tokenize("Once upon a time,")
-        request = CompletionRequest((prompt,), SamplingParams(temperature=1.0).alternatives(4))
+        request = CompletionRequest(("Once upon a time,",), SamplingParams(temperature=1.0).alternatives(4))
         async for event in engine.generate(request):
             print(event)
 
-Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` while it `has_work`.
+Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` while it `has_work`. Shorter still:
+
+    >>> texts = srb.generate("Once upon a time,", n=2, max_tokens=8)
+    >>> scores = srb.score("The capital of France is", [" Paris", " Rome"])
 """
 
 __version__ = "0.1.0"
@@ -46,6 +48,7 @@ from srb.errors import (
     UnavailableError,
 )
 from srb.llama.backend import LlamaBackend
+from srb.programs import generate, score
 from srb.settings import Settings
 
 __all__ = [
@@ -78,5 +81,7 @@ __all__ = [
     "Timings",
     "UnavailableError",
     "Usage",
+    "generate",
     "resume",
+    "score",
 ]

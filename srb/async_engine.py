@@ -23,9 +23,26 @@ from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, SrbError
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.settings import Settings, check_settings
 
 logger = logging.getLogger("srb")
+
+
+def make_engine(
+    settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
+) -> Engine:
+    """An engine as the settings want it. observe: see `AsyncEngine.from_settings`."""
+    store = None
+    if settings.cache_disk:
+        store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
+    return Engine(
+        backend,
+        default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
+        prefill_chunk=settings.prefill_chunk,
+        cache_bytes=settings.cache_ram << 20,
+        store=store,
+        observe=observe,
+    )
 
 
 class AsyncEngine(EngineClient):
@@ -67,22 +84,10 @@ class AsyncEngine(EngineClient):
         observe: gets the engine's measurements, in its thread. record: see `AsyncEngine`.
         """
 
-        def make(backend: Backend) -> Engine:
-            store = None
-            if settings.cache_disk:
-                store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
-            return Engine(
-                backend,
-                default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
-                prefill_chunk=settings.prefill_chunk,
-                cache_bytes=settings.cache_ram << 20,
-                store=store,
-                observe=observe,
-            )
-
+        check_settings(settings)
         return cls(
             lambda progress: LlamaBackend(fetch_model(settings), progress),
-            make=make,
+            make=partial(make_engine, settings, observe=observe),
             record=record,
             **client_options(settings),
         )

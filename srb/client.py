@@ -16,10 +16,10 @@ from srb.engine.adapters import Adapters
 from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
-from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.engine.request import CompletionRequest, Explore, SamplingParams, Text
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
-from srb.engine.texts import Score, Scoring, Text, Writing, all_to_tokens, to_tokens
+from srb.engine.texts import Score, Scoring, Writing, all_to_tokens, has_texts, to_tokens, with_tokens
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream
@@ -188,6 +188,8 @@ class EngineClient(ABC):
         if is_new:
             self.check_queue()
         if journal is None:
+            if has_texts(request):  # long ones take a while
+                request = await asyncio.to_thread(with_tokens, request, self.tokenize)
             journal = Journal(request)
         journal.arrived = self._loop.time()
         stream = self._roster.add(journal, linger)
@@ -228,7 +230,7 @@ class EngineClient(ABC):
                 for event in events:
                     yield event
 
-    async def explore(self, prompt: tuple[int, ...], explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
+    async def explore(self, prompt: Text, explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
         """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends it.
 
         Raises what `submit` raises, and `SrbError` for a fault on the way.
@@ -241,8 +243,7 @@ class EngineClient(ABC):
 
     async def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
         """n texts that go on with a prompt. Raises what `submit` raises, and `SrbError` for a fault."""
-        tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
-        writing = Writing(tokens, n, params)
+        writing = Writing(prompt, n, params)
         async for event in self.generate(writing.request):
             writing.take(event)
         return writing.result()

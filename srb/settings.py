@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from srb.engine.kinds import wrong_field
 from srb.errors import SettingsError
 from srb.options import (
     MemoryOptions,
@@ -78,9 +79,17 @@ PLACEMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, NetworkOptions, SafetyOptions):
-    """The options of a server and its engine, with their defaults. Raises `SettingsError` for a wrong value."""
+    """The options of a server and its engine, with their defaults. Paths may be texts.
+
+    Raises `SettingsError` for a wrong value.
+    """
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if _type(field.name) is Path and isinstance(path := getattr(self, field.name), str):
+                object.__setattr__(self, field.name, Path(path))
+        if wrong_type := wrong_field(self):
+            raise SettingsError(f"{_flag(wrong_type[0])} {wrong_type[1]}")
         for field in dataclasses.fields(self):
             value, meta = getattr(self, field.name), field.metadata
             if value is None:
@@ -188,6 +197,12 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
             value = getattr(arguments, name)
             values[name] = _convert(name, ",".join(value) if isinstance(value, list) else value, _flag(name))
     return Settings(**values)
+
+
+def check_settings(settings: Any) -> None:
+    """Raises `SettingsError` for what are no settings, such as a path."""
+    if not isinstance(settings, Settings):
+        raise SettingsError(f"takes srb.Settings, got {settings!r:.60}; write Settings(model=...)")
 
 
 def is_given(arguments: argparse.Namespace, settings: Settings, name: str) -> bool:

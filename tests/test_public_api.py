@@ -42,7 +42,9 @@ def test_the_public_names() -> None:
         "Timings",
         "UnavailableError",
         "Usage",
+        "generate",
         "resume",
+        "score",
     ]
 
 

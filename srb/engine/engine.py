@@ -29,7 +29,7 @@ from srb.engine.sequence import ActiveRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
-from srb.engine.texts import ForPrograms
+from srb.engine.texts import ForPrograms, with_tokens
 from srb.errors import InvalidRequestError, SrbError
 
 _KEEPING_SHARE = 0.25
@@ -172,6 +172,7 @@ class Engine(ForPrograms):
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
+        request = with_tokens(request, self.tokenize)
         self.check(request)
         compiled = self._backend.compile(request.branches, request.special_tokens)
         loras = [self.adapters.lora(params.lora) for params in request.branches]

@@ -19,6 +19,8 @@ class Intake:
 
         Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
         """
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"tokenize takes a text, got {text!r:.60}", param="prompt")
         if not text:
             raise InvalidRequestError("prompt must not be empty", param="prompt")
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from srb.engine.kinds import check_text, check_types
 from srb.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LogitsProcessor = Callable[["NDArray[np.int32]", "NDArray[np.float32]"], None]
 """Changes a row of logits in place; see `SamplingParams.logits_processor`."""
+
+Text = str | tuple[int, ...]
+"""A text, or the ids of its tokens."""
 
 DEFAULT_MAX_TOKENS = 128
 MAX_SEED = 2**32 - 1
@@ -116,7 +120,7 @@ def meanings(kind: Any) -> dict[str, str]:
 
 def _documented(kind: type[Kind]) -> type[Kind]:
     """Adds what the fields mean to the docstring, for `help`."""
-    texts = "\n".join(f"    {name}: {text}" for name, text in meanings(kind).items())
+    texts = "\n".join(f"    - `{name}`: {text}" for name, text in meanings(kind).items())
     kind.__doc__ = f"{kind.__doc__ or ''}\n{texts}\n"
     return kind
 
@@ -225,8 +229,10 @@ class SamplingParams:
         "other alternatives of its prompt that have such a list, which may be empty: it goes back, and draws another "
         "token. Left out: off.",
     )
-    negative_prompt: tuple[int, ...] | None = _field(
-        None, "the token ids of a prompt to keep away from, by guidance_scale. Left out: the prompt's last token alone."
+    negative_prompt: Any = _field(
+        None,
+        "a prompt to keep away from, by guidance_scale: a text, or the ids of its tokens. Left out: the prompt's last "
+        "token alone.",
     )
     guidance_scale: float = _field(
         1.0,
@@ -250,6 +256,7 @@ class SamplingParams:
     label: str | None = _field(None, "a name for this alternative; it comes back in `start`.")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN is in no range
@@ -288,8 +295,8 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"logits_processor must be a function, got {self.logits_processor!r:.60}", param="logits_processor"
             )
-        if self.negative_prompt == ():
-            raise InvalidRequestError("negative_prompt must have at least one token", param="negative_prompt")
+        if self.negative_prompt is not None:
+            check_text("negative_prompt", self.negative_prompt)
 
     @property
     def is_guided(self) -> bool:
@@ -302,6 +309,8 @@ class SamplingParams:
 
     def alternatives(self, n: int) -> tuple["SamplingParams", ...]:
         """n copies with the seeds seed, seed + 1, ... (mod 2^32), from a drawn seed where it is -1."""
+        if not isinstance(n, int):
+            raise InvalidRequestError(f"n takes a whole number, got {n!r:.60}", param="n")
         first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
 
@@ -364,6 +373,7 @@ class Explore:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, (low, high) in EXPLORE_RANGES.items():
             if not low <= (value := getattr(self, name)) <= high:  # NaN is in no range
                 raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value!s:.60}", param=name)
@@ -400,8 +410,8 @@ class CompletionRequest:
     Raises `InvalidRequestError` if there is nothing to do, or for a value out of range.
     """
 
-    prompts: tuple[tuple[int, ...], ...] = field(
-        metadata={"meaning": "the token ids of each prompt; `Engine.tokenize` makes them from text."}
+    prompts: tuple[Any, ...] = field(
+        metadata={"meaning": "the prompts: each a text, or the ids of its tokens. An engine makes tokens of the texts."}
     )
     branches: tuple[SamplingParams, ...] = field(
         metadata={
@@ -474,12 +484,15 @@ class CompletionRequest:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
+        if wrong := [each for each in self.branches if not isinstance(each, SamplingParams)]:
+            raise InvalidRequestError(f"branches takes SamplingParams, got {wrong[0]!r:.60}", param="branches")
         if not self.branches:
             raise InvalidRequestError("n must be at least 1, got 0", param="n")
         if not self.prompts:
             raise InvalidRequestError("prompt must not be an empty list", param="prompt")
-        if not all(self.prompts):
-            raise InvalidRequestError("prompt must have at least one token", param="prompt")
+        for prompt in self.prompts:
+            check_text("prompt", prompt)
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise InvalidRequestError(
                 f"logprobs must be from 0 to {MAX_LOGPROBS}, got {self.logprobs!s:.60}", param="logprobs"
@@ -506,7 +519,7 @@ class CompletionRequest:
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
 
     @classmethod
-    def exploring(cls, prompt: tuple[int, ...], explore: Explore) -> "CompletionRequest":
+    def exploring(cls, prompt: Text, explore: Explore) -> "CompletionRequest":
         """A request for the tree of likely continuations of a prompt."""
         return cls((prompt,), (SamplingParams(max_tokens=explore.max_path, seed=0),), explore=explore)
 

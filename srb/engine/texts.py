@@ -2,17 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, inf
 from typing import Any
 
 from srb.engine.backend import Tokenizer
 from srb.engine.events import ErrorEvent, Event, StreamEvent
-from srb.engine.request import CompletionRequest, LogitsProcessor, SamplingParams
+from srb.engine.kinds import check_text
+from srb.engine.request import CompletionRequest, LogitsProcessor, SamplingParams, Text
 from srb.errors import InvalidRequestError
 
-Text = str | tuple[int, ...]
-"""A text, or the ids of its tokens."""
+Tokenize = Callable[..., tuple[int, ...]]
+"""`Engine.tokenize`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Score:
 class Writing:
     """A request for n texts. take: its events, until it is done."""
 
-    def __init__(self, prompt: tuple[int, ...], n: int, params: SamplingParams | None) -> None:
-        self.request = CompletionRequest((prompt,), (params or SamplingParams()).alternatives(n))
+    def __init__(self, prompt: Text, n: int, params: SamplingParams | None, *, heal: bool = False) -> None:
+        self.request = CompletionRequest((prompt,), (params or SamplingParams()).alternatives(n), heal=heal)
         self._texts = [""] * n
 
     def take(self, event: Event) -> None:
@@ -60,8 +61,6 @@ class Scoring:
     def __init__(self, prompt: tuple[int, ...], continuations: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> None:
         for number, tokens in enumerate(continuations):
             name = f"continuations[{number}]"
-            if not tokens:
-                raise InvalidRequestError(f"{name} is empty; it takes at least one token", param="continuations")
             if wrong := [token for token in tokens if not 0 <= token < tokenizer.n_vocab]:
                 message = f"{name} has the token {wrong[0]}; the vocabulary has 0 to {tokenizer.n_vocab - 1}"
                 raise InvalidRequestError(message, param="continuations")
@@ -121,7 +120,7 @@ class ForPrograms(ABC):
 
     def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
         """n texts that go on with a prompt. See `run`. Raises `InvalidRequestError`, and `SrbError` for a fault."""
-        writing = Writing(to_tokens(prompt, self.tokenize, is_prompt=True), n, params)
+        writing = Writing(prompt, n, params)
         for event in self.run(writing.request):
             writing.take(event)
         return writing.result()
@@ -139,14 +138,41 @@ class ForPrograms(ABC):
         return scoring.result()
 
 
-def to_tokens(text: Text, tokenize: Callable[..., tuple[int, ...]], *, is_prompt: bool) -> tuple[int, ...]:
-    """The tokens of a text, if it isn't tokens already."""
-    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else tuple(text)
+def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:
+    """The tokens of a text, if it isn't tokens already. Raises `InvalidRequestError` for what is neither."""
+    if isinstance(text, list):
+        text = tuple(text)
+    check_text(name, text)
+    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
 
 
-def all_to_tokens(texts: Iterable[Text], tokenize: Callable[..., tuple[int, ...]]) -> list[tuple[int, ...]]:
+def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:
     """The tokens of continuations."""
-    return [to_tokens(each, tokenize, is_prompt=False) for each in texts]
+    if isinstance(texts, str):  # whose characters would be scored, one by one
+        raise InvalidRequestError(
+            f"continuations takes a list of texts, got {texts!r:.60}; write [...] around it", param="continuations"
+        )
+    return [
+        to_tokens(each, tokenize, is_prompt=False, name=f"continuations[{number}]") for number, each in enumerate(texts)
+    ]
+
+
+def has_texts(request: CompletionRequest) -> bool:
+    """Whether a prompt, or a negative prompt, isn't tokens yet."""
+    prompts = (*request.prompts, *(params.negative_prompt for params in request.branches))
+    return any(isinstance(each, str) for each in prompts)
+
+
+def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionRequest:
+    """The same request, with the tokens of its prompts in the place of texts. Raises `InvalidRequestError`."""
+    if not has_texts(request):
+        return request
+
+    def tokens(text: Text | None) -> tuple[int, ...] | None:
+        return None if text is None else to_tokens(text, tokenize, is_prompt=True)
+
+    branches = tuple(replace(each, negative_prompt=tokens(each.negative_prompt)) for each in request.branches)
+    return replace(request, prompts=tuple(map(tokens, request.prompts)), branches=branches)
 
 
 def _only(tokens: tuple[int, ...], n_before: int) -> LogitsProcessor:

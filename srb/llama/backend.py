@@ -36,7 +36,7 @@ from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.llama.tuned import Choice, choose
 from srb.llama.waiting import Crowd, Waiting
-from srb.settings import EVALUATION, Settings
+from srb.settings import EVALUATION, Settings, check_settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
@@ -53,6 +53,7 @@ class LlamaBackend:
     """
 
     def __init__(self, settings: Settings, progress: Progress = lambda _fraction: True) -> None:
+        check_settings(settings)
         if settings.model_url or settings.hf_repo:
             raise ModelLoadError(
                 f"{settings.model_url or settings.hf_repo} isn't on this machine yet; "

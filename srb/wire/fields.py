@@ -324,7 +324,7 @@ class SamplingFields(BodyFields):
         if "samplers" in given:
             ordered = (SAMPLER_ALIASES.get(name, name) for name in given["samplers"])
             given["samplers"] = tuple(dict.fromkeys(name for name in ordered if name in SAMPLERS))
-        if self.logit_bias or self.banned_tokens:
+        if "logit_bias" in given or self.banned_tokens:
             given["logit_bias"] = _biases(self.logit_bias or {}, self.banned_tokens or [], tokenize)
         given |= self._constraint(given)
         return given

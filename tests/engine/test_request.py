@@ -72,7 +72,7 @@ def test_the_help_says_what_every_field_means(kind: type) -> None:
     texts = meanings(kind)
     assert set(texts) == {field.name for field in dataclasses.fields(kind)}
     for name, text in texts.items():
-        assert f"\n    {name}: {text}\n" in (kind.__doc__ or "")
+        assert f"\n    - `{name}`: {text}\n" in (kind.__doc__ or "")
 
 
 def test_a_logits_processor_is_a_function_and_goes_with_no_search() -> None:

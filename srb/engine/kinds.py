@@ -1,0 +1,71 @@
+"""Whether the values of a dataclass are of the types that its fields say, for callers who use no type checker."""
+
+import numbers
+import types
+import typing
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from srb.errors import InvalidRequestError
+
+NAMES: dict[type, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a tuple",
+    Path: "a path, as a text or a pathlib.Path",
+    types.NoneType: "None",
+}
+"""What is checked, and how a message calls it."""
+
+
+def wrong_field(instance: Any) -> tuple[str, str] | None:
+    """The first field whose value is of a wrong type, and what to pass instead; None where all are right.
+
+    Looked at are fields of the types in NAMES, and unions of them. Numbers may be numpy's, too.
+    """
+    for name, kinds in _kinds(instance.__class__):
+        value = getattr(instance, name)
+        if type(value) not in kinds and not any(_fits(value, kind) for kind in kinds):
+            takes = " or ".join(NAMES[kind] for kind in kinds)
+            instead = f"; write ({value!r:.40},)" if isinstance(value, str) and tuple in kinds else ""
+            return name, f"takes {takes}, got {value!r:.60}{instead}"
+    return None
+
+
+def check_types(asked: Any) -> None:
+    """Raises `InvalidRequestError` where a field's value is of a wrong type, and says what to pass."""
+    if wrong := wrong_field(asked):
+        raise InvalidRequestError(" ".join(wrong), param=wrong[0])
+
+
+def check_text(name: str, text: Any) -> None:
+    """Raises `InvalidRequestError` for what is neither a text nor the ids of its tokens, and for nothing at all."""
+    if not isinstance(text, (str, tuple)):
+        raise InvalidRequestError(f"{name} takes a text, or a tuple of token ids, got {text!r:.60}", param=name)
+    if not text:
+        raise InvalidRequestError(f"{name} must have at least one token", param=name)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if kind in (int, float):
+        number = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+@cache
+def _kinds(of: Any) -> tuple[tuple[str, tuple[type, ...]], ...]:
+    """The fields that are looked at, and what each takes."""
+    found = []
+    for field in fields(of):
+        hint: Any = field.type
+        is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        hints = typing.get_args(hint) if is_union else (hint,)
+        kinds = tuple(typing.get_origin(each) or each for each in hints)
+        if all(kind in NAMES for kind in kinds):
+            found.append((field.name, kinds))
+    return tuple(found)

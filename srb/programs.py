@@ -1,0 +1,119 @@
+"""The shortest ways for a program: a call that returns texts, and one that tells how likely texts are."""
+
+import atexit
+import dataclasses
+import difflib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from srb.async_engine import make_engine
+from srb.download import fetch_model
+from srb.engine.engine import Engine
+from srb.engine.request import CONSTRAINTS, SamplingParams, Text
+from srb.engine.texts import Score, Writing
+from srb.errors import InvalidRequestError
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+
+Model = str | Path | Settings | None
+"""The path of a GGUF file, or all settings; None is the default model."""
+
+
+def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) -> list[str]:
+    """n texts that go on with a prompt, which is a text or a tuple of token ids.
+
+    sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`.
+    model: the path of a GGUF file, or `Settings`; left out, it is the default model. The model stays loaded for the
+    next call, until another one is asked for or the program ends.
+
+    A prompt that ends with a space or within a word does no harm (see `heal` in `CompletionRequest`).
+
+    Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
+
+    >>> texts = srb.generate("Once upon a time,", n=3, max_tokens=12, seed=1)
+    >>> len(texts)
+    3
+    >>> srb.generate("One, two, three,", n=2, max_tokens=4, temperature=0)
+    [' four, five', ' four, five']
+    """
+    params = _params(sampling)
+    heal = isinstance(prompt, str) and not any(getattr(params, name) for name in CONSTRAINTS)
+    writing = Writing(prompt, n, params, heal=heal)
+    with _kept.engine(model) as engine:
+        for event in engine.run(writing.request):
+            writing.take(event)
+    return writing.result()
+
+
+def score(prompt: Text, candidates: Sequence[Text], *, model: Model = None) -> list[Score]:
+    """How likely each of these texts is after a prompt, in their order. The prompt is evaluated once.
+
+    A candidate is tokenized alone, so most begin with a space. model: see `generate`.
+
+    Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
+
+    >>> cities = [" Paris", " Rome", " a"]
+    >>> scores = srb.score("The capital of France is", cities)
+    >>> best = max(scores, key=lambda each: each.logprob)
+    >>> cities[scores.index(best)]
+    ' Paris'
+    """
+    with _kept.engine(model) as engine:
+        return engine.score(prompt, candidates)
+
+
+def _params(sampling: dict[str, Any]) -> SamplingParams:
+    names = [field.name for field in dataclasses.fields(SamplingParams)]
+    values = {}
+    for name, value in sampling.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]}?" if close else "help(srb.SamplingParams) lists the fields"
+            raise InvalidRequestError(f"there is no {name!r}; {hint}", param=name)
+        if name in ("stop", "banned_strings", "avoid") and isinstance(value, (str, list)):
+            value = (value,) if isinstance(value, str) else tuple(value)
+        values[name] = value
+    return SamplingParams(**values)
+
+
+class _Kept:
+    """The engine of the last call, for the next one. One call at a time uses it, whatever thread it comes from."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._settings: Settings | None = None
+        self._backend: LlamaBackend | None = None
+        self._engine: Engine | None = None
+
+    @contextmanager
+    def engine(self, model: Model) -> Iterator[Engine]:
+        """An engine with this model and no work."""
+        settings = (
+            model if isinstance(model, Settings) else Settings(model=Path(model) if isinstance(model, str) else model)
+        )
+        with self._lock:
+            if self._engine is None or settings != self._settings:
+                self.close()
+                self._backend = LlamaBackend(fetch_model(settings))
+                self._engine = make_engine(settings, self._backend)
+                self._settings = settings
+            try:
+                yield self._engine
+            finally:
+                if self._engine.has_work:  # it was interrupted, and can't tell others what it has left to do
+                    self.close()
+
+    def close(self) -> None:
+        """Frees the model."""
+        if self._engine:
+            self._engine.close()
+        if self._backend:
+            self._backend.close()
+        self._engine = self._backend = self._settings = None
+
+
+_kept = _Kept()
+atexit.register(_kept.close)

@@ -1,0 +1,135 @@
+"""`srb.generate` and `srb.score`, what the library takes in the place of tokens and paths, and wrong types."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend, babble
+
+import srb
+from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent, programs
+from srb.errors import InvalidRequestError, SettingsError, SrbError
+
+Loaded = list[tuple[Settings, FakeBackend]]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loaded]:
+    """The models that were loaded, which are fake ones."""
+    loaded: Loaded = []
+
+    def load(settings: Settings) -> FakeBackend:
+        loaded.append((settings, FakeBackend(n_cells=4096, script=babble)))
+        return loaded[-1][1]
+
+    monkeypatch.setattr(programs, "LlamaBackend", load)
+    yield loaded
+    programs._kept.close()
+
+
+def test_one_call_gives_the_texts_and_the_model_stays_loaded(loaded: Loaded) -> None:
+    texts = srb.generate("Once", n=3, max_tokens=5, seed=1)
+    assert len({*texts}) == 3
+    assert srb.generate("Once", n=3, max_tokens=5, seed=1) == texts
+    by_tokens = srb.generate(tuple(b"Once"), 1, max_tokens=5, seed=1)
+    assert by_tokens == [text_of(Engine(FakeBackend(n_cells=4096, script=babble)), "Once", max_tokens=5)]
+    assert len(srb.generate("Once", max_tokens=1)) == 8
+    (score,) = srb.score("Once", [" upon"])
+    assert score.tokens == tuple(b" upon")
+    assert len(loaded) == 1
+
+
+def test_another_model_takes_the_place_of_the_one_before(loaded: Loaded) -> None:
+    srb.generate("Once", 1, max_tokens=1)
+    srb.generate("Once", 1, max_tokens=1, model="a.gguf")
+    srb.generate("Once", 1, max_tokens=1, model=Path("a.gguf"))
+    srb.generate("Once", 1, max_tokens=1, model=Settings(model=Path("a.gguf")))
+    srb.generate("Once", 1, model=Settings(model=Path("a.gguf"), max_tokens=2))
+    assert [settings.model for settings, _ in loaded] == [None, Path("a.gguf"), Path("a.gguf")]
+    assert [backend.closed for _, backend in loaded] == [True, True, False]
+
+
+def test_a_call_that_was_interrupted_leaves_no_work_behind(loaded: Loaded) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    srb.generate("Once", 1, max_tokens=1)
+    loaded[0][1].on_decode = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        srb.generate("Once", 2, max_tokens=5)
+    assert len(srb.generate("Once", 2, max_tokens=5)) == 2
+
+
+def test_texts_may_stop_at_a_text_or_a_list_of_them(loaded: Loaded) -> None:
+    (text,) = srb.generate("Once", 1, max_tokens=9, seed=4)
+    assert srb.generate("Once", 1, max_tokens=9, seed=4, stop=text[3]) == [text.partition(text[3])[0]]
+    assert srb.generate("Once", 1, max_tokens=9, seed=4, stop=[text[3], "~"]) == [text.partition(text[3])[0]]
+
+
+def text_of(engine: Engine, prompt: Any, **params: Any) -> str:
+    request = CompletionRequest((prompt,), (SamplingParams(**{"seed": 1, "max_tokens": 4} | params),))
+    return "".join(event.text for event in engine.run(request) if isinstance(event, StreamEvent))
+
+
+async def test_prompts_may_be_texts() -> None:
+    engine = Engine(FakeBackend(n_cells=4096, script=babble))
+    params = {"negative_prompt": "none", "guidance_scale": 1.5}
+    tokens = {"negative_prompt": tuple(b"none"), "guidance_scale": 1.5}
+    assert text_of(engine, "Once", **params) == text_of(engine, tuple(b"Once"), **tokens)
+    explore = Explore(depth=1, top_k=1)
+    async with AsyncEngine(lambda _progress: FakeBackend(n_cells=4096, script=babble)) as other:
+        request = CompletionRequest(("Once",), SamplingParams(seed=1, max_tokens=4).alternatives(1))
+        texts = [event.text async for event in other.generate(request) if isinstance(event, StreamEvent)]
+        assert "".join(texts) == text_of(engine, "Once")
+        by_text = [node.tokens async for node in other.explore("Once", explore)]
+        assert by_text == [node.tokens async for node in other.explore(tuple(b"Once"), explore)] != []
+
+
+def test_paths_may_be_texts() -> None:
+    given: dict[str, Any] = {"model": "a.gguf", "history": "a.db"}
+    settings = Settings(**given)
+    assert (settings.model, settings.history) == (Path("a.gguf"), Path("a.db"))
+
+
+ONE: Any = SamplingParams().alternatives(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SamplingParams(temperature="hot"), "temperature takes a number, got 'hot'"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(top_k=1.5), "top_k takes a whole number, got 1.5"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(seed=True), "seed takes a whole number, got True"),
+        (lambda: SamplingParams(grammar=5), "grammar takes a text or None, got 5"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(stop="."), "stop takes a tuple, got '.'; write ('.',)"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(negative_prompt=5), "negative_prompt takes a text, or a tuple of token ids, got 5"),
+        (lambda: SamplingParams().alternatives("2"), "n takes a whole number, got '2'"),  # type: ignore[arg-type]
+        (lambda: Explore(depth="2"), "depth takes a whole number, got '2'"),  # type: ignore[arg-type]
+        (lambda: CompletionRequest("Once", ONE), "prompts takes a tuple, got 'Once'; write ('Once',)"),  # type: ignore[arg-type]
+        (lambda: CompletionRequest((5,), ONE), "prompt takes a text, or a tuple of token ids, got 5"),
+        (lambda: CompletionRequest(("a",), ("b",)), "branches takes SamplingParams, got 'b'"),  # type: ignore[arg-type]
+        (lambda: Settings(ctx_size="4096"), "--ctx-size takes a whole number, got '4096'"),  # type: ignore[arg-type]
+        (lambda: Settings(model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]
+        (lambda: srb.LlamaBackend("a.gguf"), "takes srb.Settings, got 'a.gguf'; write Settings(model=...)"),  # type: ignore[arg-type]
+        (lambda: AsyncEngine.from_settings("a"), "takes srb.Settings, got 'a'; write Settings(model=...)"),  # type: ignore[arg-type]
+        (lambda: srb.generate(5), "prompt takes a text, or a tuple of token ids, got 5"),  # type: ignore[arg-type]
+        (lambda: srb.generate("a", temprature=1), "there is no 'temprature'; did you mean temperature?"),
+        (lambda: srb.score("a", "b"), "continuations takes a list of texts, got 'b'; write [...] around it"),
+        (lambda: srb.score("a", [5]), "continuations[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]
+        (lambda: srb.generate("a", model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_type_is_told_with_what_to_pass(loaded: Loaded, call: Callable[[], object], message: str) -> None:
+    with pytest.raises(SrbError) as caught:
+        call()
+    assert isinstance(caught.value, (InvalidRequestError, SettingsError))
+    assert caught.value.message == message
+
+
+def test_numbers_may_be_numpys() -> None:
+    np = pytest.importorskip("numpy")
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3))
+    assert (params.temperature, params.top_k) == (0.5, 3)
+    with pytest.raises(InvalidRequestError, match="top_k takes a whole number"):
+        SamplingParams(top_k=np.float32(0.5))
