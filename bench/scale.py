@@ -106,6 +106,9 @@ class Idle:
     def __init__(self) -> None:
         self.tokenizer: Tokenizer = Words()
 
+    def sleep(self) -> None:
+        """Frees nothing."""
+
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         pass
 

@@ -52,6 +52,7 @@ class AsyncEngine(EngineClient):
     make: makes the engine, there too.
     record: gets what a step has said, in the thread, and calls the function that it gets when readers may see it. It is
         for who can go on with detached requests after a restart, so at the end these are left in the middle.
+    sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
     others: see `EngineClient`.
     """
 
@@ -61,12 +62,14 @@ class AsyncEngine(EngineClient):
         *,
         make: Callable[[Backend], Engine] = Engine,
         record: Record | None = None,
+        sleep_after: float | None = None,
         **others: Any,
     ) -> None:
         super().__init__(**others, lasts=record is not None)
         self._load = load
         self._make = make
         self._record = record
+        self._sleep_after = sleep_after
         self._engine: Engine | None = None
         self._wake = threading.Event()
         self._closing = False
@@ -89,6 +92,7 @@ class AsyncEngine(EngineClient):
             lambda progress: LlamaBackend(fetch_model(settings), progress),
             make=partial(make_engine, settings, observe=observe),
             record=record,
+            sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,
             **client_options(settings),
         )
 
@@ -176,8 +180,12 @@ class AsyncEngine(EngineClient):
     def _on_progress(self, fraction: float) -> None:
         self._progress = fraction
 
+    def _on_sleep(self) -> None:
+        self._is_sleeping = True
+
     def _on_step(self, events: list[Event], stats: EngineStats) -> None:
         self._stats = stats
+        self._is_sleeping = False
         self._roster.put(events)
 
     def _on_death(self, error: EngineDeadError, events: list[Event], stats: EngineStats) -> None:
@@ -218,9 +226,13 @@ class AsyncEngine(EngineClient):
             while engine.has_work or not self._closing:
                 if engine.has_work:
                     hand_over(engine.step(), self._on_step)
-                else:
-                    self._wake.wait()
+                elif self._wake.wait(self._sleep_after):
                     self._wake.clear()
+                else:
+                    engine.sleep()
+                    logger.info("asleep: the model's memory is free until the next request")
+                    call(self._on_sleep)
+                    self._wake.wait()
         except Exception as error:
             logger.exception("the engine has failed; running requests end with an error, new ones are refused")
             reason = str(error) if isinstance(error, SrbError) else f"{type(error).__name__}: {error}"

@@ -50,6 +50,7 @@ class Health:
 
     progress: the loaded fraction of the model, 0 to 1.
     running, waiting: requests. stats: None before the model is loaded.
+    is_sleeping: whether the model was freed until the next request.
     replicas: the engines that do the work, where there are several; `stats` is their sum then.
     """
 
@@ -59,6 +60,7 @@ class Health:
     waiting: int
     stats: EngineStats | None
     replicas: tuple[ReplicaHealth, ...] = ()
+    is_sleeping: bool = False
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -153,7 +155,7 @@ class EngineClient(ABC):
         requests = self.requests
         running = sum(journal.started for journal in requests)
         waiting = len(requests) - running
-        return Health(self._status, self._progress, running, waiting, self._stats, self._replicas)
+        return Health(self._status, self._progress, running, waiting, self._stats, self._replicas, self._is_sleeping)
 
     url: str | None = None
     """The address of the server that has this client, if others can reach it there."""
@@ -330,6 +332,7 @@ class EngineClient(ABC):
 
     _stats: EngineStats | None = None
     _replicas: tuple[ReplicaHealth, ...] = ()
+    _is_sleeping = False
 
     @abstractmethod
     def _begin(self) -> None:

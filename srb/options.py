@@ -248,6 +248,12 @@ class RequestsOptions:
     preload: Path | None = _option(
         None, "file with a prompt to evaluate before the first request, kept for prompts that begin with it"
     )
+    sleep_idle_seconds: int = _option(
+        -1,
+        "seconds without a request after which the model is freed, until the next request; -1: never",
+        low=1,
+        words={"never": -1},
+    )
     max_queue: int = _option(128, "requests that may wait; further ones are answered with 429", low=1)
     queue_timeout: int = _option(0, "seconds that a request may wait; 0: any number", low=0, high=MAX_SECONDS)
     request_timeout: int = _option(

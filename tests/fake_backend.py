@@ -229,19 +229,26 @@ class FakeBackend:
         self.open_samplers = 0
         self.open_compiled = 0
         self.closed = False
+        self.asleep = threading.Event()
 
     @property
     def cells(self) -> int:
         """How many cells are in use."""
         return len({id(cell) for cells in self.sequences.values() for cell in cells})
 
+    def sleep(self) -> None:
+        assert self.cells == 0, "it may only sleep while it is empty"
+        self.asleep.set()
+
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         assert work
+        self.asleep.clear()
         assert self.cells == 0, "it may only choose while it is empty"
         self.work = work
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
+        assert not self.asleep.is_set()
         assert 0 < len(batch) <= self.n_batch + self.n_parallel
         assert sum(batch.logits) <= self.n_outputs + self.n_parallel
         self.decodes += 1

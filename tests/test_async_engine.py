@@ -338,3 +338,19 @@ async def test_the_log_has_a_line_for_each_request_and_nothing_of_its_text(caplo
     assert third.endswith(' finish=error:1 error="llama_decode failed with code -3"')
     assert "secret" not in caplog.text
     assert "priv" not in caplog.text
+
+
+async def test_an_idle_engine_sleeps_until_the_next_request() -> None:
+    backend = FakeBackend(script=says(b"text"))
+    async with engine_on(backend, sleep_after=0.001) as engine:
+        for _ in range(2):
+            assert texts(await collect(engine, request())) == {0: "text"}
+            await until(lambda: engine.health.is_sleeping)
+            assert backend.asleep.is_set()
+            assert engine.health.status == "ready"
+
+
+async def test_an_engine_that_may_not_does_not_sleep() -> None:
+    async with engine_on(backend := FakeBackend(script=says(b"text"))) as engine:
+        await collect(engine, request())
+    assert not backend.asleep.is_set()

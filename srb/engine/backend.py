@@ -285,6 +285,9 @@ class Backend(Protocol):
     def adapters(self) -> tuple[Adapter, ...]:
         """What was loaded with the model."""
 
+    def sleep(self) -> None:
+        """Called when no sequence holds a cell, to free what `prepare` can make again. What was saved stays good."""
+
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Called when no sequence holds a cell, with what comes next, so that the fastest way can be chosen for it.
 

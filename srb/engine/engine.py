@@ -249,6 +249,10 @@ class Engine(ForPrograms):
             self._decoding.run(self._is_unwanted)
         return self._outbox.take()
 
+    def sleep(self) -> None:
+        """Frees what takes memory; the next request finds it loaded again. To be called when there is no work."""
+        self._backend.sleep()
+
     def fail(self, error: SrbError) -> list[Event]:
         """Ends every request with this error and returns the events; `add_request` raises it from now on.
 

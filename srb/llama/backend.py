@@ -64,16 +64,22 @@ class LlamaBackend:
         with ExitStack() as stack:
             choice, model = self._load(settings, progress)
             settings, self._model = choice.settings, model
-            stack.callback(llama_cpp.llama_model_free, model)
+            stack.callback(self._free_model)
             self.adapters, self._pointers = load_adapters(model, settings.lora)
             self._control_vectors = load_control_vectors(model, settings.control_vector)
-            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
+            vocabulary = model
+            if settings.sleep_idle_seconds > 0:  # texts become tokens in any thread, also while the model is asleep
+                vocabulary = load_model(choice.weights, settings, progress, vocab_only=True)
+                stack.callback(llama_cpp.llama_model_free, vocabulary)
+            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(vocabulary))
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
+            self._weights = choice.weights
+            self._fingerprint = fingerprint(choice.weights)
             self.identity = "/".join(
                 (
-                    fingerprint(choice.weights),
+                    self._fingerprint,
                     f"keys {settings.cache_type_k or 'f16'}, values {settings.cache_type_v or 'f16'}",
                     f"flash attention {settings.flash_attn}",
                     f"llama-cpp-python {llama_cpp.__version__}",
@@ -153,8 +159,32 @@ class LlamaBackend:
             return self._estimated
         return dataclasses.replace(self._paces.off, walks_all=True) if self._flash_attn == "off" else self._paces.on
 
+    def sleep(self) -> None:
+        """Frees the context, and the model if it makes no embeddings. See `Backend.sleep`."""
+        self._context.close()
+        if not self.embedder:
+            self._free_model()
+
+    def _free_model(self) -> None:
+        model, self._model = self._model, None
+        if model:
+            llama_cpp.llama_model_free(model)  # and its adapters
+
+    def _wake(self) -> None:
+        """Loads what `sleep` has freed. Raises `ModelLoadError`."""
+        if not self._model:
+            if not self._weights.exists() or fingerprint(self._weights) != self._fingerprint:
+                raise ModelLoadError(f"the model {self._weights} has changed while it was asleep; restart the server")
+            self._model = load_model(self._weights, self._settings, lambda _fraction: True)
+            adapters, self._pointers = load_adapters(self._model, self._settings.lora)
+            if adapters != self.adapters:
+                raise ModelLoadError("a file of --lora has changed while the model was asleep; restart the server")
+        self._context = self._make_context()
+
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""
+        if self._context.is_closed:
+            self._wake()
         if not self._chooses:
             return
         flash_attn = self._paces.best(work)

@@ -103,6 +103,11 @@ class Context:
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was freed. Nothing else may be called then."""
+        return self._context is None
+
     def close(self) -> None:
         """Frees it. May be called again."""
         context, self._context = self._context, None

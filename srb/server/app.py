@@ -121,6 +121,7 @@ async def health(request: web.Request) -> web.Response:
         "progress": round(health.progress, 3),
         "running": health.running,
         "waiting": health.waiting,
+        "is_sleeping": health.is_sleeping,
     }
     if health.stats:
         body |= asdict(health.stats)

@@ -103,7 +103,7 @@ async def props(request: web.Request) -> web.Response:
             "bos_token": vocabulary.name_of(special.bos),
             "eos_token": vocabulary.name_of(special.eos),
             "build_info": f"srb-{srb.__version__}",
-            "is_sleeping": False,
+            "is_sleeping": engine.health.is_sleeping,
         }
     )
 

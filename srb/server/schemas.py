@@ -111,6 +111,7 @@ HEALTH = object_of(
     progress={"type": "number", "minimum": 0, "maximum": 1},
     running=INTEGER,
     waiting=INTEGER,
+    is_sleeping=BOOLEAN,
     **TypeAdapter(EngineStats).json_schema()["properties"],
 )
 
