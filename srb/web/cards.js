@@ -1,5 +1,7 @@
 // The cards: one for each alternative in sight. A card appends what has come, and never draws again what it has.
 
+import { LOST } from "./generation.js";
+
 const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
 // Between two updates: each makes the browser lay out and paint all cards, and words in small groups read calmer.
@@ -14,6 +16,7 @@ export class Card {
     this.element.dataset.node = node.id;
     const find = (name) => this.element.querySelector(`.${name}`);
     this.text = find("text");
+    this.about = find("about");
     this.facts = find("facts");
     this.seed = find("seed");
     this.title = find("title");
@@ -23,7 +26,8 @@ export class Card {
       button.addEventListener("click", () => actions[button.value](node));
     }
     const label = node.label ?? `Alternative ${node.order + 1}`;
-    this.title.textContent = label;
+    this.title.textContent = node.label ?? "";
+    this.title.setAttribute("aria-label", label);
     this.text.setAttribute("aria-label", `Text of ${label}`);
     this.state = null;
   }
@@ -56,8 +60,12 @@ export class Card {
     if (follow) facts.push(`${follow} below`);
     const text = facts.join(" · ");
     if (this.facts.textContent !== text) this.facts.textContent = text;
+    this.about.classList.toggle("trouble", !isRunning && isTrouble(this.node));
   }
 }
+
+// Whether it ended otherwise than it should have.
+const isTrouble = ({ end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
 
 function drawn(piece, k) {
   if (!piece.top || !piece.text) return document.createTextNode(piece.text);
@@ -92,6 +100,7 @@ export class Cards {
       const labels = new Set(batch.map((node) => node.label)); // what is compared has labels
       grid.className = labels.size > 1 && !labels.has(undefined) ? "batch columns" : "batch";
       grid.style.setProperty("--columns", labels.size);
+      grid.style.setProperty("--count", batch.length);
       for (const node of batch) shown.cards.set(node.id, this.cards.get(node.id) ?? new Card(node, this.actions));
       batch.sort((a, b) => a.order - b.order);
       arrange(grid, batch.map((node) => shown.cards.get(node.id).element));
@@ -123,8 +132,9 @@ export class Cards {
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
   }
 
+  // Scrolls to the batch of a node; the end of the text stays in sight above it.
   reveal(node) {
-    this.cards.get(node.id)?.element.scrollIntoView({ block: "nearest" });
+    this.cards.get(node.id)?.element.parentElement.scrollIntoView({ block: "start" });
   }
 
   #flush() {

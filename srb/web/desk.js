@@ -69,6 +69,7 @@ export class Desk {
     this.story.value = this.tree.text(this.tree.current);
     drawPath(document.querySelector("#path"), this.tree, go);
     drawTree(document.querySelector("#tree"), this.tree, go);
+    document.querySelector("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
     document.querySelector("#undo").disabled = this.tree.history.length === 0;
     this.cards.show();
   }

@@ -2,7 +2,7 @@
 
 import { cancel, read, submit } from "./api.js";
 
-const LOST = "the connection was lost; this is what had arrived";
+export const LOST = "the connection was lost; this is what had arrived";
 
 export class Generation {
   // listener: changed(node), ended(node), told(event), and of its connection lost() and back(how many run). id: of a

@@ -6,6 +6,8 @@ import { Compare } from "./compare.js";
 import { Desk } from "./desk.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
+import { Manuscript } from "./manuscript.js";
+import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
 import { Settings } from "./settings.js";
@@ -61,6 +63,14 @@ function listen(desk, writing, resume) {
     await desk.clear();
     if (desk.store.isShared) shelf.open({ id: "" });
   }));
+  for (const opening of document.querySelectorAll("#openings button"))
+    opening.addEventListener("click", () => {
+      story.value = opening.textContent;
+      story.focus();
+      generate();
+    });
+  panel(find("#open-options"), find("#options"));
+  panel(find("#open-shelf"), find("#shelf"), safely(() => desk.store.isShared && shelf.list(desk.store)));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
@@ -107,7 +117,8 @@ async function begin() {
   const [{ components }, { model, history }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
   const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
-  const desk = new Desk(settings, new Compare(settings, find("#story")), find("#story"));
+  const story = new Manuscript(find("#manuscript"));
+  const desk = new Desk(settings, new Compare(settings, story), story);
   const writing = new Writing(desk);
   const resume = () => writing.resume().catch(complain);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
@@ -118,7 +129,7 @@ async function begin() {
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     const picked = await desk.add(desk.tree.explored(parent, path));
     desk.go(picked.id);
-    find("#story").focus();
+    story.focus();
   }));
   onClick("#explore", safely(async () => {
     const id = await writing.place();

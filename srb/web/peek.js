@@ -1,5 +1,8 @@
 // A look at one token: the likeliest tokens at its place, each of which can be chosen to fork there.
 
+const REST_MILLISECONDS = 120; // a pointer that crosses the text on its way to a button opens nothing
+const LEAVE_MILLISECONDS = 200;
+
 export const visible = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
 
@@ -10,17 +13,21 @@ export class Peek {
     this.desk = desk;
     this.choose = choose;
     this.token = null;
-    document.addEventListener("pointerover", (event) => this.#hover(event.target));
+    // Not where text comes under a pointer that rests, as pointerover does.
+    for (const name of ["pointermove", "pointerdown"]) document.addEventListener(name, (event) => this.#point(event));
     document.addEventListener("focusin", (event) => this.#focus(event.target));
     document.addEventListener("keydown", (event) => this.#key(event));
     document.addEventListener("scroll", () => this.#hide(), { capture: true, passive: true });
   }
 
-  #hover(target) {
-    clearTimeout(this.leaving);
+  #point({ target, type }) {
     const token = target.closest?.("[data-k]");
-    if (token) this.#show(token);
-    else if (this.token && !target.closest?.("#peek") && !this.#holdsFocus()) this.leaving = setTimeout(() => this.#hide(), 200);
+    const pointed = token ?? target.closest?.("#peek") ?? null;
+    if (pointed === this.pointed && type === "pointermove") return;
+    this.pointed = pointed;
+    clearTimeout(this.resting);
+    if (token) this.resting = setTimeout(() => this.#show(token), type === "pointerdown" ? 0 : REST_MILLISECONDS);
+    else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
   }
 
   #focus(target) {
@@ -74,9 +81,9 @@ export class Peek {
     this.element.showPopover();
     const place = [...token.getClientRects()].at(-1); // where its word is, if its space ends the line before
     const { width, height } = this.element.getBoundingClientRect();
-    const below = place.bottom + height < innerHeight;
+    const above = place.top - height >= 0; // below are the words that are read next, and the buttons
     this.element.style.left = `${Math.max(4, Math.min(place.left, innerWidth - width - 4))}px`;
-    this.element.style.top = `${below ? place.bottom : Math.max(4, place.top - height)}px`;
+    this.element.style.top = `${above ? place.top - height : Math.min(place.bottom, innerHeight - height)}px`;
   }
 
   #row(node, k, choice, isTaken) {
@@ -96,6 +103,8 @@ export class Peek {
   }
 
   #hide() {
+    clearTimeout(this.resting);
+    this.pointed = undefined;
     if (!this.token) return;
     // What is hidden loses the keyboard only with the next frame; whoever asks until then must not find it there.
     if (this.element.contains(document.activeElement)) this.token.focus({ preventScroll: true });

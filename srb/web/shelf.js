@@ -24,14 +24,11 @@ export async function openShelf(browser) {
   const store = new StoryStore(story, browser);
   find("#stories").hidden = false;
   find("#forget").textContent = "Delete this story";
-  find("#stories").addEventListener("toggle", safely(async () => {
-    if (find("#stories").open) draw((await stories()).data, store);
-  }));
   find("#rename").addEventListener("click", safely(async () => {
     const title = prompt("What is the story called?", store.story.title);
     if (title === null) return;
     await store.rename(title);
-    draw((await stories()).data, store);
+    await list(store);
   }));
   const { nodes } = await browser.load();
   find("#move").hidden = nodes.length === 0;
@@ -45,7 +42,11 @@ export async function openShelf(browser) {
   return store;
 }
 
+// Lists the stories of the server.
+export const list = async (store) => draw((await stories()).data, store);
+
 export function showTitle(story) {
+  find("#title-behind").hidden = false;
   find("#title").textContent = titleOf(story);
 }
 

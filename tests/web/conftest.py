@@ -60,16 +60,25 @@ class Story:
         self.find(selector).click()
         expect(self.find("body[data-ready]:not([data-left])")).to_be_visible()
 
+    @contextmanager
+    def panel(self, name: str) -> Iterator[None]:
+        """While a panel is open: `options` or `shelf`."""
+        self.find(f"#open-{name}").click()
+        yield
+        self.find(f"#{name} > .head button").click()
+
     def set(self, **values: object) -> None:
-        for name, value in values.items():
-            self.find(f"#setting-{name}").fill(str(value))
+        with self.panel("options"):
+            for name, value in values.items():
+                self.find(f"#setting-{name}").fill(str(value))
 
     def end_early(self, may: bool) -> None:
         """Whether an alternative may end before its length: the model would do so at another place each time."""
-        summary = self.find("summary", has_text="More settings")
-        summary.click()
-        self.find("#setting-ignore_eos").set_checked(not may)
-        summary.click()
+        with self.panel("options"):
+            summary = self.find("summary", has_text="More settings")
+            summary.click()
+            self.find("#setting-ignore_eos").set_checked(not may)
+            summary.click()
 
     def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
         """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""
@@ -88,6 +97,7 @@ class Story:
         return card.locator("[data-k]", has_text=re.compile(r"[a-z]")).nth(number)
 
     def press(self, card: Locator, name: str) -> None:
+        card.locator(".title").hover()
         card.get_by_role("button", name=name, exact=True).click()
 
     def said(self, card: Locator) -> str:

@@ -26,6 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def begin(story: Story, server: Server) -> None:
     """A new story."""
     story.open(server.url)
+    story.find("#open-shelf").click()
     story.leave("#new")
     story.end_early(False)
     expect(story.find("#title")).to_have_text("(no title)")
@@ -95,7 +96,7 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     other.open(blank.page.url)
     for story in (blank, other):
         story.set(n=1, max_tokens=5)
-        story.find("summary", has_text="The whole tree").click()
+        story.find("#open-shelf").click()
     blank.find("#story").fill("The king slept.")
     other.find("#story").fill("The queen rode.")
     blank.find("#generate").click()
@@ -129,20 +130,19 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Serv
     said = [blank.said(card) for card in blank.cards.all()]
     blank.page.unroute("**/health")
     blank.reload()
-    blank.find("#stories summary").click()
+    blank.find("#open-shelf").click()
     blank.leave("#move")
     expect(blank.find("#title")).to_have_text("From this browser")
     expect(blank.find("#story")).to_have_value(PROMPT)
     assert [blank.said(card) for card in blank.cards.all()] == said
     expect(blank.find("#move")).to_be_hidden()
-    blank.find("#stories summary").click()
+    blank.find("#open-shelf").click()
     blank.page.on("dialog", lambda dialog: dialog.accept("A keeper"))
     blank.find("#rename").click()
     expect(blank.find("#story-list [aria-current]")).to_have_text("A keeper")
     blank.page.set_viewport_size({"width": 360, "height": 740})
     assert blank.page.evaluate("document.documentElement.scrollWidth") == 360
     assert blank.accessibility_faults() == []
-    blank.find("summary", has_text="The whole tree").click()
     blank.leave("#forget")
-    blank.find("#stories summary").click()
+    blank.find("#open-shelf").click()
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")

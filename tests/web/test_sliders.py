@@ -29,6 +29,8 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     assert sent(story) == {}
 
     keyboard, numbers = story.page.keyboard, story.find("#options output")
+    story.find("#open-options").focus()
+    keyboard.press("Enter")
     story.find("#setting-diversity").focus()
     keyboard.press("Home")
     for _ in range(3):
@@ -41,11 +43,13 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     keyboard.press("Tab")
     keyboard.press("ArrowLeft")
     expect(numbers).to_have_text(["0.3", "1.4"])
+    keyboard.press("Escape")
     assert sent(story) == {"diversity": 0.3, "negative_prompt": "It rains.", "guidance_scale": 1.4}
     expect(story.find("#error")).to_be_hidden()
 
     story.reload()
     expect(numbers).to_have_text(["0.3", "1.4"])
+    story.find("#open-options").click()
     story.find("summary", has_text="Keep away").click()
     for name in NAMES:
         box = story.find(f"#setting-{name}").bounding_box()
@@ -59,5 +63,6 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
 
     story.find("#setting-negative_prompt").fill("")
     expect(numbers).to_have_text(["0.3", "1"])
-    story.set(diversity=0)
+    story.find("#setting-diversity").fill("0")
+    keyboard.press("Escape")
     assert sent(story) == {}

@@ -22,9 +22,16 @@ def evaluated(server: Server) -> int:
 
 def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story) -> None:
     story.set(max_tokens=300)
-    story.generate(PROMPT, cards=8, wait=False)
+    story.find("#setting-banned_strings").evaluate("(box) => (box.value = '\\\\n')")  # no empty lines
+    story.page.mouse.move(60, 352)  # where text is going to come
+    story.find("#openings button").first.press("Enter")
+    expect(story.cards).to_have_count(8)
     first = story.cards.first
+    expect(story.find("#openings")).to_be_hidden()
     expect(first.locator("[data-k]").nth(5)).to_be_attached()
+    expect(story.find("[data-k]:hover")).to_be_attached()
+    story.page.wait_for_timeout(150)  # longer than a pointer has to rest on a word
+    expect(story.find("#peek")).to_be_hidden()  # nobody has pointed at a word
     boxes = [each.bounding_box() for each in story.cards.all()]
     assert all(box and box["y"] + box["height"] <= 900 for box in boxes)
     story.press(first, "Stop this one")
@@ -33,7 +40,13 @@ def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story) -> Non
     story.find("#stop").click()
     story.wait_done()
     assert story.find(".card.running").count() == 0
+    story.page.mouse.move(0, 0)
+    expect(first.get_by_role("button", name="Keep")).to_be_hidden()
+    boxes = [each.bounding_box() for each in story.cards.all()]
+    first.hover()
+    expect(first.get_by_role("button", name="Keep")).to_be_visible()
     assert [each.bounding_box() for each in story.cards.all()] == boxes  # nothing has jumped
+    assert story.find(".card .text").evaluate_all("(all) => all.every((each) => each.scrollHeight <= each.clientHeight + 1)")
 
 
 def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, server: Server) -> None:
@@ -53,8 +66,9 @@ def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, s
 @pytest.mark.parametrize("ends", ["by itself", "at a stop string"])
 def test_what_ended_it_is_no_part_of_what_goes_on(story: Story, probabilities: bool, ends: str) -> None:
     story.end_early(True)
-    story.find("#probabilities").set_checked(probabilities)
-    story.find("summary", has_text="More settings").click()
+    with story.panel("options"):
+        story.find("#probabilities").set_checked(probabilities)
+        story.find("summary", has_text="More settings").click()
     if ends == "by itself":
         story.set(n=1, grammar='root ::= " Yes."')
     else:
@@ -144,6 +158,8 @@ def test_the_story_grows_and_is_there_after_a_reload(story: Story) -> None:
     kept = story.said(story.cards.nth(1))
     story.press(story.cards.nth(1), "Keep")
     expect(story.find("#story")).to_have_value(PROMPT + kept)
+    expect(story.find(".behind mark")).to_have_text(kept)  # shown as new
+    expect(story.find(".behind mark")).to_be_in_viewport()
     story.generate(cards=2)
     said = [story.said(card) for card in story.cards.all()]
     story.find("#story").press("Control+End")  # what was said may have several lines
@@ -180,7 +196,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     story.generate(PROMPT, cards=2)
     story.press(story.cards.first, "Keep")
     text = story.text
-    story.find("summary", has_text="The whole tree").click()
+    story.find("#open-shelf").click()
     for button, name in (("Export the tree", "story.json"), ("Export this path as Markdown", "story.md")):
         with story.page.expect_download() as download:
             story.page.get_by_role("button", name=button).click()
@@ -192,7 +208,7 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     expect(story.find("#story")).to_have_value("")
     story.reload()
     assert story.text == ""
-    story.find("summary", has_text="The whole tree").click()
+    story.find("#open-shelf").click()
     story.find("#import").set_input_files(tmp_path / "story.json")
     expect(story.find("#story")).to_have_value(text)
     before = evaluated(server)
@@ -206,8 +222,9 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
 
 def test_three_temperatures_are_compared(story: Story) -> None:
     story.set(n=2, max_tokens=10)
-    story.find("summary", has_text="Compare").click()
-    story.find("#compare-what").select_option("setting")
+    with story.panel("options"):
+        story.find("summary", has_text="Compare").click()
+        story.find("#compare-what").select_option("setting")
     story.generate(PROMPT, cards=6)
     assert story.find(".title").all_text_contents() == ["temperature 0.4", "temperature 0.8", "temperature 1.2"] * 2
     seeds = story.find(".seed").all_text_contents()
@@ -215,7 +232,8 @@ def test_three_temperatures_are_compared(story: Story) -> None:
     lefts = [each.evaluate("(card) => card.offsetLeft") for each in story.cards.all()]
     assert lefts[:3] == lefts[3:] == sorted(lefts[:3])
     story.screenshot("compare")
-    story.find("#compare-values").fill("0.4")
+    with story.panel("options"):
+        story.find("#compare-values").fill("0.4")
     story.find("#generate").click()
     expect(story.find("#error")).to_contain_text("two or more values")
 
@@ -226,7 +244,8 @@ def test_nothing_that_was_seen_comes_again(story: Story) -> None:
     assert len(set(said := openings(story))) == 1
     story.press(story.cards.first, "Discard")
     expect(story.cards).to_have_count(2)
-    story.find("#unseen").check()
+    with story.panel("options"):
+        story.find("#unseen").check()
     story.generate(cards=5)
     assert len({*said, *openings(story)}) == 4
     story.generate(cards=8)
@@ -243,9 +262,10 @@ def openings(story: Story) -> list[str]:
 def test_two_texts_are_compared(story: Story) -> None:
     story.set(n=2, max_tokens=10)
     story.find("#story").fill(PROMPT)
-    story.find("summary", has_text="Compare").click()
-    story.find("#compare-what").select_option("prompts")
-    story.find("#compare-prompts textarea").fill(PROMPT + " always")
+    with story.panel("options"):
+        story.find("summary", has_text="Compare").click()
+        story.find("#compare-what").select_option("prompts")
+        story.find("#compare-prompts textarea").fill(PROMPT + " always")
     story.generate(cards=4)
     assert story.find(".title").all_text_contents() == ["Prompt 1", "Prompt 2"] * 2
     seeds = story.find(".seed").all_text_contents()
@@ -362,6 +382,8 @@ def test_it_is_accessible(story: Story, scheme: str) -> None:
     story.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     story.set(n=4, max_tokens=40)
     story.generate(PROMPT, cards=4)
+    for button in ("#open-shelf", "#open-options"):
+        story.find(button).click()
     for summary in story.find("summary:visible").all():
         summary.click()
     story.find("#compare-what").select_option("prompts")

@@ -1,0 +1,18 @@
+// The panels beside the text: the story's, and the settings'. Where the window is narrow they are sheets over it.
+
+const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
+
+// A button that opens and closes a panel; onOpen is called before it is seen.
+export function panel(button, dialog, onOpen = () => {}) {
+  button.setAttribute("aria-expanded", "false");
+  button.addEventListener("click", async () => {
+    if (dialog.open) return dialog.close();
+    button.setAttribute("aria-expanded", "true");
+    if (isNarrow.matches) dialog.showModal();
+    else dialog.show();
+    await onOpen();
+  });
+  dialog.addEventListener("close", () => button.setAttribute("aria-expanded", "false"));
+  dialog.addEventListener("click", ({ target }) => target === dialog && dialog.matches(":modal") && dialog.close());
+  dialog.addEventListener("keydown", (event) => event.key === "Escape" && dialog.close());
+}
