@@ -3,6 +3,8 @@
 import asyncio
 import re
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,14 @@ from srb.server import docs_page, openapi
 from srb.server.app import create_app
 from srb.server.auth import OPEN
 from srb.server.operations import OPERATIONS
+from srb.server.schemas import Operation
 from srb.wire.body import Limits
 from srb.wire.fields import ALIASES
 
 LIMITS = Limits("fake", n=4, max_n=8)
-EXAMPLES = 20
+RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+MANY_FIELDS = 40
+EXAMPLES = 10
 """How many random requests schemathesis makes of each operation, beside those at the edges of the description."""
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
@@ -115,26 +120,51 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert "<b>" not in docs_page.render(described)
 
 
+def portion(name: str) -> list[Operation]:
+    """A part of the operations, without those that only have another path than one before them.
+
+    ranks: on a server that ranks. alike: whose bodies have most fields from one of the rest.
+    """
+    same = [replace(operation, path="", summary="") for operation in OPERATIONS]
+    names: dict[str, list[Operation]] = {"ranks": [], "alike": [], "rest": []}
+    for i, operation in enumerate(OPERATIONS):
+        if same.index(same[i]) == i and operation.path != "/openapi.json":
+            is_large = operation.body is not None and len(operation.body.model_fields) > MANY_FIELDS
+            is_alike = is_large and operation.path != "/v1/completions"
+            names["ranks" if operation.path in RANKING else "alike" if is_alike else "rest"].append(operation)
+    return names[name]
+
+
 @pytest.mark.e2e  # it takes long, though it needs no model
-async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path) -> None:
-    backend = FakeBackend(embedder=FakeEmbedder())
+@pytest.mark.parametrize(
+    ("name", "phases"),
+    [
+        ("ranks", "examples,coverage,fuzzing"),
+        ("alike", "examples,fuzzing"),
+        ("rest", "examples,coverage,fuzzing,stateful"),
+    ],
+)
+async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path, name: str, phases: str) -> None:
+    backend = FakeBackend(embedder=FakeEmbedder(rank_template="{query} {document}" if name == "ranks" else None))
     backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
+    paths = {operation.path for operation in portion(name)}
     with History(tmp_path / "history.db") as history:
         (slots := tmp_path / "slots").mkdir()
         client = await connect(backend, api_keys=(b"key",), history=history, slot_folder=slots)
-        returncode, output = await schemathesis(str(client.make_url("/openapi.json")), tmp_path)
+        returncode, output = await schemathesis(str(client.make_url("/openapi.json")), paths, phases, tmp_path)
     assert returncode == 0, output
-    tested = len(OPERATIONS) - 1  # all but /openapi.json itself
+    tested = sum(operation.path in paths for operation in OPERATIONS)
     assert re.search(rf"Tested: {tested}\b", output), output
 
 
-async def schemathesis(url: str, folder: Path) -> tuple[int | None, str]:
+async def schemathesis(url: str, paths: Iterable[str], phases: str, folder: Path) -> tuple[int | None, str]:
     """Its exit code, and what it says."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
         *("run", url, "--header", "x-api-key: key", f"--checks={CHECKS}"),
         *(f"--max-examples={EXAMPLES}", "--generation-deterministic", "--no-shrink"),
-        *("--warnings=off", "--no-color"),
+        *("--warnings=off", "--no-color", f"--phases={phases}"),
+        *(f"--include-path={path}" for path in paths),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=folder,
