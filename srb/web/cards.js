@@ -35,7 +35,10 @@ export class Card {
   // follow: how many alternatives follow this one.
   update(isRunning, follow) {
     const { pieces } = this.node;
-    this.drawn = Math.min(this.drawn, pieces.length);
+    if (this.drawn > pieces.length) {
+      this.drawn = 0;
+      this.text.replaceChildren();
+    }
     if (this.drawn < pieces.length) {
       const fragment = document.createDocumentFragment();
       for (let k = this.drawn; k < pieces.length; k++) fragment.append(drawn(pieces[k], k));

@@ -20,6 +20,7 @@ export class Desk {
   async open(store) {
     const { nodes, page } = await store.load();
     this.store = store;
+    this.settings.unit.disabled = store.isShared; // what is written there can't be cut at a boundary
     this.tree = new Tree(nodes, page.current);
     if (page.shown?.every((id) => this.tree.has(id))) this.tree.shown = page.shown;
     this.tree.history = page.history ?? [];

@@ -1,17 +1,21 @@
 // One request that is running: its events become the pieces of its nodes. It runs on when the page is closed.
 
 import { cancel, read, submit } from "./api.js";
+import { end as endOf } from "./length.js";
+import { textOf } from "./tree.js";
 
 export const LOST = "the connection was lost; this is what had arrived";
 
 export class Generation {
-  // listener: changed(node), ended(node), told(event), and of its connection lost() and back(how many run). id: of a
+  // listener: changed(node), ended(node), told(event), moved() when what the status line says may be another. id: of a
   // request that is there already.
   constructor(listener, id = null) {
     this.listener = listener;
     this.request = { id };
     this.nodes = []; // by index; some may have gone from the tree since
     this.running = new Set();
+    this.hasBegun = this.isLost = this.isGone = this.isStopped = false;
+    this.done = null; // what the server said at the end
     this.leaving = new AbortController();
     this.seen = new Map(); // when a node's last piece came
   }
@@ -35,26 +39,35 @@ export class Generation {
       await read(this.request, {
         after: Math.max(...nodes.map((node) => node.after)),
         onEvent: (event, id) => this.#take(event, id),
-        onLost: () => this.listener.lost(),
-        onBack: () => this.listener.back(this.running.size),
+        onLost: () => this.#move({ isLost: true }),
+        onBack: () => this.#move({ isLost: false, hasBegun: true }),
         signal: this.leaving.signal,
       });
       this.#endAll("cut off");
     } catch (error) {
       if (error.name !== "AbortError" && ![404, 410].includes(error.status)) throw error;
+      this.#move({ isGone: true });
       this.#endAll(LOST);
     }
   }
 
+  #move(state) {
+    Object.assign(this, state);
+    this.listener.moved();
+  }
+
   // Ends one alternative, or all that still run.
   async stop(node) {
+    if (!node) this.isStopped = true;
     if (this.request.id) await cancel(this.request.id, this.leaving, node?.index);
   }
 
   #take(event, id) {
     if (event.event === "start") for (const node of this.running) node.seed = event.seeds[node.index];
+    if (event.event === "start") this.#move({ hasBegun: true });
+    if (event.event === "done") this.done = event;
     const node = this.nodes[event.index];
-    if (node) {
+    if (node && this.running.has(node)) {
       node.after = id;
       if (event.event === "stream") this.#append(node, node.healed && !node.pieces.length ? healed(event) : event);
       if (event.event === "error") node.fault = event.error.message;
@@ -75,7 +88,17 @@ export class Generation {
     else node.milliseconds += now - (this.seen.get(node) ?? now);
     this.seen.set(node, now);
     node.length += event.tokens?.length ?? 0;
+    const end = node.until ? endOf(textOf(node).slice(node.until.from), node.until) : -1;
+    if (end >= 0) return this.#cut(node, node.until.from + end);
     this.listener.changed(node);
+  }
+
+  // Ends a node where it has got as long as it was to be.
+  #cut(node, length) {
+    shorten(node, length);
+    node.reason = { finish_reason: "length", stop_reason: null };
+    this.#end(node, reason(node.reason));
+    this.stop(node).catch(() => {}); // it ends by itself, only later
   }
 
   #stop(node, event) {
@@ -94,6 +117,7 @@ export class Generation {
     delete node.fault;
     this.running.delete(node);
     this.listener.ended(node);
+    this.listener.moved();
   }
 }
 
@@ -114,6 +138,15 @@ function dropTheEnd(node, stopString) {
   if (!last.ids) return;
   if (last.ids.length === 1 && !last.text) node.pieces.pop();
   else last.ids = last.ids.slice(0, -1);
+}
+
+// Leaves so many letters of a node's text.
+export function shorten(node, length) {
+  let rest = length;
+  const k = node.pieces.findIndex(({ text }) => (rest -= text.length) <= 0);
+  node.pieces.length = k + 1;
+  const last = node.pieces[k];
+  if (rest < 0) Object.assign(last, { text: last.text.slice(0, rest), ids: null });
 }
 
 // Why an alternative has ended, in words.

@@ -6,6 +6,7 @@ import { Compare } from "./compare.js";
 import { Desk } from "./desk.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
+import { listenToKeys } from "./keys.js";
 import { Manuscript } from "./manuscript.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
@@ -51,6 +52,7 @@ function listen(desk, writing, resume) {
   onClick("#new", safely(async () => {
     if (desk.store.isShared) return shelf.make();
     desk.go(ROOT);
+    writing.forget();
     story.focus();
   }));
   onClick("#export", () => download("story.json", "application/json", JSON.stringify(desk.tree.export())));
@@ -70,6 +72,9 @@ function listen(desk, writing, resume) {
       generate();
     });
   panel(find("#open-options"), find("#options"));
+  onClick("#reset", () => desk.settings.reset());
+  onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
+  listenToKeys(find("#keys"));
   panel(find("#open-shelf"), find("#shelf"), safely(() => desk.store.isShared && shelf.list(desk.store)));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
@@ -133,9 +138,9 @@ async function begin() {
   }));
   onClick("#explore", safely(async () => {
     const id = await writing.place();
-    if (id === undefined) return tell("Stopped.");
+    if (id === undefined) return;
     desk.go(id);
-    tell("");
+    writing.forget();
     await explorer.open(id, desk.tree.prompt(id));
   }));
   listen(desk, writing, resume);

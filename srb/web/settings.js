@@ -1,21 +1,13 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
 
-// What they are called, and what they mean to a writer. These are in sight.
-const IN_SIGHT = {
-  n: ["Alternatives", "How many ways to go on."],
-  max_tokens: ["Length", "In tokens; a word has one or two. -1: as long as there is room."],
-  temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
-  diversity: ["Diversity", "How far the alternatives keep from saying the same. 0 is off."],
-  seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
-};
-// These keep away from a text.
-const AWAY = {
-  negative_prompt: ["Negative prompt", "No alternative is to go on as this text would. It works best if it ends as yours does."],
-  guidance_scale: ["Guidance scale", "How far to keep away from that: 1 is off, 1.5 to 3 is usual. An alternative then takes the work of two."],
-};
+import { AWAY, GROUPS, IN_SIGHT, STYLES } from "./guide.js";
+import { tokens, UNITS } from "./length.js";
+
 const GUIDED = 1.5; // the scale that a negative prompt begins with
 const SLIDERS = { diversity: 4, guidance_scale: 4 }; // up to where a value is of use
 const TEXTS = ["negative_prompt"]; // which may be lists, too
+const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // lengths that are left empty
+const OWN = new Option("Your own");
 const LEFT_OUT = ["label", "response_format"];
 const MOST_AVOIDED = 1000; // as many texts as the server takes
 const LIKELIEST = 8; // how many tokens are shown at a place
@@ -25,16 +17,68 @@ export class Settings {
   constructor(schemas, { inSight, away, folded }) {
     const { properties } = schemas.CompletionFields;
     const names = ["distinct", ...Object.keys(schemas.BranchFields.properties)];
-    const others = names.filter((name) => !(name in IN_SIGHT || name in AWAY || LEFT_OUT.includes(name)));
+    const known = new Set([...LEFT_OUT, ...[IN_SIGHT, AWAY, ...Object.values(GROUPS)].flatMap(Object.keys)]);
     this.fields = new Map();
     for (const name in IN_SIGHT) inSight.append(this.#make(name, properties[name]));
     for (const name in AWAY) away.append(this.#make(name, properties[name]));
     this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
-    for (const name of others) folded.append(this.#make(name, properties[name]));
+    for (const [title, group] of Object.entries(GROUPS)) {
+      const summary = Object.assign(document.createElement("summary"), { textContent: title });
+      const others = title === "Others" ? names.filter((name) => !known.has(name)) : [];
+      const rows = [...Object.keys(group).filter((name) => names.includes(name)), ...others];
+      const details = document.createElement("details");
+      details.append(summary, ...rows.map((name) => this.#make(name, properties[name])));
+      folded.append(details);
+    }
     this.probabilities = document.querySelector("#probabilities");
     this.unseen = document.querySelector("#unseen");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
+    this.unit = document.querySelector("#length-unit");
+    this.unit.append(...UNITS.map((unit) => new Option(unit)));
+    this.fields.get("max_tokens").input.after(this.unit);
+    this.style = document.querySelector("#style");
+    this.style.append(...Object.keys(STYLES).map((name) => new Option(name)), OWN);
+    this.style.addEventListener("input", () => this.#follow(STYLES[this.style.value]));
+    document.addEventListener("input", () => this.#showStyle());
+    this.#showStyle();
+  }
+
+  // The names of the settings that a style says or leaves to the server.
+  get #styled() {
+    const [chosen, repetition] = Object.values(GROUPS);
+    return ["temperature", ...Object.keys(chosen), ...Object.keys(repetition)].filter((name) => this.fields.has(name));
+  }
+
+  #follow(style) {
+    if (style) for (const name of this.#styled) this.fields.get(name).input.value = style[name] ?? "";
+  }
+
+  #showStyle() {
+    const value = (name) => this.fields.get(name).input.value;
+    const isThis = ([, style]) => this.#styled.every((name) => value(name) === String(style[name] ?? ""));
+    this.style.value = Object.entries(STYLES).find(isThis)?.[0] ?? OWN.value;
+    OWN.hidden = this.style.value !== OWN.value;
+  }
+
+  // Leaves all to the server again.
+  reset() {
+    for (const { kind, input } of this.fields.values()) {
+      input.checked = false;
+      if (kind === "slider") put(input, input.defaultValue);
+      else input.value = "";
+    }
+    this.unit.value = UNITS[0];
+    this.unseen.checked = false;
+    this.probabilities.checked = true;
+    this.#follow({});
+    document.dispatchEvent(new Event("input"));
+  }
+
+  // How long an alternative is to be, where that isn't said in tokens: {unit, count}.
+  get until() {
+    const count = Number(this.fields.get("max_tokens").input.value) || USUAL[this.unit.value];
+    return this.unit.value === UNITS[0] || this.unit.disabled ? undefined : { unit: this.unit.value, count };
   }
 
   #make(name, schema) {
@@ -61,7 +105,8 @@ export class Settings {
 
     const label = document.createElement("label");
     label.htmlFor = input.id;
-    const [title, meaning] = IN_SIGHT[name] ?? AWAY[name] ?? [name, schema.description.replace(/ ?Also: .*$/, "")];
+    const described = schema.description?.replace(/ ?Also: .*$/, "") ?? "";
+    const [title, meaning] = GUIDE[name] ?? [name, described];
     label.textContent = title;
     const hint = document.createElement("p");
     hint.id = `${input.id}-hint`;
@@ -70,7 +115,10 @@ export class Settings {
     input.setAttribute("aria-describedby", hint.id);
     const row = document.createElement("div");
     row.className = `setting ${kind}`;
-    row.append(label, ...(kind === "slider" ? [number] : []), input, hint);
+    const api = document.createElement("p");
+    api.className = "hint api";
+    api.append(Object.assign(document.createElement("code"), { textContent: name }), `: ${described}`);
+    row.append(label, ...(kind === "slider" ? [number] : []), input, hint, api);
     return row;
   }
 
@@ -96,6 +144,7 @@ export class Settings {
       const text = input.type === "checkbox" ? (input.checked ? "true" : "") : input.value;
       if (text.trim()) body[name] = this.parse(name, text);
     }
+    if (this.until) body.max_tokens = tokens(this.until);
     if (this.probabilities.checked) body.logprobs = LIKELIEST;
     return body;
   }
@@ -121,11 +170,13 @@ export class Settings {
   // What was typed, to be kept over reloads.
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    return Object.fromEntries([...inputs, ["probabilities", this.probabilities.checked], ["unseen", this.unseen.checked]]);
+    const { checked: probabilities } = this.probabilities;
+    return { ...Object.fromEntries(inputs), probabilities, unseen: this.unseen.checked, unit: this.unit.value };
   }
 
   set values(values) {
     if ("probabilities" in values) this.probabilities.checked = values.probabilities;
+    if (UNITS.includes(values.unit)) this.unit.value = values.unit;
     if ("unseen" in values) this.unseen.checked = values.unseen;
     for (const [name, { kind, input }] of this.fields) {
       if (!(name in values)) continue;
@@ -133,8 +184,11 @@ export class Settings {
       else if (kind === "slider") put(input, values[name] || input.defaultValue);
       else input.value = values[name];
     }
+    this.#showStyle();
   }
 }
+
+const GUIDE = Object.assign({}, IN_SIGHT, AWAY, ...Object.values(GROUPS));
 
 // Moves a slider; its number follows.
 function put(slider, value) {

@@ -4,6 +4,7 @@ import { cancel, evaluate } from "./api.js";
 import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
+import { status } from "./status.js";
 import { textOf } from "./tree.js";
 
 export class Writing {
@@ -11,6 +12,7 @@ export class Writing {
     this.desk = desk;
     this.generations = new Map(); // by node, while it runs
     this.requests = new Set(); // what Stop stops
+    this.over = []; // those of them that have ended since one began alone
     this.asked = new Set(); // ids of requests whose nodes a shared store is going to tell of
     this.stopButton = document.querySelector("#stop");
     this.listener = {
@@ -24,8 +26,7 @@ export class Writing {
         desk.saveSoon(node);
       },
       told: hear,
-      lost: tellLost,
-      back: (running) => tell(`${count(running)} being written.`),
+      moved: () => this.tell(),
     };
   }
 
@@ -52,9 +53,10 @@ export class Writing {
     const { desk } = this;
     const columns = desk.compare.columns();
     const fields = desk.settings.read();
+    const until = desk.settings.until;
     if (columns.length > 1) fields.seed ??= drawSeed();
     const parents = await this.#parents(columns);
-    if (!parents) return tell("Stopped.");
+    if (!parents) return;
     const batch = Date.now();
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
     const ask = (parent, asked, first) => {
@@ -63,7 +65,7 @@ export class Writing {
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
-        return { parent, order, label, batch, healed };
+        return { parent, order, label, batch, healed, until: until && { ...until, from: 0 } };
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
@@ -99,7 +101,8 @@ export class Writing {
     const fields = { ...settings.read(), n: 1 };
     if (!store.isShared)
       return this.#ask({ ...fields, ...store.place(tree, node.id) }, (request) => {
-        Object.assign(node, { request, index: 0, after: 0 });
+        const until = settings.until && { ...settings.until, from: textOf(node).length };
+        Object.assign(node, { request, index: 0, after: 0, until });
         delete node.end;
         return [node];
       });
@@ -128,10 +131,18 @@ export class Writing {
     for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || node.pieces[0].ids) continue;
-      tell("Reading the text …");
       const leaving = new AbortController();
-      const reading = { stop: () => reading.id && cancel(reading.id, leaving) };
-      const listener = { onOpen: (id) => (reading.id = id), onProgress: tellProgress, onLost: tellLost, onBack: () => {} };
+      const move = (isLost) => {
+        reading.isLost = isLost;
+        this.tell();
+      };
+      const stop = () => {
+        reading.isStopped = true;
+        return reading.id && cancel(reading.id, leaving);
+      };
+      const reading = { isReading: true, stop };
+      const opened = (id) => (reading.id = id);
+      const listener = { onOpen: opened, onProgress: tellProgress, onLost: () => move(true), onBack: () => move(false) };
       const evaluating = () => evaluate(desk.tree.text(id), { ...listener, signal: leaving.signal });
       const known = await this.#during(reading, evaluating);
       if (!known) return null;
@@ -148,7 +159,6 @@ export class Writing {
     await this.#during(generation, async () => {
       const request = await generation.ask(body);
       const nodes = begin(request);
-      tell("Asked for; it has not begun yet.");
       if (nodes.length) return this.#read(generation, nodes);
       this.asked.add(request);
       generation.leave();
@@ -173,35 +183,42 @@ export class Writing {
 
   // While something runs that Stop can stop.
   async #during(request, run) {
+    if (!this.requests.size) this.over = [];
     this.requests.add(request);
     this.stopButton.disabled = false;
+    this.tell();
     try {
       return await run();
     } finally {
       this.requests.delete(request);
+      this.over.push(request);
       this.stopButton.disabled = this.requests.size === 0;
       endProgress();
+      this.tell();
     }
+  }
+
+  // Says how things go.
+  tell() {
+    tell(status([...this.requests], this.over));
+  }
+
+  // Says no more of what has ended.
+  forget() {
+    this.over = [];
+    this.tell();
   }
 }
 
+const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
+
 // Whether the space that a typed text ends with is taken back, and written with the word that it belongs to.
 const isHealed = (node, fields) =>
-  Boolean(node?.typed) && textOf(node).endsWith(" ") && !fields.some((each) => "grammar" in each || "json_schema" in each);
-
-const count = (number) => (number === 1 ? "One alternative" : `${number} alternatives`);
-const tellLost = () => tell("The connection was lost; the page tries again. Stop gives up.");
+  Boolean(node?.typed) && textOf(node).endsWith(" ") && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
 
 function hear(event) {
   if (event.event === "progress") tellProgress(event);
-  if (event.event === "start") {
-    tell(`${count(event.count)} being written.`);
-    if (event.ignored.length) complain(new Error(`These settings have no effect here: ${event.ignored.join(", ")}`));
-  }
+  if (event.event === "start" && event.ignored.length)
+    complain(new Error(`These settings have no effect here: ${event.ignored.join(", ")}`));
   if (event.event === "error" && event.index === undefined) complain(new Error(event.error.message));
-  if (event.event === "done") {
-    const { completion_tokens: tokens } = event.usage;
-    const rate = (tokens * 1000) / event.timings.predicted_ms;
-    tell(`Done: ${tokens} tokens${tokens ? `, ${rate.toFixed(0)} per second in all` : ""}.`);
-  }
 }

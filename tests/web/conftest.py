@@ -70,15 +70,18 @@ class Story:
     def set(self, **values: object) -> None:
         with self.panel("options"):
             for name, value in values.items():
-                self.find(f"#setting-{name}").fill(str(value))
+                self.unfold(name).fill(str(value))
+
+    def unfold(self, name: str) -> Locator:
+        """A setting, whose group is open."""
+        setting = self.find(f"#setting-{name}")
+        setting.evaluate("(each) => each.closest('details')?.setAttribute('open', '')")
+        return setting
 
     def end_early(self, may: bool) -> None:
         """Whether an alternative may end before its length: the model would do so at another place each time."""
         with self.panel("options"):
-            summary = self.find("summary", has_text="More settings")
-            summary.click()
-            self.find("#setting-ignore_eos").set_checked(not may)
-            summary.click()
+            self.unfold("ignore_eos").set_checked(not may)
 
     def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
         """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""

@@ -69,7 +69,6 @@ def test_what_ended_it_is_no_part_of_what_goes_on(story: Story, probabilities: b
     story.end_early(True)
     with story.panel("options"):
         story.find("#probabilities").set_checked(probabilities)
-        story.find("summary", has_text="More settings").click()
     if ends == "by itself":
         story.set(n=1, grammar='root ::= " Yes."')
     else:
@@ -342,6 +341,7 @@ def test_what_a_server_has_lost_keeps_what_has_arrived(blank: Story, start_serve
     expect(blank.find("#status")).to_contain_text("connection was lost")
     blank.find("#stop").click()
     expect(blank.cards.first.locator(".facts")).to_contain_text("connection was lost")
+    expect(blank.find("#status")).to_have_text("The connection was lost. What had arrived is here.")
     said = blank.said(blank.cards.first)
     blank.press(blank.cards.first, "Keep")
     assert blank.text == PROMPT + said
@@ -385,8 +385,9 @@ def test_it_is_accessible(story: Story, scheme: str) -> None:
     story.generate(PROMPT, cards=4)
     for button in ("#open-shelf", "#open-options"):
         story.find(button).click()
-    for summary in story.find("summary:visible").all():
+    for summary in story.find(".panel summary:visible").all():
         summary.click()
+    story.find("#naming").click()
     story.find("#compare-what").select_option("prompts")
     story.word(story.cards.first).hover()
     expect(story.find("#peek")).to_be_visible()

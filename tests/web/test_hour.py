@@ -1,0 +1,84 @@
+"""A writer's hour, with the keyboard only, and what the status line and lengths in sentences say meanwhile."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from web.conftest import Story
+from web.test_writing import PROMPT
+
+pytestmark = [pytest.mark.web, pytest.mark.e2e]
+
+
+def length(story: Story, text: str, unit: str, count: int) -> Any:
+    script = "async ([text, unit, count]) => (await import('/web/length.js')).end(text, {unit, count})"
+    return story.page.evaluate(script, [text, unit, count])
+
+
+def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
+    keyboard, status = story.page.keyboard, story.find("#status")
+    keyboard.press(",")
+    story.find("#setting-n").focus()
+    keyboard.type("3")
+    keyboard.press("Tab")
+    keyboard.type("1")
+    keyboard.press("Tab")
+    keyboard.type("sen")  # of the units
+    keyboard.press("Escape")
+    expect(story.find("#options")).to_be_hidden()
+    keyboard.press("e")
+    expect(story.find("#story")).to_be_focused()
+    keyboard.type(PROMPT)
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(3)
+    story.wait_done()
+    expect(status).to_contain_text(re.compile(r"^Done: \d+ tokens"))
+    said = [story.said(card) for card in story.cards.all()]
+    for text in said:
+        assert length(story, text + "\n\nThe next", "sentences", 1) == len(text.encode("utf-16-le")) // 2, said
+
+    keyboard.press("Escape")
+    expect(story.cards.first.locator(".text")).to_be_focused()
+    keyboard.press("j")
+    expect(story.cards.nth(1).locator(".text")).to_be_focused()
+    keyboard.press("?")
+    expect(story.find("#keys")).to_contain_text("keep that alternative")
+    story.screenshot("keys")
+    keyboard.press("Escape")
+    keyboard.press("3")
+    expect(story.find("#story")).to_have_value(PROMPT + said[2])
+    expect(story.cards).to_have_count(0)
+
+    keyboard.press("g")
+    expect(story.cards).to_have_count(3)
+    keyboard.press("s")
+    story.wait_done()
+    expect(status).to_have_text("Stopped.")
+    keyboard.press("t")
+    story.find("#new").focus()
+    keyboard.press("Enter")
+    expect(story.find("#story")).to_have_value("")
+    expect(status).to_have_text("")
+
+
+def test_lengths_end_at_boundaries(story: Story) -> None:
+    assert length(story, ' He said: "Go." ', "sentences", 1) == -1, "what comes next may belong to it"
+    assert length(story, ' He said: "Go." She', "sentences", 1) == len(' He said: "Go."')
+    assert length(story, "One. Two. Three", "sentences", 2) == len("One. Two.")
+    assert length(story, "One two three. Four. Five", "words", 4) == len("One two three. Four.")
+    assert length(story, "\n\nOne. Two.\n\nThree", "paragraphs", 1) == len("\n\nOne. Two.")
+    assert length(story, "\n\nOne. Two.\n", "paragraphs", 1) == -1
+
+
+def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Story) -> None:
+    story.set(max_tokens=7)
+    with story.panel("options"):
+        story.find("#style").select_option("Wild")
+        expect(story.find("#setting-temperature")).to_have_value("1.3")
+        story.unfold("min_p").fill("0.2")
+        expect(story.find("#style")).to_have_value("Your own")
+        story.find("#reset").click()
+        expect(story.find("#style")).to_have_value("As the server has it")
+    for name in ("temperature", "min_p", "max_tokens"):
+        expect(story.find(f"#setting-{name}")).to_have_value("")
