@@ -39,6 +39,12 @@ export async function stories(path = "", method = "GET", body = undefined) {
   return response.status === 204 ? null : response.json();
 }
 
+// The prompt that the model's chat template makes of a conversation.
+export async function applyTemplate(messages) {
+  const response = await call("apply-template", { method: "POST", body: JSON.stringify({ messages }) });
+  return (await response.json()).prompt;
+}
+
 // Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
 // reached, `controller` ends the reading at least.
 export async function cancel(id, controller, index) {

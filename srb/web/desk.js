@@ -1,5 +1,6 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
+import { Asking } from "./ask.js";
 import { drawPath, drawTree } from "./places.js";
 import { complain } from "./say.js";
 import { Store } from "./store.js";
@@ -11,6 +12,7 @@ export class Desk {
   constructor(settings, compare, story) {
     Object.assign(this, { settings, compare, story });
     this.tree = new Tree();
+    this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
     this.cards = null;
     this.store = new Store();
     this.unsaved = new Set();
@@ -26,6 +28,7 @@ export class Desk {
     this.tree.history = page.history ?? [];
     this.settings.values = page.settings ?? {};
     this.compare.values = page.compare ?? {};
+    this.asking.values = page.asking ?? {};
     this.#draw();
     this.story.value = page.draft ?? this.story.value;
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
@@ -58,7 +61,7 @@ export class Desk {
     const { tree } = this;
     const id = node.typed ? node.id : node.parent;
     const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
-    const isFree = !this.cards.cards.size && this.story.value === tree.text(tree.current);
+    const isFree = !this.cards.cards.size && this.story.value === this.asking.text(tree);
     if (id === tree.current || !isOnTheWay || !isFree) return;
     tree.go(id);
     this.#draw();
@@ -67,12 +70,22 @@ export class Desk {
 
   #draw() {
     const go = (id) => this.go(id);
-    this.story.value = this.tree.text(this.tree.current);
+    this.story.value = this.asking.text(this.tree);
+    this.asking.draw(this.tree);
     drawPath(document.querySelector("#path"), this.tree, go);
     drawTree(document.querySelector("#tree"), this.tree, go);
-    document.querySelector("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
+    document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
     document.querySelector("#undo").disabled = this.tree.history.length === 0;
     this.cards.show();
+  }
+
+  // Between continuing a text and asking; what was typed stays.
+  #switch() {
+    const typed = this.story.value;
+    const isNew = !this.tree.path(this.tree.current).length;
+    this.#draw();
+    if (isNew) this.story.value = typed;
+    this.savePage();
   }
 
   show() {
@@ -96,7 +109,8 @@ export class Desk {
 
   // The id of the node of the text so far as it was edited, or of another text.
   async write(text) {
-    const node = this.tree.written(text);
+    const { asking, tree } = this;
+    const node = asking.isOn ? await asking.written(tree, text) : tree.written(text);
     return node.id ?? (await this.add(node)).id;
   }
 
@@ -124,7 +138,7 @@ export class Desk {
   // Everything but nodes that haven't changed; it's little, so it may follow every key.
   savePage(nodes = []) {
     const { current, shown, history } = this.tree;
-    const fields = { draft: this.story.value, settings: this.settings.values, compare: this.compare.values };
+    const fields = { draft: this.story.value, settings: this.settings.values, compare: this.compare.values, asking: this.asking.values };
     this.store
       .save(nodes, { current, shown, history, ...fields })
       .catch((error) => complain(new Error(`What you did can't be kept: ${error.message}. Export the tree.`)));

@@ -40,7 +40,7 @@ const OTHERS = [
   ["← →", "in an alternative: look at its words, one by one; Enter goes into the list"],
 ];
 
-const isTyped = (element) => element.matches("textarea, select, input:not([type=checkbox], [type=range], [type=file])");
+const isTyped = (element) => element.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range], [type=file])");
 
 export function listenToKeys(dialog) {
   for (const [keys, does] of [...KEYS.map((each) => each.slice(1, 3)), ...OTHERS]) {

@@ -56,7 +56,7 @@ function listen(desk, writing, resume) {
     story.focus();
   }));
   onClick("#export", () => download("story.json", "application/json", JSON.stringify(desk.tree.export())));
-  onClick("#markdown", () => download("story.md", "text/markdown", `${desk.tree.text(desk.tree.current)}\n`));
+  onClick("#markdown", () => download("story.md", "text/markdown", `${desk.tree.markdown(desk.tree.current)}\n`));
   onClick("#error button", forgive);
   onClick("#forget", safely(async () => {
     const what = desk.store.isShared ? "this story from the server" : "the whole tree from this browser";

@@ -1,6 +1,6 @@
 // The way through the tree: the path to where the story is, and all places that can be returned to.
 
-import { ROOT, textOf } from "./tree.js";
+import { ROOT, said } from "./tree.js";
 
 const shorten = (text, length) => {
   const words = text.trim().replace(/\s+/g, " ");
@@ -30,18 +30,22 @@ function item(...content) {
   return element;
 }
 
+const LAST = 4; // of a long path, so many steps are shown; the tree has all of them
+
 // The path as a row of buttons, the start first.
 export function drawPath(list, tree, go) {
-  const nodes = tree.path(tree.current);
+  const path = tree.path(tree.current);
+  const nodes = path.slice(-LAST);
   const start = item(button(tree, ROOT, "Start", go));
-  draw(list, [start, ...nodes.map((node) => item(button(tree, node.id, shorten(textOf(node), 28), go)))]);
+  const between = path.length > LAST ? [item("…")] : [];
+  draw(list, [start, ...between, ...nodes.map((node) => item(button(tree, node.id, shorten(said(node), 28), go)))]);
 }
 
 // The whole tree as nested lists, without the alternatives that nothing follows.
 export function drawTree(list, tree, go) {
   const branch = (node) => {
     const below = tree.places(node.id);
-    const element = item(button(tree, node.id, shorten(textOf(node), 60), go));
+    const element = item(button(tree, node.id, shorten(said(node), 60), go));
     if (below.length) {
       const inner = document.createElement("ul");
       inner.append(...below.map(branch));

@@ -3,11 +3,11 @@
 import { stories, watch } from "./api.js";
 import { reason } from "./generation.js";
 import { Store } from "./store.js";
-import { ROOT, textOf } from "./tree.js";
+import { ROOT, said, textOf } from "./tree.js";
 
 const TITLE_LENGTH = 50;
 
-const titleOf = (node) => textOf(node).trim().replace(/\s+/g, " ").slice(0, TITLE_LENGTH);
+const titleOf = (node) => said(node).trim().replace(/\s+/g, " ").slice(0, TITLE_LENGTH);
 
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 

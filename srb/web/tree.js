@@ -8,6 +8,12 @@ export const ROOT = "root";
 
 export const textOf = (node) => node.pieces.map((piece) => piece.text).join("");
 
+// Whether a node asks the model something. Its text is what the chat template makes of that, its label what was asked.
+export const isTurn = (node) => Boolean(node?.typed && node.label);
+
+// What a node says to a reader.
+export const said = (node) => (isTurn(node) ? node.label : textOf(node));
+
 // Random, and without crypto.randomUUID, which pages over plain HTTP don't have.
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
@@ -59,6 +65,13 @@ export class Tree {
     const path = [];
     for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) path.unshift(node);
     return path;
+  }
+
+  // The text to a node as Markdown: a story, or a conversation whose questions are quoted.
+  markdown(id) {
+    const path = this.path(id);
+    if (!path.some(isTurn)) return this.text(id);
+    return path.map((node) => (isTurn(node) ? said(node).replace(/^/gm, "> ") : said(node).trim())).join("\n\n");
   }
 
   text(id) {

@@ -1,9 +1,11 @@
 """A writer's hour, with the keyboard only, and what the status line and lengths in sentences say meanwhile."""
 
+import json
 import re
 from typing import Any
 
 import pytest
+from e2e.conftest import Server
 from playwright.sync_api import expect
 from web.conftest import Story
 from web.test_writing import PROMPT
@@ -60,6 +62,30 @@ def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
     keyboard.press("Enter")
     expect(story.find("#story")).to_have_value("")
     expect(status).to_have_text("")
+
+
+def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: Server) -> None:
+    story.set(n=2, max_tokens=6)
+    story.find("#ask").check()
+    story.find(".system summary").click()
+    story.find("#system").fill("You are a lighthouse keeper.")
+    story.generate("Who are you?", cards=2)
+    answer = story.said(story.cards.nth(1))
+    story.press(story.cards.nth(1), "Keep")
+    expect(story.find("#turns li")).to_have_text(["Who are you?", answer.strip()])
+    assert story.text == ""
+    story.generate("And then?", cards=2)
+    story.reload()
+    assert story.text == "And then?"
+    assert story.accessibility_faults() == []
+    messages = [
+        {"role": "system", "content": "You are a lighthouse keeper."},
+        {"role": "user", "content": "Who are you?"},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "And then?"},
+    ]
+    story.find("#continue").check()
+    assert story.text == json.loads(server.request("/apply-template", {"messages": messages})[1])["prompt"]
 
 
 def test_lengths_end_at_boundaries(story: Story) -> None:
