@@ -52,11 +52,16 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="srb", description="n alternatives of one prompt, streamed")
+    parser = argparse.ArgumentParser(
+        prog="srb", description="Generates n alternatives of one prompt, and streams them."
+    )
     llama = importlib.metadata.version("llama-cpp-python")
     parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    ways = "Every option is also an SRB_... variable (SRB_CTX_SIZE=4096) and a key in a TOML file (ctx-size = 4096)."
+    ways = (
+        "Every option can also be given as a variable (SRB_CTX_SIZE=4096) or in a TOML file (ctx-size = 4096, "
+        "read with --config FILE)."
+    )
 
     def add(
         name: str, text: str, more: str, add_options: Callable[[argparse.ArgumentParser], object], run: Command
@@ -68,36 +73,36 @@ def _parser() -> argparse.ArgumentParser:
     add("serve", "start the HTTP server", "Starts the HTTP server.", _add_serve_arguments, _serve)
     add(
         "generate",
-        "show the alternatives of a prompt",
-        "Shows the alternatives of a prompt as they grow.",
+        "write alternatives of a prompt to the terminal",
+        "Writes n alternatives of a prompt, and shows them while they grow.",
         add_generate_arguments,
         generate,
     )
     add(
         "explore",
-        "show the tree of a prompt's likely continuations",
-        "Shows what the model may say next, as a tree that grows.",
+        "show what the model is likely to write next, as a tree",
+        "Shows what the model is likely to write next, as a tree that grows.",
         add_explore_arguments,
         explore,
     )
     add(
         "compare",
         "compare prompts and sampler settings in a report",
-        "Runs prompts with sampler settings, and writes a report.",
+        "Generates texts for each prompt with each sampler setting, and writes a report that compares them.",
         add_compare_arguments,
         compare,
     )
     add(
         "history",
         "list, show, search, export or prune what a server has kept",
-        "Shows what a server with --history FILE has kept.",
+        "Shows what a server with --history FILE has kept: requests, their texts, and stories.",
         add_history_arguments,
         history,
     )
     add(
         "tune",
-        "find what is fastest for a model on this machine",
-        "Measures what is fastest for a model on this machine. The other commands use it.",
+        "measure which settings are fastest for a model on this machine",
+        "Measures which settings are fastest for a model on this machine, and keeps them. The other commands use them.",
         add_tune_arguments,
         tune,
     )

@@ -143,7 +143,10 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
 def add_arguments(parser: argparse.ArgumentParser, without: frozenset[str] = frozenset()) -> None:
     """Adds a flag for every option but those, and `--config`."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"TOML file with these options as keys (or {ENV_CONFIG})"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"a TOML file with these options as keys; {ENV_CONFIG} names it, too",
     )
     for group in Settings.__bases__:
         fields = [field for field in dataclasses.fields(group) if field.name not in without]

@@ -23,13 +23,15 @@ _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `srb tune`."""
     parser.add_argument(
-        "--budget", type=float, default=60, metavar="SECONDS", help="about how long it may take (default: 60)"
+        "--budget", type=float, default=60, metavar="SECONDS", help="about how many seconds it may take (default: 60)"
     )
     parser.add_argument(
-        "--forget", action="store_true", help="remove what was kept for this model, and measure nothing"
+        "--forget", action="store_true", help="remove what earlier runs kept for this model, and measure nothing"
     )
     parser.add_argument(
-        "--once", action="store_true", help="do nothing if all of it is known for this model and machine"
+        "--once",
+        action="store_true",
+        help="do nothing if everything is already measured for this model on this machine",
     )
     add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
 

@@ -26,9 +26,11 @@ from srb.wire.explore import read_with
 
 def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `srb explore` takes."""
-    parser.add_argument("prompt", nargs="?", help="the text to go on with; - or none reads it from stdin")
-    parser.add_argument("-f", "--file", type=Path, help="file with the prompt, instead")
-    parser.add_argument("--json", action="store_true", help="print the events, each as a line of JSON")
+    parser.add_argument(
+        "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
+    )
+    parser.add_argument("-f", "--file", type=Path, help="read the prompt from this file")
+    parser.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
     group = parser.add_argument_group("what to explore", "see docs/api.md")
     for field in dataclasses.fields(Explore):
         group.add_argument(

@@ -25,9 +25,11 @@ NOT_HEALED = {"heal", "grammar", "json_schema", "response_format", "search", "ec
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `srb generate` takes."""
-    parser.add_argument("prompt", nargs="?", help="the text to go on with; - or none reads it from stdin")
-    parser.add_argument("-f", "--file", type=Path, help="file with the prompt, instead")
-    parser.add_argument("--json", action="store_true", help="print the events, each as a line of JSON")
+    parser.add_argument(
+        "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
+    )
+    parser.add_argument("-f", "--file", type=Path, help="read the prompt from this file")
+    parser.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
     add_field_arguments(parser)
     add_arguments(parser, without=SERVER_OPTIONS)
 

@@ -32,27 +32,38 @@ def add_history_arguments(parser: argparse.ArgumentParser) -> None:
     def add(name: str, text: str, run: Callable[[Path, argparse.Namespace], None]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument(
-            "--history", default=argparse.SUPPRESS, metavar="FILE", help="the same as before the command"
+            "--history",
+            default=argparse.SUPPRESS,
+            metavar="FILE",
+            help="the history file; it may stand before the command, too",
         )
         command.set_defaults(show=run)
         return command
 
     command = add("list", "list the last requests", _list)
-    command.add_argument("--limit", type=int, default=50, metavar="N", help="how many (default: 50)")
-    command.add_argument("--story", metavar="ID", help="only those of this story")
+    command.add_argument("--limit", type=int, default=50, metavar="N", help="how many requests to list (default: 50)")
+    command.add_argument("--story", metavar="ID", help="list only requests of this story")
     add("stories", "list the stories", _stories)
     command = add("show", "show a request or a story", _show)
     command.add_argument("id")
-    command.add_argument("--node", type=int, help="which node of a story to go to (default: the last one kept)")
+    command.add_argument(
+        "--node", type=int, help="the node of a story that its text ends with (default: the last one kept)"
+    )
     command = add("search", "find texts by their words", _search)
-    command.add_argument("words", nargs="+", help='words; "several together" in quotes; begin* for how one begins')
-    command.add_argument("--limit", type=int, default=20, metavar="N", help="how many (default: 20)")
+    command.add_argument(
+        "words", nargs="+", help='words that the text has; "quoted words" stand together; begin* is how a word begins'
+    )
+    command.add_argument("--limit", type=int, default=20, metavar="N", help="how many texts to show (default: 20)")
     command = add("export", "write requests and stories for other programs", _export)
-    command.add_argument("id", nargs="*", help="of requests and stories (default: all of both)")
-    command.add_argument("--format", choices=("jsonl", "json", "markdown"), default="jsonl", help="(default: jsonl)")
+    command.add_argument("id", nargs="*", help="the requests and stories to write (default: all)")
+    command.add_argument(
+        "--format", choices=("jsonl", "json", "markdown"), default="jsonl", help="how to write them (default: jsonl)"
+    )
     command = add("prune", "remove finished requests, the oldest first; stories stay", _prune)
-    command.add_argument("--older-than", metavar="AGE", help="those that ended so long ago: 12h, 30d, 8w, 1y")
-    command.add_argument("--to-size", metavar="SIZE", help="until the file has this size: 500M, 2G")
+    command.add_argument(
+        "--older-than", metavar="AGE", help="remove requests that ended longer ago than this: 12h, 30d, 8w, 1y"
+    )
+    command.add_argument("--to-size", metavar="SIZE", help="remove requests until the file has this size: 500M, 2G")
 
 
 def history(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -38,7 +38,9 @@ BRANCH_NAMES = {*BranchFields.model_fields} | {
 
 def add_field_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds a flag for every sampler field and for REQUEST_FIELDS, and `--branch`."""
-    group = parser.add_argument_group("how to draw", "llama-server's samplers, and when to end; see docs/api.md")
+    group = parser.add_argument_group(
+        "how to draw", "the samplers, by llama-server's names, and when a text ends; see docs/api.md"
+    )
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
         if name in ("max_tokens", "lora"):  # these are settings; `branches` may have adapters of their own
@@ -61,7 +63,8 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="branches",
         metavar="NAME=VALUE,...",
-        help="an alternative with settings of its own, and a label; once for each. Or a JSON object",
+        help="one alternative with settings of its own, for example label=wild,temperature=1.2, or a JSON object; "
+        "repeat the option for each alternative",
     )
 
 
