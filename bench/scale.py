@@ -100,6 +100,7 @@ class Idle:
     identity = "idle"
     chat_template = None
     embedder = None
+    media = None
     adapters = ()
     model_info = ModelInfo("idle", "idle", 0, 0, None, 0, None, {}, {})
 

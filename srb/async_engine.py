@@ -7,7 +7,7 @@ loop once per step.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from srb.engine.adapters import Adapters
 from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer, Engine
 from srb.engine.events import AbortReason, Event
+from srb.engine.media import Media, Part
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure
@@ -129,6 +130,16 @@ class AsyncEngine(EngineClient):
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """See `EngineClient.tokenize`."""
         return self._ready_engine().tokenize(text, is_prompt=is_prompt)
+
+    @property
+    def media_kinds(self) -> Collection[str]:
+        """See `EngineClient.media_kinds`."""
+        reader = self._ready_engine().media
+        return reader.kinds if reader else ()
+
+    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """See `EngineClient.tokenize_parts`."""
+        return self._ready_engine().tokenize_parts(parts)
 
     def check(self, request: CompletionRequest) -> None:
         """See `EngineClient.check`."""

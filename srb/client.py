@@ -7,7 +7,7 @@ loop, but for what is said to be for any thread.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
@@ -16,6 +16,7 @@ from srb.engine.adapters import Adapters
 from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
+from srb.engine.media import Media, Part, no_media
 from srb.engine.request import CompletionRequest, Explore, SamplingParams, Text
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
@@ -314,6 +315,15 @@ class EngineClient(ABC):
     @abstractmethod
     def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
         """The tokens of a text; see `Intake.tokenize`. May be called from any thread: long texts take seconds."""
+
+    @property
+    def media_kinds(self) -> Collection[str]:
+        """What the model takes beside text: image, audio."""
+        return ()
+
+    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """The tokens and the `media` of a prompt; see `Engine.tokenize_parts`. May be called from any thread."""
+        raise no_media()
 
     @abstractmethod
     def check(self, request: CompletionRequest) -> None:

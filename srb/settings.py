@@ -50,6 +50,7 @@ SERVER_OPTIONS = frozenset(
         "default_format",
         "chat_template",
         "chat_template_file",
+        "mmproj",
         "history",
         "resume",
         "replicas",

@@ -1,5 +1,6 @@
 """A scripted model and a byte tokenizer, with a KV cache that is kept cell by cell and checked at every call."""
 
+import hashlib
 import math
 import random
 import threading
@@ -12,6 +13,7 @@ from functools import cache
 from srb.engine.adapters import Adapter, Lora, key_of
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, ModelInfo, Ranked, SpecialTokens, State
 from srb.engine.costs import Costs
+from srb.engine.media import Media, MediaReader, whole
 from srb.engine.request import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
@@ -77,16 +79,28 @@ class ByteTokenizer:
         return b"".join(map(self.special_piece, tokens))
 
     def piece(self, token: int) -> bytes:
-        return bytes([token])
+        return bytes([token]) if token >= 0 else b""
 
     def special_piece(self, token: int) -> bytes:
-        return b"<END>" if token == END else bytes([token])
+        return b"<END>" if token == END else b"" if token < 0 else bytes([token])
 
     def beginning_with(self, text: bytes) -> Collection[int]:
         return [token for token in range(N_VOCAB) if token != END and self.piece(token).startswith(text)]
 
     def is_end(self, token: int) -> bool:
         return token == END
+
+
+class FakeReader:
+    """Takes any file for an image of as many cells as it has bytes, between two tokens."""
+
+    kinds = ("image",)
+    n_encoded = 0
+
+    def read(self, file: bytes) -> list[int | Media]:
+        if file == b"bad":
+            raise InvalidRequestError("this is no image")
+        return [ord("<"), Media.of(hashlib.sha256(file).hexdigest(), len(file), file), ord(">")]
 
 
 @dataclass(eq=False)
@@ -111,7 +125,7 @@ class Context(tuple[int, ...]):
         return self
 
     def tobytes(self) -> bytes:
-        return b"".join(token.to_bytes(2) for token in self)
+        return b"".join(token.to_bytes(4, signed=True) for token in self)
 
 
 class FakeState(bytearray):
@@ -142,7 +156,7 @@ class FakeSampler:
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         assert not self.closed
-        assert list(logits) == self.seen, "it hasn't seen what it goes on from"
+        assert [token for token in logits if token >= 0] == self.seen, "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
         token = self.backend.script(self.params, logits.negative + logits.lora + logits)
@@ -199,6 +213,7 @@ class FakeBackend:
     costs: Costs = IN_STEP
     chat_template: ChatTemplate | None = None
     embedder: Embedder | None = None
+    media: MediaReader | None = None
     model_info: ModelInfo = ModelInfo("fake", "fake", 0, 0, None, N_VOCAB, None, {}, {})  # noqa: RUF009  # frozen
     window: int | None = None
     """As in `Backend.window`. What may be lost of a window is lost at once, where llama.cpp loses it at times."""
@@ -250,6 +265,12 @@ class FakeBackend:
         assert not self.closed
         assert not self.asleep.is_set()
         assert 0 < len(batch) <= self.n_batch + self.n_parallel
+        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.media
+        if batch.media:
+            assert self.media, "nobody has read this"
+            assert tuple(batch.tokens) == batch.media.tokens, "media are evaluated whole and alone"
+            assert not any(batch.logits)
+            self.media.n_encoded += 1  # type: ignore[misc]  # the reader is ours
         assert sum(batch.logits) <= self.n_outputs + self.n_parallel
         self.decodes += 1
         self.rows_with_logits = {}
@@ -257,14 +278,16 @@ class FakeBackend:
         for row, (token, position, seq_id, logits) in enumerate(rows):
             if row == len(batch) // 2:
                 self.on_decode()
-                poisoned = {s for t, s in zip(batch.tokens, batch.seq_ids, strict=True) if chr(t) in self.poison}
+                poisoned = {
+                    s for t, s in zip(batch.tokens, batch.seq_ids, strict=True) if t >= 0 and chr(t) in self.poison
+                }
                 if self.decodes in self.fail_decodes or poisoned:
                     named = tuple(poisoned) if self.names_poisoned else ()
                     raise BackendError("llama_decode failed with code -3", seq_ids=named)
                 if interrupted and interrupted():
                     return False
             cells = self.sequences[seq_id]
-            assert 0 <= token < N_VOCAB
+            assert (token < 0) if batch.media else (0 <= token < N_VOCAB)
             assert position == len(cells), "a gap or an overlap in the positions"
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
             assert all(cell.lora == batch.lora for cell in cells), "it goes on from what has other adapters"
@@ -289,7 +312,7 @@ class FakeBackend:
         return guided
 
     def logits_of(self, data: bytes) -> Context:
-        return Context(int.from_bytes(data[i : i + 2]) for i in range(0, len(data), 2))
+        return Context(int.from_bytes(data[i : i + 4], signed=True) for i in range(0, len(data), 4))
 
     def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
         all_scores = scores(logits)
@@ -308,6 +331,7 @@ class FakeBackend:
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         assert self.continuable_from(source) <= n_tokens <= len(self.sequences[source])
         assert n_tokens > 0
+        self._check_whole(source, n_tokens)
         assert not self.sequences[target]
         self.sequences[target] = self.sequences[source][:n_tokens]
         self.forgotten[target] = self.forgotten[source]
@@ -316,7 +340,12 @@ class FakeBackend:
         self.sequences[seq_id] = []
         self.forgotten[seq_id] = 0
 
+    def _check_whole(self, seq_id: int, n_tokens: int) -> None:
+        tokens = [cell.token for cell in self.sequences[seq_id]]
+        assert whole(tokens, n_tokens) == n_tokens, "media are parted"
+
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
+        self._check_whole(seq_id, n_tokens)
         length = len(self.sequences[seq_id])
         if length < n_tokens or (length > n_tokens and self.window == 0):
             return False
@@ -326,13 +355,16 @@ class FakeBackend:
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         assert 0 <= start < end <= len(self.sequences[seq_id])
         assert end >= self.continuable_from(seq_id)
+        self._check_whole(seq_id, start)
+        self._check_whole(seq_id, end)
         self.saved.append((start, end))
-        state = FakeState(b"".join(cell.token.to_bytes(2) for cell in self.sequences[seq_id][start:end]))
+        state = FakeState(b"".join(cell.token.to_bytes(4, signed=True) for cell in self.sequences[seq_id][start:end]))
         state.lora = self.sequences[seq_id][start].lora
         return state if len(state) <= max_bytes else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
-        tokens = [int.from_bytes(state[i : i + 2]) for i in range(0, len(state), 2)]
+        tokens = [int.from_bytes(state[i : i + 4], signed=True) for i in range(0, len(state), 4)]
+        assert whole(tokens, end - start) == end - start, "media are parted"
         assert len(self.sequences[seq_id]) == start
         assert start >= self.continuable_from(seq_id)
         assert 0 < end - start <= len(tokens)

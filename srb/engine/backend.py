@@ -7,47 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from srb.engine.adapters import Adapter, Lora
+from srb.engine.adapters import Adapter
+from srb.engine.batch import Batch as Batch  # a part of this protocol
 from srb.engine.costs import Costs
+from srb.engine.media import MediaReader
 from srb.engine.request import SamplingParams
-
-
-class Batch:
-    """The rows of one decode: a token, its position, the sequence it belongs to, and whether its logits are wanted.
-
-    A row's number is its place in the batch, counted from 0.
-
-    lora: the adapters that all of them are evaluated with.
-    """
-
-    __slots__ = ("logits", "lora", "positions", "seq_ids", "tokens")
-
-    def __init__(self, lora: Lora = ()) -> None:
-        self.lora = lora
-        self.tokens: list[int] = []
-        self.positions: list[int] = []
-        self.seq_ids: list[int] = []
-        self.logits: list[bool] = []
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def add_row(self, token: int, position: int, seq_id: int) -> int:
-        """Adds a token that gets logits, and returns the number of its row."""
-        self.tokens.append(token)
-        self.positions.append(position)
-        self.seq_ids.append(seq_id)
-        self.logits.append(True)
-        return len(self.tokens) - 1
-
-    def add(self, tokens: tuple[int, ...], position: int, seq_id: int, *, outputs: int) -> int:
-        """Adds `tokens` from `position` on, and returns the number of the last row. The last `outputs` get logits."""
-        n = len(tokens)
-        self.tokens += tokens
-        self.positions += range(position, position + n)
-        self.seq_ids += [seq_id] * n
-        self.logits += [False] * (n - outputs) + [True] * outputs
-        return len(self.tokens) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +251,9 @@ class Backend(Protocol):
 
     def sleep(self) -> None:
         """Called when no sequence holds a cell, to free what `prepare` can make again. What was saved stays good."""
+    @property
+    def media(self) -> MediaReader | None:
+        """What turns images and sounds into parts of prompts, if the model takes any."""
 
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Called when no sequence holds a cell, with what comes next, so that the fastest way can be chosen for it.
@@ -297,6 +264,7 @@ class Backend(Protocol):
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows and keeps the logits of those that want them until the next decode.
 
+        A batch that is of media has no logits; the media are evaluated in place of its tokens.
         `interrupted` is asked from time to time, in this thread; once it says True the decode may end early
         and return False. Otherwise returns True. After False, or a `BackendError`, the sequences in the batch
         may hold any part of it: they must be truncated or removed.

@@ -183,7 +183,7 @@ class Cells:
         if seq.seq_id is not None:
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
-            if not seq.leader and not prompt.lora:  # what a slot has is found as for a prompt without adapters
+            if not seq.leader and not prompt.key:  # what a slot has is found as for a prompt without adapters
                 self._slots.remember(seq.slot, prompt.packed + pack(seq.evaluated_tokens))
             self._backend.remove(seq.seq_id)
         if seq.mark_id is not None:

@@ -209,7 +209,7 @@ class Decoding:
         try:
             if seq.sampler is None:
                 begun = (*seq.begun, *seq.tokens)
-                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.asked, begun, prompt.healed)
+                seq.sampler = self._backend.sampler(seq.params, active.compiled, prompt.words, begun, prompt.healed)
             excluded = prompt.first_tokens if is_first and request.distinct else ()
             biases = seq.biases()
             guided = logits if negative is None else self._backend.guided(logits, negative, seq.params.guidance_scale)

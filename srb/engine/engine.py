@@ -7,7 +7,7 @@ next step: what it evaluated is retained, and what it leased is given back (cell
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from srb.engine.decoding import Decoding
 from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
 from srb.engine.kv_cache import KVCache
+from srb.engine.media import Media, MediaReader, Part
 from srb.engine.outbox import Outbox
 from srb.engine.prefix import PrefixIndex
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -139,6 +140,15 @@ class Engine(ForPrograms):
         return self._intake.tokenize(text, is_prompt=is_prompt)
 
     @property
+    def media(self) -> MediaReader | None:
+        """What turns images and sounds into parts of prompts, if the model takes any."""
+        return self._backend.media
+
+    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """The prompt and the `media` of a request, from texts and files; see `Intake.tokenize_parts`."""
+        return self._intake.tokenize_parts(parts, self._backend.media)
+
+    @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, if it has one."""
         return self._backend.chat_template
@@ -230,6 +240,7 @@ class Engine(ForPrograms):
             max_cells=self._cache.n_cells,
             retained_bytes=self._retained.size,
             max_retained_bytes=self._retained.max_bytes,
+            media_encoded=self._backend.media.n_encoded if self._backend.media else 0,
         )
 
     def step(self) -> list[Event]:

@@ -1,8 +1,9 @@
 """What a text and a request must be like, so that the engine can take them. It needs the vocabulary alone."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from srb.engine.backend import Tokenizer
+from srb.engine.media import Media, MediaReader, Part, no_media, placed, words
 from srb.engine.request import CompletionRequest
 from srb.errors import ContextSizeError, InvalidRequestError
 
@@ -36,9 +37,39 @@ class Intake:
             raise ContextSizeError(least, n_cells, exact=False)
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
+    def tokenize_parts(
+        self, parts: Sequence[Part], reader: MediaReader | None
+    ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """The tokens of a prompt of texts and files, and the media that its placeholders stand for.
+
+        Raises `InvalidRequestError` for a file that isn't understood, and for what `tokenize` refuses.
+        """
+        if reader is None:
+            raise no_media()
+        tokens = list(self._tokenizer.tokenize(""))  # what a prompt begins with
+        media: list[Media] = []
+        for part in parts:
+            if isinstance(part, str):
+                tokens += self.tokenize(part, is_prompt=False) if part else ()
+                continue
+            for each in reader.read(part):
+                if isinstance(each, Media):
+                    media.append(each)
+                    tokens += each.tokens
+                else:
+                    tokens.append(each)
+        return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
+
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run. Grammars are looked at when it is taken."""
         for tokens in request.prompts:
+            if request.media:
+                placed(tokens, request.media)
+                if tokens[-1] < 0:
+                    raise InvalidRequestError(
+                        "a prompt can't end with an image or a sound; add a text behind it", param="prompt"
+                    )
+                tokens = words(tokens)
             self._check_tokens("prompt", tokens)
         for resumed in request.resumed:
             self._check_tokens("resumed", resumed.tokens)

@@ -63,6 +63,7 @@ class Plan:
         """Adds the next tokens of a prompt. All get logits where it is scored, else only its last one does."""
         assert prompt.seq_id is not None
         end = prompt.evaluated + n_tokens
+        self.batch.media = prompt.media.get(prompt.evaluated)
         outputs = n_tokens if prompt.active.request.scores_prompt else int(end == len(prompt.tokens))
         row = self.batch.add(prompt.tokens[prompt.evaluated : end], prompt.evaluated, prompt.seq_id, outputs=outputs)
         self.chunks.append((prompt, n_tokens, row))
@@ -130,7 +131,8 @@ class Planner:
             if running and not self._prefill_chunk:
                 seconds, least = _enough(seconds, for_rows, in_turn[0].evaluated, costs)
             pieces = self._pieces(in_turn, awaiting, most, seconds - costs.step, costs, least, is_alone=not running)
-            takes_turns = sum(n_tokens for _, n_tokens in pieces) >= costs.apart
+            n_tokens = sum(n_tokens for _, n_tokens in pieces)
+            takes_turns = n_tokens >= costs.apart or any(_is_media(prompt) for prompt, _ in pieces)
             if running and not takes_turns:
                 pieces = self._pieces(in_turn, awaiting, most, seconds, costs, 1, joins=True)
             for prompt, n_tokens in pieces:
@@ -159,6 +161,8 @@ class Planner:
     ) -> list[tuple[Prompt, int]]:
         """Prompts, and how many tokens of each are next: `most` in all, and as many as take so many seconds.
 
+        Media are alone, and whole, however long that takes.
+
         least: how many tokens the first one has, if there are so many.
         is_alone: no sequence is running. joins: they join the rows of those that are.
         """
@@ -166,6 +170,10 @@ class Planner:
         pauses = _pauses(awaiting)
         scored = None
         for prompt in in_turn:
+            if _is_media(prompt):
+                if not pieces:
+                    return [(prompt, len(prompt.media[prompt.evaluated].tokens))]
+                continue
             left, fitting = _left(prompt), costs.largest_piece(seconds, prompt.evaluated, joins=joins)
             if prompt.active.request.scores_prompt:
                 n_tokens = _even_piece(left, min(self._n_batch, self._n_outputs))
@@ -177,7 +185,8 @@ class Planner:
                 n_tokens = _even_piece(left, self._n_batch) if is_alone else max(fitting, 0 if pieces else least)
                 if not pieces and n_tokens < left < n_tokens + least:  # what would be left is a small piece
                     n_tokens = left - least if left >= 2 * least else left
-                pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:]], default=len(prompt.tokens))
+                media = [at for at in prompt.media if at > prompt.evaluated][:1]
+                pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], *media], default=len(prompt.tokens))
                 n_tokens = min(n_tokens, left, most, pause - prompt.evaluated)
                 if n_tokens <= 0:
                     continue
@@ -193,6 +202,11 @@ def _in_use(prompts: list[Prompt], running: list[Row]) -> int:
     """About how many tokens are in the cells, and at least those of the longest prompt."""
     own = sum(prompt.evaluated - prompt.cached for prompt in prompts) + sum(len(seq.tokens) for seq in running)
     return max(own, *(prompt.evaluated for prompt in prompts), 0)
+
+
+def _is_media(prompt: Prompt) -> bool:
+    """Whether an image or a sound is what it goes on with."""
+    return prompt.evaluated in prompt.media
 
 
 def _left(prompt: Prompt) -> int:

@@ -10,6 +10,7 @@ after 400 tokens. A state that was saved after 256 of them is of use: B begins w
 from itertools import chain, islice
 
 from srb.engine.backend import Backend
+from srb.engine.media import whole
 from srb.engine.radix import PrefixTree, pack
 from srb.engine.retained import WORTH_SHARING, Hit, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
@@ -127,5 +128,5 @@ class PrefixIndex:
         every, most = max(_CHECKPOINT_EVERY, window), len(prompt.tokens) - WORTH_SHARING
         while most // every > _CHECKPOINTS:
             every *= 2
-        points = {*range(every, most + 1, every), known}
+        points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), known}
         prompt.checkpoints = sorted((n for n in points if begun + WORTH_SHARING <= n <= most), reverse=True)

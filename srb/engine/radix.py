@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
+from srb.engine.media import whole
+
 Tokens: TypeAlias = "array[int]"
 """Token ids, packed into 4 bytes each, so that runs of them are compared in C."""
 
@@ -88,7 +90,7 @@ class PrefixTree(Generic[Holder]):
         self._tidy(key, node)
 
     def find(self, tokens: Tokens, key: Hashable = None) -> "Match[Holder]":
-        """Where some tokens lead."""
+        """Where some tokens lead; not into the middle of an image."""
         path: list[_Node[Holder]] = []
         node, at = self._roots.get(key), 0
         while node:
@@ -98,9 +100,9 @@ class PrefixTree(Generic[Holder]):
                 n_tokens = common_prefix(child.run, tokens, at)
                 at += n_tokens
                 if n_tokens < len(child.run):
-                    return Match(at, path, child)
+                    return Match(whole(tokens, at), path, child)
             node = child
-        return Match(at, path, path[-1] if path else None)
+        return Match(whole(tokens, at), path, path[-1] if path else None)
 
     def runs(self, key: Hashable = None) -> Iterator[tuple[int, Tokens]]:
         """All runs, each with how many tokens come before it, in the order of a walk: children behind their parents.

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from srb.engine.kinds import check_text, check_types
+from srb.engine.combinations import CONSTRAINTS as CONSTRAINTS
+from srb.engine.combinations import SEARCHES as SEARCHES
+from srb.engine.combinations import check_combination
+from srb.engine.media import Media
 from srb.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -50,13 +54,8 @@ MAX_LOGPROBS = 100
 MAX_PATH = 128
 """The most tokens of a text that is explored."""
 
-SEARCHES = ("sample", "beam", "stochastic_beam")
-"""How the texts of a request are found; see `CompletionRequest.search`."""
-
 DEFAULT_BEAMS = 4
 """Of a beam search that doesn't say how many, if it isn't asked for more texts."""
-
-MAX_LENGTH_PENALTY = 10.0
 
 _COUNT = 2**31 - 1
 
@@ -93,9 +92,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (-1, MAX_SEED),
 }
 """The lowest and the highest value of each number in `SamplingParams`, both allowed."""
-
-CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
-"""The fields that say what a text must match; there may be one of them."""
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama-server's samplers that narrow or reshape the distribution, in its default order."""
@@ -475,6 +471,11 @@ class CompletionRequest:
         "tell the tree of likely continuations of the one prompt, and generate no text; the one branch then has "
         "nothing but its `max_tokens`. `CompletionRequest.exploring` makes such a request.",
     )
+    media: tuple[Media, ...] = _field(
+        (),
+        "the images and sounds whose placeholders are in the prompts; `Engine.tokenize_parts` makes them from files. "
+        "Not with echo or story.",
+    )
     id: str = field(default_factory=new_request_id, metadata={"meaning": "unique among the requests of an engine."})
     resumed: tuple[Resumed, ...] = _field(
         (),
@@ -502,13 +503,7 @@ class CompletionRequest:
                 f"resumed must have an entry for each of the {self.count} alternatives, one of them not finished",
                 param="resumed",
             )
-        _check_search(self)
-        if self.heal:
-            _check_heal(self)
-        if self.explore and (self.count > 1 or self.echo or self.logprobs is not None or self.search != "sample"):
-            raise InvalidRequestError(
-                "explore takes one prompt and one branch, without echo, logprobs and search", param="explore"
-            )
+        check_combination(self)
         banned = sum(sum(map(len, strings)) for strings in {params.banned_strings for params in self.branches})
         if banned > MAX_BANNED_CHARS_IN_ALL:
             raise InvalidRequestError(
@@ -562,59 +557,3 @@ class CompletionRequest:
     def prompt_tokens(self) -> int:
         """The length of all prompts together, in tokens."""
         return sum(map(len, self.prompts))
-
-
-def _check_heal(request: CompletionRequest) -> None:
-    """Refuses what a prompt's last token can't be taken back for."""
-    without: dict[str, bool] = {
-        name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
-    }
-    without |= {"search": request.n_beams > 0, "explore": request.explore is not None}
-    without["echo with logprobs"] = request.echo and request.logprobs is not None
-    for name in filter(without.get, without):
-        raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
-
-
-def _check_search(request: CompletionRequest) -> None:
-    """Refuses what a search can't do, and its fields where there is none."""
-    search, n, params = request.search, len(request.branches), request.branches[0]
-    if search not in SEARCHES:
-        raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
-    for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
-        is_its_own = search == "beam" or (name == "beams" and search == "stochastic_beam")
-        if not is_its_own and getattr(request, name) != default:
-            raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
-    if search == "sample":
-        return
-    if request.beams is not None and not (request.beams == n or (search == "beam" and request.beams > n)):
-        least = "at least n" if search == "beam" else "n in a stochastic beam search"
-        raise InvalidRequestError(f"beams must be {least} ({n}), got {request.beams!s:.60}", param="beams")
-    if not -MAX_LENGTH_PENALTY <= request.length_penalty <= MAX_LENGTH_PENALTY:
-        raise InvalidRequestError(
-            f"length_penalty must be from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}, "
-            f"got {request.length_penalty!s:.60}",
-            param="length_penalty",
-        )
-    if request.early_stopping not in (True, False, "never"):
-        raise InvalidRequestError(
-            f'early_stopping must be true, false or "never", got {request.early_stopping!s:.60}', param="early_stopping"
-        )
-    for name in ("distinct", "post_sampling_probs"):
-        if getattr(request, name):
-            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
-    defaults = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
-    without = (*CONSTRAINTS, "banned_strings", "avoid", "diversity", "guidance_scale")
-    for name in (*without, "logits_processor"):
-        if any(getattr(each, name) != defaults[name] for each in request.branches):
-            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
-    if params.max_tokens == -1:
-        raise InvalidRequestError(
-            "max_tokens can't be -1 in a beam search, which needs room for all of its beams; give a number, "
-            "or leave it out",
-            param="max_tokens",
-        )
-    if any(dataclasses.replace(each, seed=params.seed, label=params.label) != params for each in request.branches):
-        raise InvalidRequestError(
-            "in a beam search all branches are alike, but for their labels; leave out what is of one alone",
-            param="branches",
-        )

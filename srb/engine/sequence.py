@@ -10,6 +10,7 @@ from srb.engine.banned import BannedStrings, Watch
 from srb.engine.diversity import CONTEXT, Diversity
 from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.kv_cache import Span
+from srb.engine.media import key_of_few, placed, words
 from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest, Resumed, SamplingParams
@@ -192,7 +193,10 @@ class Prompt:
         self.tokens = tokens
         self.packed = pack(tokens)
         self.lora = lora
-        self.key = key_of(lora)  # who has the same one may begin with what it has evaluated
+        self.media = placed(tokens, active.request.media) if active.request.media else {}
+        self.words = words(asked) if self.media else asked  # what samplers have seen of it
+        # Who has the same one may begin with what it has evaluated.
+        self.key = key_of(lora) + key_of_few(self.media.values())
         self.evaluated = 0  # how many of its tokens are in its cells
         self.cached = 0  # of these, known from other requests
         self.beginning: Beginning | None = None  # until it has begun with that

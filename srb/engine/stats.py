@@ -37,6 +37,7 @@ class EngineStats:
     sequences: alternatives, or beams of searches, that hold cells now, of at most `max_sequences`.
     cells: leased now, of `max_cells`; cells_shared: of these, the prompts' that several alternatives continue.
     retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
+    media_encoded: images and sounds, or parts of such, that were made into what the model evaluates, since the start.
     disk_bytes: in the files of `--cache-disk` now, of all servers and models that use it, of at most `max_disk_bytes`;
         disk_bytes_read, disk_bytes_written, and disk_reads, of pieces. disk_faults: couldn't be read or written.
     prompt_tokens: of all requests that were admitted; prompt_tokens_cached of these were known from others, and
@@ -53,6 +54,7 @@ class EngineStats:
     max_cells: int
     retained_bytes: int
     max_retained_bytes: int
+    media_encoded: int
     disk_bytes: int
     max_disk_bytes: int
     disk_reads: int

@@ -72,8 +72,11 @@ def _unpack_token(packed: list[Any]) -> Token:
 
 
 def pack_request(request: CompletionRequest) -> bytes:
-    """All of a request, so that it can go on as it is; compressed."""
-    fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request) if each.name != "resumed"}
+    """All of a request, so that it can go on as it is; compressed. One with images can't: they aren't in the file."""
+    without = ("resumed", "media")
+    fields = {
+        each.name: getattr(request, each.name) for each in dataclasses.fields(request) if each.name not in without
+    }
     fields["branches"] = [
         {each.name: getattr(branch, each.name) for each in dataclasses.fields(branch)} for branch in request.branches
     ]

@@ -28,6 +28,7 @@ from srb.llama.embedder import LlamaEmbedder
 from srb.llama.fit import cells_of, fit
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, entropy, logprobs
+from srb.llama.media import load_media
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.model_info import read_model_info
 from srb.llama.params import is_on_gpu, model_params, overridden, start
@@ -72,6 +73,11 @@ class LlamaBackend:
                 vocabulary = load_model(choice.weights, settings, progress, vocab_only=True)
                 stack.callback(llama_cpp.llama_model_free, vocabulary)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(vocabulary))
+            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
+            n_threads = settings.threads_batch or settings.threads or physical_cores()
+            self.media = load_media(model, self.tokenizer, settings, n_threads)
+            if self.media:
+                stack.callback(self.media.close)  # when nobody uses it any more, which the tokenizer waits for
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
@@ -85,6 +91,7 @@ class LlamaBackend:
                     f"llama-cpp-python {llama_cpp.__version__}",
                     *(f"{name} {value}" for name, value in settings.given(EVALUATION).items()),
                     *(() if self._control_vectors is None else (f"control {identity_of(self._control_vectors)}",)),
+                    *([f"projector {self.media.identity}"] if self.media else ()),
                 )
             )
             self.n_parallel = settings.parallel
@@ -92,7 +99,6 @@ class LlamaBackend:
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
-            n_threads = settings.threads_batch or settings.threads or physical_cores()
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
             self._waiting = Waiting(Crowd.of_libgomp())
             stack.callback(self._waiting.close)
@@ -135,6 +141,7 @@ class LlamaBackend:
             n_outputs=self.n_parallel + self.n_outputs,
             adapters=self._pointers,
             control_vectors=self._control_vectors,
+            media=self.media,
         )
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from srb.llama import log
 from srb.llama.adapters import Pointers, set_adapters
 from srb.llama.control_vectors import set_control_vectors
 from srb.llama.logprobs import Floats
+from srb.llama.media import LlamaMedia
 from srb.llama.params import context_params
 from srb.llama.state import relaid
 from srb.settings import Settings
@@ -68,6 +69,7 @@ class Context:
     """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
 
     flash_attn: on, off or auto. adapters: what a batch may name. control_vectors: what all is evaluated with.
+    media: what evaluates a batch that is of media.
     n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
     Raises `ModelLoadError` if llama.cpp can't make it, for want of memory say.
     """
@@ -83,6 +85,7 @@ class Context:
         n_outputs: int,
         adapters: Pointers | None = None,
         control_vectors: Floats | None = None,
+        media: LlamaMedia | None = None,
     ) -> None:
         params = engine_params(settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
         self._context = new_context(model, params, f"a context of {n_cells} cells")
@@ -98,6 +101,7 @@ class Context:
             int, Floats
         ] = {}  # of rows of logits, by their address: to make one takes longer than to use it
         self._adapters = adapters or {}
+        self._media = media
         self._lora: Lora = ()  # of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -120,12 +124,15 @@ class Context:
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
         llama_cpp.llama_set_abort_callback(self._context, callback, None)
-        rows = self._rows.fill(batch)
         if batch.lora != self._lora:
             set_adapters(self._context, self._adapters, batch.lora)
             self._lora = batch.lora
         with log.collected() as complaints:
-            code: int = llama_cpp.llama_decode(self._context, rows)
+            if batch.media:
+                assert self._media, "who has read them can evaluate them"
+                code = self._media.decode(self._context, batch.media, batch.positions[0], batch.seq_ids[0])
+            else:
+                code = llama_cpp.llama_decode(self._context, self._rows.fill(batch))
         # A GPU may still be at it. Its time is the decode's, and after an interruption its memory is still in use.
         llama_cpp.llama_synchronize(self._context)
         if code == 2:

@@ -61,12 +61,13 @@ def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
         logger.log(severity, "%s", line)
 
 
-_callback = llama_cpp.llama_log_callback(_log)
+callback = llama_cpp.llama_log_callback(_log)
+"""What takes a line of llama.cpp's log."""
 
 
 def redirect() -> None:
     """Sends llama.cpp's log to the logger `srb.llama`."""
-    llama_cpp.llama_log_set(_callback, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
 
 
 @contextmanager

@@ -85,6 +85,8 @@ class LlamaTokenizer:
 
     def _piece(self, token: int) -> "_Piece":
         piece = self._known.get(token)
+        if piece is None and token < 0:
+            return _MEDIA
         if piece is None:
             with self.in_use() as vocab:
                 piece = self._known[token] = _read_piece(vocab, token)
@@ -140,6 +142,10 @@ class _Piece(NamedTuple):
     text: bytes
     is_control: bool
     is_end: bool
+
+
+_MEDIA = _Piece(b"", is_control=True, is_end=False)
+"""What the placeholder of an image stands for."""
 
 
 def _read_piece(vocab: int, token: int) -> _Piece:

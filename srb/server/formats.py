@@ -31,6 +31,7 @@ from srb.server.exchange import (
     submit,
 )
 from srb.server.keeping import KEEPER, read_file
+from srb.server.media import body_limit, media_taker
 from srb.server.refusals import SHAPES, Shape
 from srb.server.request_routes import find_kept
 from srb.server.response_routes import events_so_far, find_response
@@ -96,7 +97,7 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         now = time.time()
         serving = _serving(request, now)
         request.app[ENGINE].check_queue()
-        body = await read_body(request)
+        body = await read_body(request, body_limit(request.app))
         # In a thread, because megabytes take seconds to parse and tokenize.
         reply = await asyncio.to_thread(form.read, body, serving)
         if reply.completion is None:
@@ -131,6 +132,7 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
         fingerprint=f"srb-{srb.__version__}",
         path_to=partial(_path_to, request),
         texts_of=partial(_texts_of, request, asyncio.get_running_loop()),
+        take=media_taker(request.app) if made is None else lambda _parts: (made.prompts[0], ()),
         before=partial(_before, request, asyncio.get_running_loop()),
         made=made,
     )

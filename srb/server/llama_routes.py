@@ -17,11 +17,13 @@ from srb.server import sse
 from srb.server.auth import owner_of
 from srb.server.elsewhere import lists_of_others
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, stats_of, submit
+from srb.server.media import body_limit, media_taker
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
 from srb.wire import llama_body
 from srb.wire.llama_body import LlamaParsed
 from srb.wire.llama_server import Completion, generation_settings, public_settings
+from srb.wire.media import MARKER
 
 
 def add_routes(app: web.Application) -> None:
@@ -38,8 +40,9 @@ async def completion(request: web.Request) -> web.StreamResponse:
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     engine.check_ready()
     engine.check_queue()
-    data = await read_body(request)
-    return await _submit(request, await asyncio.to_thread(llama_body.parse_completion, data, limits, engine.tokenize))
+    data, take = await read_body(request, body_limit(request.app)), media_taker(request.app)
+    parsed = await asyncio.to_thread(llama_body.parse_completion, data, limits, engine.tokenize, take)
+    return await _submit(request, parsed)
 
 
 async def infill(request: web.Request) -> web.StreamResponse:
@@ -97,7 +100,8 @@ async def props(request: web.Request) -> web.Response:
             "total_slots": stats.max_sequences,
             "model_alias": limits.model,
             "model_path": limits.model_path,
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": "image" in engine.media_kinds, "audio": "audio" in engine.media_kinds},
+            "media_marker": MARKER,
             "endpoint_slots": limits.slots,
             "chat_template": engine.chat_template.source if engine.chat_template else "",
             "bos_token": vocabulary.name_of(special.bos),

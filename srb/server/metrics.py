@@ -25,6 +25,7 @@ _COUNTERS = {
     "srb:disk_bytes_read": ("disk_bytes_read", "Bytes of these"),
     "srb:disk_bytes_written": ("disk_bytes_written", "Bytes written to --cache-disk"),
     "srb:disk_faults": ("disk_faults", "Pieces of states that couldn't be read from there, or written"),
+    "srb:media_encoded": ("media_encoded", "Images and sounds that were made into what the model evaluates"),
     "srb:forks": ("forks", "Sequences that began with cells of another"),
 }
 """Each with the field of `EngineStats` and what it counts; on the wire their names end in _total."""

@@ -62,8 +62,9 @@ async def model_info(request: web.Request) -> web.Response:
 
 
 def _model(app: web.Application) -> dict[str, Any]:
-    app[ENGINE].check_ready()
-    return {"id": app[LIMITS].model, "object": "model", "created": app[CREATED], "owned_by": "llamacpp"}
+    capabilities = ["completion", "multimodal"] if app[ENGINE].media_kinds else ["completion"]
+    known = {"id": app[LIMITS].model, "object": "model", "created": app[CREATED], "owned_by": "llamacpp"}
+    return known | {"capabilities": capabilities}
 
 
 async def tgi_info(request: web.Request) -> web.Response:

@@ -69,7 +69,7 @@ CHAT_COMPLETION = object_of(
     usage=object_of(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
 )
 ONE_OR_MORE: Schema = {"type": ["object", "array"]}
-MODEL = object_of(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING)
+MODEL = object_of(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING, capabilities=list_of(STRING))
 MODELS = object_of(object={"const": "list"}, data=list_of(MODEL))
 TOKENS = object_of(tokens=list_of({"type": ["integer", "object"]}))
 BOOLEAN: Schema = {"type": "boolean"}

@@ -11,6 +11,7 @@ from srb.wire.body import chat_prompt
 from srb.wire.call_format import CallFormat
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import SamplingFields
+from srb.wire.media import as_content
 from srb.wire.messages import Message, Text, as_text, system_message
 from srb.wire.one import parse_one
 from srb.wire.parts import Change, Part, Parts
@@ -31,7 +32,7 @@ _ERRORS = {
 
 
 class AnthropicTurn(BaseModel):
-    """One of `messages`: a text, or blocks of the types text, thinking, tool_use and tool_result."""
+    """One of `messages`: a text, or blocks of the types text, image, thinking, tool_use and tool_result."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -69,7 +70,7 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
                 texts.append(block)
     if texts or calls or not n_results:
         shown = {"tool_calls": calls or None, "reasoning_content": "\n".join(thoughts) or None}
-        message = {"role": turn.role, "content": as_text(texts)} | shown
+        message = {"role": turn.role, "content": as_content(texts)} | shown
         yield Message.model_validate((turn.model_extra or {}) | message)
 
 

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from srb.engine.backend import ChatTemplate
+from srb.engine.media import Media
 from srb.engine.request import CompletionRequest, SamplingParams, new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.call_format import CallFormat, call_format
 from srb.wire.completion_fields import BranchFields, CompletionFields
 from srb.wire.fields import MAX_BIASED_TEXTS, SEARCH_FIELDS, Tokenize, is_token, join_tokens, show
-from srb.wire.messages import prompt_of
+from srb.wire.media import Mixed, Take, not_here, with_data
+from srb.wire.messages import mixed_prompt_of, prompt_of
 from srb.wire.places import PathTo, no_stories, take_path
 from srb.wire.read import depth_refused, kind_of, read_fields
 from srb.wire.tools import Tools, tools_of
@@ -84,6 +86,7 @@ def parse(
     chat: bool = False,
     path_to: PathTo = no_stories,
     texts_of: TextsOf = nothing_kept,
+    take: Take = not_here,
 ) -> Parsed:
     """What a body asks for; `chat` says that it came to /v1/chat/completions.
 
@@ -93,11 +96,17 @@ def parse(
         fields = read_fields(body, CompletionFields)
         take_path(fields, chat, path_to)
         take_texts(fields, texts_of)
-        return parse_fields(fields, limits, tokenize, template, chat=chat)
+        return parse_fields(fields, limits, tokenize, template, chat=chat, take=take)
 
 
 def parse_fields(
-    fields: CompletionFields, limits: Limits, tokenize: Tokenize, template: ChatTemplate | None, *, chat: bool
+    fields: CompletionFields,
+    limits: Limits,
+    tokenize: Tokenize,
+    template: ChatTemplate | None,
+    *,
+    chat: bool,
+    take: Take = not_here,
 ) -> Parsed:
     """What the fields of such a body ask for. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
@@ -109,7 +118,9 @@ def parse_fields(
     tools = _tools(fields)
     if tools and fields.searches:
         raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
-    prompts = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), tokenize)
+    prompts, media = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), tokenize, take)
+    if media and fields.story is not None:
+        raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
     if tools and calls:
         branches = tuple(tools.constrain(each, calls) for each in branches)
@@ -136,6 +147,7 @@ def parse_fields(
     completion = CompletionRequest(
         prompts,
         branches,
+        media=media,
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),
         **fields.search_settings,
@@ -317,7 +329,7 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
     """The prompt of a chat, as it would be evaluated. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
-    return str(_prompt(fields, template, True, _tools(fields)))
+    return prompt_of(fields.messages or [], fields.chat_template_kwargs or {}, template, _tools(fields))
 
 
 def _tools(fields: CompletionFields) -> Tools | None:
@@ -338,14 +350,19 @@ def _prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool,
     if fields.messages is not None:
         if fields.prompt is not None:
             raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
-        return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools)
+        return mixed_prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools)
     if chat:
         raise InvalidRequestError("messages is missing", param="messages")
     return fields.prompt
 
 
-def make_prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tuple[tuple[int, ...], ...]:
-    """The token ids of each prompt. A list with a token id in it is one prompt, any other a list of prompts."""
+def make_prompts(
+    prompt: Any, limits: Limits, n: int, tokenize: Tokenize, take: Take = not_here
+) -> tuple[tuple[tuple[int, ...], ...], tuple[Media, ...]]:
+    """The token ids of each prompt, and the media in them.
+
+    A list with a token id in it is one prompt, any other a list of prompts.
+    """
     if prompt is None:
         raise InvalidRequestError("prompt is missing", param="prompt")
     if not isinstance(prompt, list) or any(map(is_token, prompt)):
@@ -356,16 +373,19 @@ def make_prompts(prompt: Any, limits: Limits, n: int, tokenize: Tokenize) -> tup
             "(--max-n); send fewer prompts or a smaller n",
             param="prompt",
         )
-    return tuple(_prompt_tokens(item, tokenize) for item in prompt)
+    made = [_prompt_tokens(item, tokenize, take) for item in prompt]
+    return tuple(tokens for tokens, _ in made), tuple({each.name: each for _, media in made for each in media}.values())
 
 
-def _prompt_tokens(prompt: Any, tokenize: Tokenize) -> tuple[int, ...]:
-    if isinstance(prompt, dict) and set(prompt) == {"prompt_string"}:  # llama-server's, with room for images
-        prompt = prompt["prompt_string"]
+def _prompt_tokens(prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    if isinstance(prompt, dict) and "prompt_string" in prompt and prompt.keys() <= {"prompt_string", "multimodal_data"}:
+        prompt = with_data(prompt)
+    if isinstance(prompt, Mixed):
+        return take(prompt.parts)
     if isinstance(prompt, str):
-        return tokenize(prompt)
+        return tokenize(prompt), ()
     if isinstance(prompt, list) and all(isinstance(part, str) or is_token(part) for part in prompt):
-        return tuple(join_tokens(prompt, tokenize, is_prompt=True))
+        return tuple(join_tokens(prompt, tokenize, is_prompt=True)), ()
     raise InvalidRequestError(
         f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {kind_of(prompt)}",
         param="prompt",

@@ -23,6 +23,7 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
         chat=chat,
         path_to=serving.path_to,
         texts_of=serving.texts_of,
+        take=serving.take,
     )
     completion, created = serving.made or parsed.completion, int(serving.now)
     if parsed.format == "events":

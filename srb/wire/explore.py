@@ -53,7 +53,7 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
         fields = read_fields(body, ExploreFields)
         names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
         explore = Explore(**{name: getattr(fields, name) for name in names})
-        prompts = make_prompts(fields.prompt, limits, 1, tokenize)
+        prompts, _ = make_prompts(fields.prompt, limits, 1, tokenize)
     if len(prompts) != 1:
         raise InvalidRequestError(
             f"prompt must be one here, a text or a list of token ids; got {len(prompts)}", param="prompt"

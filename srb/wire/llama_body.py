@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, RootModel
 
 from srb.engine.backend import Tokenizer
+from srb.engine.media import Media
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire import body
@@ -13,6 +14,7 @@ from srb.wire.body import Limits
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import AdapterScale, BodyFields, Int, Tokenize, is_token, join_tokens, show
 from srb.wire.infill import infill
+from srb.wire.media import Take, not_here
 from srb.wire.read import depth_refused, read_fields
 
 _INFILL_TOKENS = 256
@@ -92,12 +94,13 @@ class LlamaParsed:
     response_fields: tuple[str, ...]
 
 
-def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize) -> LlamaParsed:
+def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take = not_here) -> LlamaParsed:
     """What the body of `POST /completion` asks for. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, LlamaFields)
         n = _count(fields, limits)
-        return _parsed(fields, body.make_prompts(fields.prompt, limits, n, tokenize), n, limits, tokenize)
+        prompts, media = body.make_prompts(fields.prompt, limits, n, tokenize, take)
+        return _parsed(fields, prompts, n, limits, tokenize, media)
 
 
 def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
@@ -164,7 +167,12 @@ def _count(fields: LlamaFields, limits: Limits) -> int:
 
 
 def _parsed(
-    fields: LlamaFields, prompts: tuple[tuple[int, ...], ...], n: int, limits: Limits, tokenize: Tokenize
+    fields: LlamaFields,
+    prompts: tuple[tuple[int, ...], ...],
+    n: int,
+    limits: Limits,
+    tokenize: Tokenize,
+    media: tuple[Media, ...] = (),
 ) -> LlamaParsed:
     stream = fields.stream or False
     if isinstance(stream, str):
@@ -186,6 +194,7 @@ def _parsed(
         CompletionRequest(
             prompts,
             body.make_branches(fields, n, tokenize),
+            media=media,
             distinct=bool(fields.distinct),
             heal=bool(fields.heal),
             **fields.search_settings,

@@ -10,11 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from srb.engine.backend import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.call_format import arguments_text, call_format
+from srb.wire.media import TEXTS, Mixed, as_content, new_marker, not_here, split
 from srb.wire.plain_tools import without_tools
 from srb.wire.tools import Tools
-
-_TEXTS = ("text", "input_text", "output_text")
-"""The types of parts with a text, in OpenAI's chats and responses, and in Anthropic's messages."""
 
 
 def as_text(content: Any) -> Any:
@@ -25,7 +23,7 @@ def as_text(content: Any) -> Any:
     for k, part in enumerate(content):
         if not isinstance(part, dict):
             raise ValueError(f"part {k} should be an object")
-        if part.get("type") not in _TEXTS:
+        if part.get("type") not in TEXTS:
             raise ValueError(f"part {k} is of the type {part.get('type')!r:.40}; this server takes only text")
         if not isinstance(part.get("text"), str):
             raise ValueError(f"part {k} should have a text")
@@ -35,6 +33,10 @@ def as_text(content: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
 """A text, or the parts of one."""
+
+
+Content = Annotated[str | Mixed, BeforeValidator(as_content, json_schema_input_type=str | list[dict[str, Any]])]
+"""The same, with images and sounds among the parts."""
 
 
 class CalledFields(BaseModel):
@@ -56,10 +58,10 @@ class CallFields(BaseModel):
 class Message(BaseModel):
     """One message. What else a client puts into it goes to the template as it is."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
     role: str
-    content: Text
+    content: Content
     tool_calls: list[CallFields] | None = Field(None, description="what the assistant called.")
 
     @model_validator(mode="before")
@@ -76,12 +78,30 @@ def system_message(text: str | None) -> list[Message]:
     return [Message(role="system", content=text, tool_calls=None)] if text else []
 
 
+def mixed_prompt_of(
+    messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None
+) -> str | Mixed:
+    """The same as `prompt_of`, with the files of the messages."""
+    files = [file for message in messages if isinstance(message.content, Mixed) for file in message.content.files]
+    if not files:
+        return prompt_of(messages, variables, template, tools)
+    marker = new_marker()
+    return split(prompt_of(messages, variables, template, tools, marker=marker), marker, files)
+
+
 def prompt_of(
-    messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None = None
+    messages: list[Message],
+    variables: dict[str, Any],
+    template: ChatTemplate | None,
+    tools: Tools | None = None,
+    *,
+    marker: str | None = None,
 ) -> str:
     """The prompt that a template makes of a conversation, and of the tools in it. Raises `InvalidRequestError`.
 
     If the last message is the assistant's, the prompt ends with it, unfinished, as in llama-server.
+
+    marker: stands for each image or sound; None: there may be none.
     """
     if not messages:
         raise InvalidRequestError("messages must not be empty", param="messages")
@@ -92,6 +112,9 @@ def prompt_of(
             code="no_chat_template",
         )
     conversation = [message.model_dump(exclude_none=True) for message in messages]
+    for message in conversation:
+        if isinstance(mixed := message["content"], Mixed):
+            message["content"] = mixed.as_text(marker) if marker else not_here(mixed.parts)
     if "developer" not in template.source:  # OpenAI's newer name for the same
         for message in conversation:
             if message["role"] == "developer":

@@ -10,6 +10,7 @@ from srb.engine.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.chat import content_of
 from srb.wire.fields import BodyFields, Int, SamplingFields, show
+from srb.wire.media import with_images
 from srb.wire.messages import Message
 from srb.wire.one import Answer, parse_one
 from srb.wire.parts import Part, Parts
@@ -47,7 +48,7 @@ class OllamaGenerateFields(OllamaFields):
     system: str | None = Field(None, description="a system message.")
     raw: bool = Field(False, description="take the prompt as it is, without the chat template.")
     suffix: str | None = Field(None, description="refused, unless empty.")
-    images: list[Any] | None = Field(None, description="refused, unless empty.")
+    images: list[str] | None = Field(None, description="images before the prompt, in base64.")
 
 
 class OllamaChatFields(OllamaFields):
@@ -71,12 +72,14 @@ def generate(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /api/generate`."""
     with depth_refused():
         fields = read_fields(body, OllamaGenerateFields)
-        _refuse_images(fields.images)
         if fields.raw:
+            if fields.images:
+                raise InvalidRequestError("images go with a chat template; leave raw out", param="images")
             prompt: dict[str, Any] = {"prompt": fields.prompt}
         else:
             system = [{"role": "system", "content": fields.system}] if fields.system else []
-            prompt = {"messages": [*system, {"role": "user", "content": fields.prompt}]}
+            content = with_images(fields.prompt, fields.images, "images")
+            prompt = {"messages": [*system, {"role": "user", "content": content}]}
         return _reply(
             fields, serving, lambda text: {"response": text}, bool(fields.prompt), suffix=fields.suffix, **prompt
         )
@@ -86,9 +89,9 @@ def chat(body: bytes, serving: Serving) -> Reply:
     """Reads the body of `POST /api/chat`."""
     with depth_refused():
         fields = read_fields(body, OllamaChatFields)
-        for message in fields.messages or ():
-            _refuse_images((message.model_extra or {}).get("images"))
-
+        for k, message in enumerate(fields.messages or ()):
+            images = (message.model_extra or {}).pop("images", None)
+            message.content = with_images(message.content, images, f"messages[{k}].images")
         _number_calls(fields.messages or [])
 
         def content(text: str) -> dict[str, Any]:
@@ -108,11 +111,6 @@ def _number_calls(messages: list[Message]) -> None:
         if message.role == "tool" and unanswered:
             assert message.model_extra is not None
             message.model_extra.setdefault("tool_call_id", unanswered.pop(0))
-
-
-def _refuse_images(images: Any) -> None:
-    if images:
-        raise InvalidRequestError("this server takes only text; leave the images out", param="images")
 
 
 def _reply(

@@ -59,7 +59,9 @@ def parse_one(
     sent = {name: getattr(sampling, name) for name in known} | given
     asked = validate({name: value for name, value in sent.items() if value is not None}, CompletionFields)
     chat = asked.messages is not None
-    parsed = parse_fields(asked, serving.limits, serving.tokenize, serving.vocabulary.template, chat=chat)
+    parsed = parse_fields(
+        asked, serving.limits, serving.tokenize, serving.vocabulary.template, chat=chat, take=serving.take
+    )
     parsed.ignored.extend(name for name in extra if name not in ("n", "best_of", "branches"))
     if prefix:
         completion = replace(parsed.completion, id=prefix + new_request_id().removeprefix("cmpl-"))

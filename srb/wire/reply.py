@@ -10,6 +10,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept
 from srb.wire.body import Limits
 from srb.wire.fields import Tokenize
+from srb.wire.media import Take, not_here
 from srb.wire.messages import Message
 from srb.wire.places import PathTo, no_stories
 from srb.wire.tokens import Vocabulary
@@ -27,6 +28,7 @@ class Serving:
     now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
     path_to: tells the prompt that goes on from a node of a story.
     texts_of: tells what a request has said that is kept.
+    take: makes a part of the prompt of images and sounds.
     before: tells the conversation that ends with a response. It raises `InvalidRequestError` if that isn't kept.
     made: what was made of the body when it came, if it is read again; its answer is then to that.
     """
@@ -38,6 +40,7 @@ class Serving:
     fingerprint: str
     path_to: PathTo = no_stories
     texts_of: TextsOf = nothing_kept
+    take: Take = not_here
     before: Callable[[str], list[Message]] = nothing_before
     made: CompletionRequest | None = None
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from srb.errors import InvalidRequestError
 from srb.wire.completion_fields import Parallel, ToolChoice
 from srb.wire.fields import Int, SamplingFields, show
-from srb.wire.messages import Message, Text, system_message
+from srb.wire.messages import Content, Message, Text, system_message
 from srb.wire.tools import FunctionFields
 
 LOGPROBS = "message.output_text.logprobs"
@@ -17,11 +17,11 @@ LOGPROBS = "message.output_text.logprobs"
 class InputItem(BaseModel):
     """One of `input`: a message, a call, or what came of one."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
     type: Literal["message", "function_call", "function_call_output"] = "message"
     role: str | None = None
-    content: Text | None = None
+    content: Content | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None

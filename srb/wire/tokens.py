@@ -10,6 +10,7 @@ from srb.wire.body import chat_prompt
 from srb.wire.completion_fields import CompletionFields, ToolChoice
 from srb.wire.fields import BodyFields, Int
 from srb.wire.llama_body import Parts, check_tokens, tokens_of
+from srb.wire.media import MARKER
 from srb.wire.messages import Message, prompt_of
 from srb.wire.read import read_fields
 from srb.wire.tools import ToolFields, tools_of
@@ -116,7 +117,7 @@ def detokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
 def apply_template(data: bytes, vocabulary: Vocabulary) -> Answer:
     """`POST /apply-template`: the prompt that the model's chat template makes of a conversation."""
     fields = read_fields(data, TemplateFields)
-    return {"prompt": _apply(fields, vocabulary)}, _ignored(fields, vocabulary)
+    return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, _ignored(fields, vocabulary)
 
 
 def encode(data: bytes, vocabulary: Vocabulary) -> Answer:
@@ -164,9 +165,10 @@ def tokenizer_info(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _apply(fields: TemplateFields, vocabulary: Vocabulary) -> str:
+def _apply(fields: TemplateFields, vocabulary: Vocabulary, marker: str | None = None) -> str:
     tools = tools_of(fields.tools, fields.tool_choice, None)
-    return prompt_of(fields.messages or [], fields.chat_template_kwargs or {}, vocabulary.template, tools)
+    variables = fields.chat_template_kwargs or {}
+    return prompt_of(fields.messages or [], variables, vocabulary.template, tools, marker=marker)
 
 
 def _ignored(fields: BodyFields, vocabulary: Vocabulary) -> list[str]:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 
 from driver import check_order, request, run, stops, texts
-from fake_backend import END, IN_STEP, FakeBackend, babble
+from fake_backend import END, IN_STEP, FakeBackend, FakeReader, babble
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StartEvent
+from srb.engine.media import Part
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -60,6 +61,7 @@ class Books(RuleBasedStateMachine):
         self.backend = FakeBackend(
             n_cells=60, n_parallel=4, n_batch=16, window=window, max_seqs=max_seqs, script=ascii_babble, costs=costs
         )
+        self.backend.media = FakeReader()
         self.engine = Engine(
             self.backend,
             default_max_tokens=12,
@@ -116,11 +118,18 @@ class Books(RuleBasedStateMachine):
     @rule(data=st.data(), seed=st.integers(0, 3), length=st.integers(1, 50), line=st.sampled_from(["", "line"]))
     def go_on(self, data: st.DataObject, seed: int, length: int, line: str) -> None:
         """A request that continues what another has generated, or a part of it."""
-        if self.requests:
-            each = data.draw(st.sampled_from(self.requests))
+        if self.requests and not (each := data.draw(st.sampled_from(self.requests))).media:
             own = [event for event in self.events if event.request_id == each.id]
             text = bytes(each.prompts[0]).decode() + texts(own).get(0, "")
             self.submit(request(text[:length] + line, 2, max_tokens=5, seed=seed))
+
+    @rule(length=st.integers(0, 20), n=st.integers(1, 4), sizes=st.lists(st.integers(1, 15), min_size=1, max_size=3))
+    def look(self, length: int, n: int, sizes: list[int]) -> None:
+        """A request with images of some sizes."""
+        parts: list[Part] = [TEXTS[0][:length], *(b"i" * size for size in sizes), "?"]
+        tokens, media = self.engine.tokenize_parts(parts)
+        branches = SamplingParams(max_tokens=4, seed=0).alternatives(n)
+        self.submit(CompletionRequest((tokens,), branches, media=media))
 
     def submit(self, each: CompletionRequest) -> None:
         try:
@@ -184,7 +193,7 @@ class Books(RuleBasedStateMachine):
         """The texts are those that the request gives alone, as far as they got."""
         if each.n_beams and each.branches[0].max_tokens is None:
             return  # a search that has less room may come to other texts
-        backend = FakeBackend(n_cells=1000, n_parallel=36, script=ascii_babble)
+        backend = FakeBackend(n_cells=1000, n_parallel=36, script=ascii_babble, media=FakeReader())
         alone = run(Engine(backend, default_max_tokens=12), each)
         expected, ends, said = texts(alone), stops(alone), texts(events)
         n_held = 1 if each.branches[0].banned_strings else 0  # what is held back is said at an end

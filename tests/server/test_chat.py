@@ -168,7 +168,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [{"role": 5, "content": "hi"}]}, "messages[0].role", "string"),
     ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content", "required"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "string"),
-    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content", "'image_url'; this server takes"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content", "should have a URL"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content", "part 0"),
     ({"messages": [{"role": "user", "content": ["hi"]}]}, "messages[0].content", "part 0"),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "prompt", "not valid Unicode"),

@@ -91,7 +91,7 @@ async def test_errors_of_messages(connect: Connect) -> None:
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tool_choice": {"type": "tool", "name": "y"}, "tools": [{"name": "x", "input_schema": {}}]}, "tool_choice"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]}, "messages[0]"),
-        ({"messages": [image]}, "'image'"),
+        ({"messages": [image]}, "the type image"),
         ({"messages": None}, "messages"),
         ({"top_p": 2}, "top_p"),
     ]

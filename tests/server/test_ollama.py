@@ -131,7 +131,8 @@ async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
     client = await connect(backend(b"ab"))
     bad: list[tuple[str, dict[str, Any], str]] = [
         ("/api/chat", {"messages": HELLO, "n": 2}, "n is 2"),
-        ("/api/chat", {"messages": [HELLO[0] | {"images": ["AAAA"]}]}, "only text"),
+        ("/api/chat", {"messages": [HELLO[0] | {"images": ["AAAA"]}]}, "--mmproj"),
+        ("/api/chat", {"messages": [HELLO[0] | {"images": ["?"]}]}, "base64"),
         ("/api/chat", {"messages": HELLO, "format": "yaml"}, "format"),
         ("/api/chat", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/api/generate", {"prompt": "p", "options": {"temperature": -1}}, "temperature"),

@@ -1,0 +1,88 @@
+"""What of a request excludes each other."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from srb.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from srb.engine.request import CompletionRequest
+
+CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
+"""The fields that say what a text must match; there may be one of them."""
+
+SEARCHES = ("sample", "beam", "stochastic_beam")
+"""How the texts of a request are found; see `CompletionRequest.search`."""
+
+MAX_LENGTH_PENALTY = 10.0
+
+
+def check_combination(request: "CompletionRequest") -> None:
+    """Raises `InvalidRequestError` for what can't be done together."""
+    _check_search(request)
+    if request.heal:
+        _check_heal(request)
+    if request.explore and (
+        request.count > 1 or request.echo or request.logprobs is not None or request.search != "sample"
+    ):
+        raise InvalidRequestError(
+            "explore takes one prompt and one branch, without echo, logprobs and search", param="explore"
+        )
+    if request.media and request.echo:
+        raise InvalidRequestError("echo can't show images and sounds; leave it out", param="echo")
+
+
+def _check_heal(request: "CompletionRequest") -> None:
+    """Refuses what a prompt's last token can't be taken back for."""
+    without: dict[str, bool] = {
+        name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
+    }
+    without |= {"search": request.n_beams > 0, "explore": request.explore is not None}
+    without["echo with logprobs"] = request.echo and request.logprobs is not None
+    for name in filter(without.get, without):
+        raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
+
+
+def _check_search(request: "CompletionRequest") -> None:
+    """Refuses what a search can't do, and its fields where there is none."""
+    search, n, params = request.search, len(request.branches), request.branches[0]
+    if search not in SEARCHES:
+        raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
+    for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
+        is_its_own = search == "beam" or (name == "beams" and search == "stochastic_beam")
+        if not is_its_own and getattr(request, name) != default:
+            raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
+    if search == "sample":
+        return
+    if request.beams is not None and not (request.beams == n or (search == "beam" and request.beams > n)):
+        least = "at least n" if search == "beam" else "n in a stochastic beam search"
+        raise InvalidRequestError(f"beams must be {least} ({n}), got {request.beams!s:.60}", param="beams")
+    if not -MAX_LENGTH_PENALTY <= request.length_penalty <= MAX_LENGTH_PENALTY:
+        raise InvalidRequestError(
+            f"length_penalty must be from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}, "
+            f"got {request.length_penalty!s:.60}",
+            param="length_penalty",
+        )
+    if request.early_stopping not in (True, False, "never"):
+        raise InvalidRequestError(
+            f'early_stopping must be true, false or "never", got {request.early_stopping!s:.60}', param="early_stopping"
+        )
+    for name in ("distinct", "post_sampling_probs"):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+    defaults = {each.name: each.default for each in dataclasses.fields(params)}
+    without = (*CONSTRAINTS, "banned_strings", "avoid", "diversity", "guidance_scale")
+    for name in (*without, "logits_processor"):
+        if any(getattr(each, name) != defaults[name] for each in request.branches):
+            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+    if params.max_tokens == -1:
+        raise InvalidRequestError(
+            "max_tokens can't be -1 in a beam search, which needs room for all of its beams; give a number, "
+            "or leave it out",
+            param="max_tokens",
+        )
+    if any(dataclasses.replace(each, seed=params.seed, label=params.label) != params for each in request.branches):
+        raise InvalidRequestError(
+            "in a beam search all branches are alike, but for their labels; leave out what is of one alone",
+            param="branches",
+        )

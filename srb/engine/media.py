@@ -1,0 +1,108 @@
+"""Images and sounds in prompts.
+
+To the engine a prompt is a list of numbers. In the place of an image there is one for each cell that it takes, its
+placeholders: negative numbers, made of a hash of its contents. So whoever has the same image behind the same tokens
+begins alike, and what holds for any prompts holds for it: it's evaluated once for all alternatives, found by the next
+request, and kept. An example, with an image of three cells:
+
+    "What is " -1520448213 -58812 -900117  "?"
+
+A piece of media is evaluated as a whole or not at all. So nothing may part its placeholders; the first one is marked,
+so that the numbers alone say where they may be parted (`whole`).
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from srb.errors import InvalidRequestError
+
+_BITS = 30
+_FIRST = -(1 << _BITS)  # the first placeholder is less than that, the others aren't
+
+_FEW = 5
+"""Fewer placeholders than that say too little of what they stand for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Media:
+    """An image or a sound, or a part of one, as it is in a prompt.
+
+    name: a hash of the contents, and of all else that says what it becomes. tokens: its placeholders, one for each of
+        its cells. content: what the backend evaluates in their place.
+    """
+
+    name: str
+    tokens: tuple[int, ...]
+    content: Any
+
+    @classmethod
+    def of(cls, name: str, n_cells: int, content: Any) -> "Media":
+        """Media with the placeholders that come of its name. n_cells: at least 1."""
+        drawn = hashlib.shake_128(f"{name} {n_cells}".encode()).digest(4 * n_cells)
+        bits = [int.from_bytes(drawn[4 * k : 4 * k + 4]) >> (32 - _BITS) for k in range(n_cells)]
+        return cls(name, (_FIRST - 1 - bits[0], *(-1 - each for each in bits[1:])), content)
+
+
+Part = str | bytes
+"""A piece of a prompt: a text, or the contents of a file with an image or a sound."""
+
+
+class MediaReader(Protocol):
+    """Turns files into parts of prompts. May be used from any thread."""
+
+    @property
+    def kinds(self) -> Collection[str]:
+        """What the model takes: image, audio."""
+
+    @property
+    def n_encoded(self) -> int:
+        """How many pieces of media it has turned into what the model evaluates."""
+
+    def read(self, file: bytes) -> "list[int | Media]":
+        """What stands for a file in a prompt: the media, and the tokens around. Raises `InvalidRequestError`."""
+
+
+def no_media() -> InvalidRequestError:
+    """The refusal of a model without a projector."""
+    return InvalidRequestError(
+        "this model takes no images and sounds: the server was started without --mmproj, which names the file that "
+        "makes them a part of prompts",
+        code="unsupported_media",
+    )
+
+
+def whole(tokens: Sequence[int], n_tokens: int) -> int:
+    """How many tokens that end no later than the first `n_tokens` can be parted from the rest."""
+    while n_tokens < len(tokens) and _FIRST <= tokens[n_tokens] < 0:
+        n_tokens -= 1
+    return n_tokens
+
+
+def words(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens without placeholders."""
+    return tuple(token for token in tokens if token >= 0)
+
+
+def placed(tokens: tuple[int, ...], media: Iterable[Media]) -> dict[int, Media]:
+    """The media in a prompt, by their positions. Raises `InvalidRequestError` if a placeholder stands for nothing."""
+    by_first = {each.tokens[0]: each for each in media}
+    found: dict[int, Media] = {}
+    at = 0
+    for k, token in enumerate(tokens):
+        if k < at or token >= 0:
+            continue
+        each = by_first.get(token)
+        if each is None or tokens[k : k + len(each.tokens)] != each.tokens:
+            raise InvalidRequestError(
+                f"prompt has the number {token}, which stands for an image or a sound that the request doesn't have",
+                param="prompt",
+            )
+        found[k], at = each, k + len(each.tokens)
+    return found
+
+
+def key_of_few(media: Iterable[Media]) -> str:
+    """What tells apart prompts whose media have so few placeholders that others may have the same."""
+    return "".join(f" {each.name}" for each in media if len(each.tokens) < _FEW)

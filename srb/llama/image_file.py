@@ -1,0 +1,60 @@
+"""Files with images, read by Pillow, which knows what a file will take before it is decoded."""
+
+import io
+import warnings
+
+from srb.errors import InvalidRequestError, ModelLoadError
+
+MAX_PIXELS = 7680 * 4320
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+_LONGEST = 200  # times as long as the other side; some projectors would have nothing left of that
+
+
+def check_pillow() -> None:
+    """Raises `ModelLoadError` if Pillow isn't installed."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise ModelLoadError("--mmproj needs Pillow to read images; pip install 'llama-srb[media]'") from None
+
+
+def read_image(file: bytes) -> tuple[int, int, bytes]:
+    """The width, the height, and the pixels of an image, three bytes (RGB) for each, line by line from its upper left.
+
+    Of several images in a file the first. It is turned as its file says. Raises `InvalidRequestError`.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of images that are large or odd; what is too large is refused here
+            image = Image.open(io.BytesIO(file), formats=_FORMATS)
+            _check_size(*image.size)
+            upright = ImageOps.exif_transpose(image).convert("RGB")
+    except InvalidRequestError:
+        raise
+    except Exception as error:  # a decoder of damaged files raises whatever comes
+        known = ", ".join(_FORMATS)
+        raise InvalidRequestError(
+            f"an image can't be read: {_reason(error)}; it must be a file of one of these kinds: {known}",
+            code="invalid_media",
+        ) from None
+    return upright.width, upright.height, upright.tobytes()
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return "the file is of another kind" if "cannot identify" in text else text
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise InvalidRequestError(
+            f"an image has {width} x {height} pixels; the limit is {MAX_PIXELS} in all; make it smaller",
+            code="invalid_media",
+        )
+    if max(width, height) > _LONGEST * min(width, height):
+        raise InvalidRequestError(
+            f"an image has {width} x {height} pixels; one side may be {_LONGEST} times as long as the other at most",
+            code="invalid_media",
+        )

@@ -1,0 +1,219 @@
+"""Images and sounds, by llama.cpp's mtmd: the only place that knows it.
+
+A projector, a file of its own beside the model (`--mmproj`), encodes an image as vectors that the model evaluates in
+place of tokens. The images themselves are read by Pillow: mtmd's own reader doesn't bound what it allocates, and tries
+what it doesn't know as a video.
+"""
+
+import ctypes
+import hashlib
+import os
+import threading
+import weakref
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from srb.engine.media import Media
+from srb.errors import BackendError, InvalidRequestError, ModelLoadError
+from srb.llama import log
+from srb.llama.image_file import check_pillow, read_image
+from srb.llama.model_file import fingerprint
+from srb.llama.params import is_on_gpu
+from srb.llama.tokenizer import LlamaTokenizer
+from srb.settings import Settings
+
+_CACHE_BYTES = 64 << 20
+"""Of vectors, so that an image that comes again behind another text isn't encoded again."""
+
+
+class Chunk:
+    """A piece of media as mtmd has it, ready to be encoded: its pixels, in the size that the projector wants."""
+
+    def __init__(self, mtmd: Any, pointer: int) -> None:
+        self.pointer = pointer
+        self.n_cells = int(mtmd.mtmd_input_chunk_get_n_tokens(pointer))
+        weakref.finalize(self, mtmd.mtmd_input_chunk_free, pointer)
+
+
+class LlamaMedia:
+    """A projector. Implements `srb.engine.media.MediaReader`, and has the engine's thread evaluate what it has read.
+
+    path: its file. n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
+    Raises `ModelLoadError`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model: Any,
+        tokenizer: LlamaTokenizer,
+        *,
+        n_threads: int,
+        n_batch: int,
+        n_ubatch: int,
+        use_gpu: bool,
+    ) -> None:
+        self._mtmd = mtmd = _library()
+        _check_file(path)
+        mtmd.mtmd_helper_log_set(log.callback, ctypes.c_void_p(0))
+        params = mtmd.mtmd_context_params_default()
+        params.use_gpu = use_gpu
+        params.print_timings = False
+        params.n_threads = n_threads
+        with log.collected() as complaints:
+            self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
+        if not self._context:
+            raise ModelLoadError(f"--mmproj {path} can't be used: {_reason(complaints)}")
+        complaints.log()
+        self.kinds = tuple(
+            kind
+            for kind, has in (("image", mtmd.mtmd_support_vision), ("audio", mtmd.mtmd_support_audio))
+            if has(self._context)
+        )
+        if mtmd.mtmd_decode_use_mrope(self._context):
+            self.close()
+            raise ModelLoadError(
+                f"--mmproj {path} can't be used: in this model an image's positions aren't one for each token (M-RoPE)"
+            )
+        self.identity = fingerprint(path)[:16]
+        self.n_encoded = 0
+        self._tokenizer = tokenizer
+        self._n_embd = int(llama_cpp.llama_model_n_embd_inp(model))
+        self._n_batch = n_batch
+        self._n_ubatch = n_ubatch
+        self._encoding = threading.Lock()
+        self._vectors: dict[str, NDArray[np.float32]] = {}  # by the media's names, the least recently used first
+
+    def close(self) -> None:
+        """Frees it. What was read lives on, and must not be evaluated any more."""
+        context, self._context = self._context, None
+        if context:
+            self._mtmd.mtmd_free(context)
+
+    def read(self, file: bytes) -> list[int | Media]:
+        """What stands for a file in a prompt: the media, and the tokens around. Raises `InvalidRequestError`."""
+        mtmd, digest = self._mtmd, hashlib.sha256(file).hexdigest()
+        if "image" not in self.kinds:
+            raise InvalidRequestError("this model takes no images", code="unsupported_media")
+        width, height, pixels = read_image(file)
+        with self._tokenizer.in_use(), ExitStack() as stack:
+            data = np.frombuffer(pixels, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+            bitmap = mtmd.mtmd_bitmap_init(width, height, data)  # which copies them
+            stack.callback(mtmd.mtmd_bitmap_free, bitmap)
+            chunks = mtmd.mtmd_input_chunks_init()
+            stack.callback(mtmd.mtmd_input_chunks_free, chunks)
+            marker = mtmd.mtmd_default_marker()
+            text = mtmd.mtmd_input_text(marker, len(marker), False, True)
+            bitmaps = (ctypes.c_void_p * 1)(bitmap)
+            with log.collected() as complaints:
+                code = mtmd.mtmd_tokenize(self._context, chunks, ctypes.byref(text), bitmaps, 1)
+            if code:
+                raise InvalidRequestError(f"an image can't be used: {_reason(complaints)}", code="invalid_media")
+            parts: list[int | Media] = []
+            for k in range(mtmd.mtmd_input_chunks_size(chunks)):
+                chunk = mtmd.mtmd_input_chunks_get(chunks, k)
+                if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+                    n = ctypes.c_size_t()
+                    tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+                    parts += tokens[: n.value] if n.value else ()
+                else:
+                    parts.append(self._media(f"{digest}/{k}", mtmd.mtmd_input_chunk_copy(chunk)))
+        return parts
+
+    def _media(self, name: str, pointer: int) -> Media:
+        chunk = Chunk(self._mtmd, pointer)
+        if chunk.n_cells > self._n_ubatch and self._mtmd.mtmd_decode_use_non_causal(self._context, pointer):
+            raise InvalidRequestError(
+                f"an image takes {chunk.n_cells} cells, which this model computes all at once; "
+                f"start with --ubatch-size {chunk.n_cells} or more",
+                code="invalid_media",
+            )
+        return Media.of(name, chunk.n_cells, chunk)
+
+    def decode(self, context: Any, media: Media, position: int, seq_id: int) -> int:
+        """Evaluates media in a `llama_context`; returns what llama_decode does. Raises `BackendError`."""
+        vectors = self._encoded(media)
+        after = ctypes.c_int32()
+        callback = self._mtmd.mtmd_helper_post_decode_callback()
+        code: int = self._mtmd.mtmd_helper_decode_image_chunk(
+            self._context,
+            context,
+            media.content.pointer,
+            vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            position,
+            seq_id,
+            self._n_batch,
+            ctypes.byref(after),
+            callback,
+            None,
+        )
+        return code
+
+    def _encoded(self, media: Media) -> NDArray[np.float32]:
+        """The vectors of media, of shape (cells, n_embd)."""
+        with self._encoding:
+            vectors = self._vectors.pop(media.name, None)
+            if vectors is None:
+                vectors = self._encode(media.content)
+                self.n_encoded += 1
+            self._vectors[media.name] = vectors
+            while sum(each.nbytes for each in self._vectors.values()) > _CACHE_BYTES and len(self._vectors) > 1:
+                del self._vectors[next(iter(self._vectors))]
+            return vectors
+
+    def _encode(self, chunk: Chunk) -> NDArray[np.float32]:
+        with log.collected() as complaints:
+            code = self._mtmd.mtmd_encode_chunk(self._context, chunk.pointer)
+        if code:
+            raise BackendError(f"an image can't be encoded: {_reason(complaints)}")
+        complaints.log()
+        vectors = self._mtmd.mtmd_get_output_embd(self._context)
+        return np.ctypeslib.as_array(vectors, (chunk.n_cells, self._n_embd)).copy()
+
+
+def _library() -> Any:
+    """llama_cpp's binding of mtmd. Raises `ModelLoadError` where llama-cpp-python was compiled without."""
+    try:
+        from llama_cpp import mtmd_cpp
+    except (FileNotFoundError, RuntimeError, OSError):
+        raise ModelLoadError(
+            "--mmproj needs a llama-cpp-python that was compiled with mtmd, and this one wasn't; "
+            "install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"
+        ) from None
+    return mtmd_cpp
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelLoadError(f"--mmproj {path} can't be read: {error.strerror}") from None
+    if magic != b"GGUF":
+        raise ModelLoadError(f"--mmproj {path} is not a GGUF file: it begins with {magic!r}")
+
+
+def _reason(complaints: log.Complaints) -> str:
+    """What mtmd says, on one line."""
+    return " ".join(complaints.reason.removeprefix("error: ").split())
+
+
+def load_media(model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int) -> LlamaMedia | None:
+    """The projector of `--mmproj`, if there is one; it computes with so many threads. Raises `ModelLoadError`."""
+    if settings.mmproj is None:
+        return None
+    check_pillow()
+    return LlamaMedia(
+        settings.mmproj,
+        model,
+        tokenizer,
+        n_threads=n_threads,
+        n_batch=settings.batch_size,
+        n_ubatch=min(settings.batch_size, settings.ubatch_size),
+        use_gpu=is_on_gpu(settings),
+    )

@@ -1,0 +1,167 @@
+"""Images and sounds in bodies: files among the texts of a message, or beside a prompt."""
+
+import base64
+import binascii
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from srb.engine.media import Media
+from srb.errors import InvalidRequestError
+
+MARKER = "<__media__>"
+"""Stands for a file in a `prompt_string`, as in llama-server."""
+
+TEXTS = ("text", "input_text", "output_text")
+"""The types of parts with a text, in OpenAI's chats and responses, and in Anthropic's messages."""
+
+_DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file in a body: its contents, or the address of these."""
+
+    data: bytes = b""
+    url: str | None = None
+
+
+Part = str | File
+
+
+class Mixed:
+    """Texts with files among them."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def files(self) -> list[File]:
+        """The files."""
+        return [part for part in self.parts if isinstance(part, File)]
+
+    def as_text(self, marker: str) -> str:
+        """The texts, with a marker for each file; like llama-server, with a line for each text, but beside files."""
+        text, before = "", None
+        for part in self.parts:
+            if isinstance(part, str) and isinstance(before, str) and text:
+                text += "\n"
+            text += part if isinstance(part, str) else marker
+            before = part
+        return text
+
+
+Take = Callable[[Sequence[Part]], tuple[tuple[int, ...], tuple[Media, ...]]]
+"""The tokens of a prompt of texts and files, and the media that its placeholders stand for."""
+
+
+def not_here(_parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    """Where no images are taken. Raises `InvalidRequestError`."""
+    raise InvalidRequestError(
+        "images and sounds are taken in chats and at /completion, and not here", code="unsupported_media"
+    )
+
+
+def as_content(content: Any) -> Any:
+    """The text of a content that may come in parts, or what is mixed of texts and files. Raises `ValueError`."""
+    if not isinstance(content, list):
+        return content
+    parts = [_part(k, part) for k, part in enumerate(content)]
+    mixed = Mixed(parts)
+    return mixed if mixed.files else "\n".join(part for part in parts if isinstance(part, str))
+
+
+def _part(k: int, part: Any) -> Part:
+    if not isinstance(part, dict):
+        raise ValueError(f"part {k} should be an object")
+    match part:
+        case {"type": kind, "text": str(text)} if kind in TEXTS:
+            return text
+        case {"type": kind} if kind in TEXTS:
+            raise ValueError(f"part {k} should have a text")
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return _from_url(f"part {k}", url)
+        case {"type": "input_image", "image_url": str(url)}:
+            return _from_url(f"part {k}", url)
+        case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
+            return File(_decoded(f"part {k}", data))
+        case {"type": "image", "source": {"type": "url", "url": str(url)}}:
+            return _from_url(f"part {k}", url)
+        case {"type": "input_audio", "input_audio": {"data": str(data)} | {"url": str(data)}}:
+            return _from_url(f"part {k}", data) if ":" in data[:5] else File(_decoded(f"part {k}", data))
+        case {"type": "image_url" | "input_image" | "image" | "input_audio" as kind}:
+            raise ValueError(f"part {k} should have what a part of the type {kind} has: see /docs")
+    raise ValueError(
+        f"part {k} is of the type {part.get('type')!r:.40}; this server takes text, image_url and input_audio"
+    )
+
+
+def _from_url(where: str, url: str) -> File:
+    if head := _DATA_URL.match(url):
+        return File(_decoded(where, url[head.end() :]))
+    if url[:8].lower().startswith(("http://", "https://")):
+        return File(url=url)
+    raise ValueError(f"{where} should have a URL that begins with data:image/...;base64, or with https://")
+
+
+def _decoded(where: str, data: str) -> bytes:
+    try:
+        return base64.b64decode("".join(data.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"{where} has data that isn't base64") from None
+
+
+def split(text: str, marker: str, files: Sequence[File]) -> Mixed:
+    """A text with its markers replaced by files. Raises `InvalidRequestError` if there aren't as many of both."""
+    texts = text.split(marker)
+    if len(texts) != len(files) + 1:
+        raise InvalidRequestError(
+            f"the prompt has {len(texts) - 1} places for images and sounds, and there are {len(files)} of these; "
+            f"write {marker} once for each",
+            param="prompt",
+        )
+    parts: list[Part] = [texts[0]]
+    for file, following in zip(files, texts[1:], strict=True):
+        parts += [file, following]
+    return Mixed([part for part in parts if part != ""])
+
+
+def with_data(prompt: dict[str, Any]) -> Mixed | str:
+    """llama-server's `{"prompt_string": ..., "multimodal_data": [...]}`, with a marker for each file, in base64.
+
+    Raises `InvalidRequestError`.
+    """
+    text, data = prompt["prompt_string"], prompt.get("multimodal_data") or []
+    if not (isinstance(text, str) and isinstance(data, list) and all(isinstance(each, str) for each in data)):
+        raise InvalidRequestError(
+            "a prompt that is an object has a text as its prompt_string, and a list of files in base64 as its "
+            "multimodal_data",
+            param="prompt",
+        )
+    if not data:
+        return text
+    try:
+        files = [File(_decoded(f"multimodal_data[{k}]", each)) for k, each in enumerate(data)]
+    except ValueError as error:
+        raise InvalidRequestError(f"prompt: {error}", param="prompt") from None
+    return split(text, MARKER, files)
+
+
+def new_marker() -> str:
+    """A marker that nobody who writes a message can know."""
+    return f"<__media_{secrets.token_hex(16)}__>"
+
+
+def with_images(content: Any, images: Any, name: str) -> Any:
+    """A content with images before it, in base64, as Ollama has them. Raises `InvalidRequestError`."""
+    if not images:
+        return content
+    if not (isinstance(images, list) and all(isinstance(each, str) for each in images)):
+        raise InvalidRequestError(f"{name} should be a list of files in base64", param=name)
+    try:
+        files: list[Part] = [File(_decoded(f"{name}[{k}]", each)) for k, each in enumerate(images)]
+    except ValueError as error:
+        raise InvalidRequestError(str(error), param=name) from None
+    return Mixed([*files, *(content.parts if isinstance(content, Mixed) else (content,))])

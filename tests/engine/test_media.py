@@ -1,0 +1,163 @@
+"""An image is evaluated once, whole, and shared like any other part of a prompt."""
+
+from collections.abc import Sequence
+
+import pytest
+from driver import check_order, run, run_interrupted, texts
+from fake_backend import FakeBackend, FakeReader
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srb.engine.engine import Engine
+from srb.engine.media import Media, Part, placed, whole, words
+from srb.engine.radix import PrefixTree, pack
+from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.errors import InvalidRequestError
+
+CAT, DOG = b"\x89cat" * 10, b"\x89dog" * 10
+BEFORE, AFTER = "What is in this picture, in a few words?", "Be brief."
+
+
+def backend_of(**options: object) -> FakeBackend:
+    return FakeBackend(n_cells=1000, n_parallel=16, media=FakeReader(), **options)  # type: ignore[arg-type]
+
+
+def ask(engine: Engine, *parts: Part, n: int = 1, seed: int = 0, **options: object) -> CompletionRequest:
+    tokens, media = engine.tokenize_parts(parts)
+    branches = SamplingParams(max_tokens=5, seed=seed, ignore_eos=True).alternatives(n)
+    return CompletionRequest((tokens,), branches, media=media, **options)  # type: ignore[arg-type]
+
+
+def encoded(engine: Engine) -> int:
+    return engine.stats().media_encoded
+
+
+def test_an_image_is_evaluated_once_for_all_alternatives_and_not_at_all_for_the_next_request() -> None:
+    engine = Engine(backend_of(), cache_bytes=1_000_000)
+    first = ask(engine, BEFORE, CAT, AFTER, n=8)
+    check_order(run(engine, first), first)
+    assert encoded(engine) == 1
+    again = run(engine, ask(engine, BEFORE, CAT, "And now?", n=8))
+    assert len(texts(again)) == 8
+    assert encoded(engine) == 1
+    assert engine.stats().prompt_tokens_cached >= len(BEFORE) + 1 + len(CAT)
+
+
+def test_another_image_at_the_same_place_is_another_prompt() -> None:
+    engine = Engine(backend_of(), cache_bytes=1_000_000)
+    with_cat = texts(run(engine, ask(engine, BEFORE, CAT, AFTER)))
+    with_dog = texts(run(engine, ask(engine, BEFORE, DOG, AFTER)))
+    assert with_cat != with_dog
+    assert encoded(engine) == 2
+    assert with_dog == texts(run(Engine(backend_of()), ask(engine, BEFORE, DOG, AFTER)))
+
+
+def test_requests_at_the_same_time_share_an_image_that_is_being_evaluated() -> None:
+    engine = Engine(backend_of(n_batch=16))
+    run(engine, *(ask(engine, BEFORE, CAT, AFTER, seed=seed) for seed in range(4)))
+    assert encoded(engine) == 1
+
+
+def test_an_image_goes_beside_running_sequences_in_a_decode_of_its_own() -> None:
+    backend = backend_of(n_batch=16)
+    engine = Engine(backend)
+    story = ask(engine, "Once upon a time", n=4)
+    engine.add_request(story)
+    for _ in range(3):
+        engine.step()
+    events = run(engine, ask(engine, "x", CAT, DOG, "y", CAT, "z"))  # the backend sees to it
+    assert encoded(engine) == 3
+    assert set(texts([event for event in events if event.request_id != story.id])) == {0}
+
+
+def test_an_image_of_few_cells_is_told_apart_by_the_hash_of_its_contents() -> None:
+    engine = Engine(backend_of(), cache_bytes=1_000_000)
+    (small, *_) = ask(engine, "x", b"ab", "y").media
+    twin = Media("another", small.tokens, b"ba")  # as if their few placeholders were the same
+    run(engine, ask(engine, BEFORE, b"ab", AFTER))
+    tokens = ask(engine, BEFORE, b"ab", AFTER).prompts
+    run(engine, CompletionRequest(tokens, SamplingParams(max_tokens=1).alternatives(1), media=(twin,)))
+    assert encoded(engine) == 2
+
+
+def test_a_fault_while_an_image_is_evaluated_ends_nobody_else() -> None:
+    backend = backend_of()
+    engine = Engine(backend)
+    backend.fail_decodes = {2}  # the image's first
+    each = ask(engine, "x", CAT, "y", n=3)
+    assert texts(run(engine, each)) == texts(run(Engine(backend_of()), each))
+    assert backend.cells == 0
+
+
+@pytest.mark.parametrize("window", [None, 0, 20])
+@pytest.mark.parametrize("cut", range(8))
+def test_an_interrupted_request_goes_on(window: int | None, cut: int) -> None:
+    def make() -> Engine:
+        return Engine(backend_of(window=window), cache_bytes=100_000)
+
+    each = ask(make(), BEFORE, CAT, AFTER, n=3)
+    assert texts(run_interrupted(make, each, [cut, cut])) == texts(run(make(), each))
+
+
+def test_samplers_see_the_words_alone_and_guides_have_images_as_well() -> None:
+    engine = Engine(backend_of())
+    tokens, media = engine.tokenize_parts(["x", CAT, "y"])
+    branches = SamplingParams(max_tokens=3, guidance_scale=2, seed=0).alternatives(2)  # the fake sampler checks it
+    assert len(texts(run(engine, CompletionRequest((tokens,), branches, media=media)))) == 2
+
+
+def test_a_search_begins_behind_an_image() -> None:
+    engine = Engine(backend_of())
+    assert len(texts(run(engine, ask(engine, "x", CAT, "y", n=2, search="beam")))) == 2
+
+
+def test_what_has_no_meaning_with_an_image_is_refused() -> None:
+    engine = Engine(backend_of())
+    with pytest.raises(InvalidRequestError, match="echo"):
+        ask(engine, "x", CAT, "y", echo=True)
+    tokens, media = engine.tokenize_parts(["x", CAT])
+    with pytest.raises(InvalidRequestError, match="add a text"):  # without what this model has behind an image
+        run(engine, CompletionRequest((tokens[:-1],), SamplingParams().alternatives(1), media=media))
+
+
+def test_a_placeholder_that_stands_for_nothing_is_refused() -> None:
+    engine = Engine(backend_of())
+    tokens, _ = engine.tokenize_parts(["x", CAT, "y"])
+    for media in ((), engine.tokenize_parts([DOG])[1]):
+        with pytest.raises(InvalidRequestError, match="prompt"):
+            run(engine, CompletionRequest((tokens,), SamplingParams().alternatives(1), media=media))
+    for wrong in (tokens[:10], (*tokens[:10], *tokens[11:])):  # a part of an image
+        with pytest.raises(InvalidRequestError, match="stands for"):
+            run(engine, CompletionRequest((wrong,), SamplingParams().alternatives(1), media=ask(engine, CAT).media))
+
+
+def test_a_model_without_a_projector_takes_no_images() -> None:
+    with pytest.raises(InvalidRequestError, match="--mmproj"):
+        Engine(FakeBackend()).tokenize_parts(["x", CAT])
+
+
+def test_exploring_goes_on_behind_an_image() -> None:
+    engine = Engine(backend_of())
+    tokens, media = engine.tokenize_parts(["x", CAT, "y"])
+    explore = CompletionRequest((tokens,), (SamplingParams(max_tokens=2, seed=0),), explore=Explore(2), media=media)
+    assert run(engine, explore)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=6), st.data())
+def test_a_tree_never_leads_into_the_middle_of_an_image(images: list[tuple[int, int]], data: st.DataObject) -> None:
+    def prompt(images: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], list[Media]]:
+        media = [Media.of(f"{name}", size, None) for name, size in images]
+        return tuple(token for k, each in enumerate(media) for token in (k, *each.tokens)), media
+
+    tokens, media = prompt(images)
+    other, _ = prompt(data.draw(st.permutations(images)))
+    tree: PrefixTree[str] = PrefixTree()
+    tree.add("other", pack(other))
+    n_common = tree.find(pack(tokens)).n_tokens
+    assert tokens[:n_common] == other[:n_common]
+    ends = {0}
+    for k, each in placed(tokens, media).items():
+        ends |= {k, k + len(each.tokens)}
+        assert whole(tokens, k + len(each.tokens) // 2) in (k, k + len(each.tokens))
+    assert n_common in ends
+    assert words(tokens) == tuple(range(len(images)))

@@ -1,0 +1,81 @@
+"""Writes projectors with random weights for the tiny model, as small as the format allows; and images for them."""
+
+import io
+from pathlib import Path
+
+import gguf
+import numpy as np
+from PIL import Image
+
+SIDE = 12
+PATCH = 4
+N_CELLS = (SIDE // PATCH) ** 2
+_N_EMBD = 16
+_N_FF = 32
+
+
+def has_mtmd() -> bool:
+    """Whether llama-cpp-python was compiled with mtmd."""
+    try:
+        import llama_cpp.mtmd_cpp  # noqa: F401
+    except (FileNotFoundError, OSError, RuntimeError):
+        return False
+    return True
+
+
+def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, seed: int = 0) -> Path:
+    """Writes a projector, LLaVA's (mlp) or gemma3's, whose images are computed without regard to the order of cells.
+
+    n_embd: of the model that it is for; the tiny one has 64.
+    """
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(str(path), "clip")
+    writer.add_string("clip.projector_type", kind)
+    writer.add_bool("clip.has_vision_encoder", True)
+    for key, value in (
+        ("embedding_length", _N_EMBD),
+        ("feed_forward_length", _N_FF),
+        ("block_count", 2),
+        ("projection_dim", n_embd),
+        ("attention.head_count", 2),
+        ("image_size", SIDE),
+        ("patch_size", PATCH),
+    ):
+        writer.add_uint32(f"clip.vision.{key}", value)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+
+    def weight(name: str, *shape: int, scale: float = 0.3) -> None:
+        writer.add_tensor(name, rng.standard_normal(shape, np.float32) * np.float32(scale))
+
+    weight("v.patch_embd.weight", _N_EMBD, 3, PATCH, PATCH)
+    weight("v.position_embd.weight", N_CELLS, _N_EMBD)
+    for i in range(2):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            weight(f"v.blk.{i}.{name}.weight", _N_EMBD, _N_EMBD)
+        for name in ("ln1", "ln2"):
+            writer.add_tensor(f"v.blk.{i}.{name}.weight", np.ones(_N_EMBD, np.float32))
+            writer.add_tensor(f"v.blk.{i}.{name}.bias", np.zeros(_N_EMBD, np.float32))
+        weight(f"v.blk.{i}.ffn_up.weight", _N_FF, _N_EMBD)
+        weight(f"v.blk.{i}.ffn_down.weight", _N_EMBD, _N_FF)
+    if kind == "gemma3":
+        writer.add_uint32("clip.vision.projector.scale_factor", 1)
+        weight("mm.input_projection.weight", _N_EMBD, n_embd)
+        writer.add_tensor("mm.soft_emb_norm.weight", np.ones(_N_EMBD, np.float32))
+    else:
+        weight("mm.0.weight", n_embd, _N_EMBD, scale=1.0)
+        weight("mm.0.bias", n_embd)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def png(seed: int, width: int = SIDE, height: int = SIDE, *, form: str = "PNG") -> bytes:
+    """A file with an image of noise."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, form)
+    return file.getvalue()
