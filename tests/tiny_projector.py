@@ -64,8 +64,10 @@ def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, see
         weight("mm.input_projection.weight", _N_EMBD, n_embd)
         writer.add_tensor("mm.soft_emb_norm.weight", np.ones(_N_EMBD, np.float32))
     else:
-        weight("mm.0.weight", n_embd, _N_EMBD, scale=1.0)
-        weight("mm.0.bias", n_embd)
+        weight("mm.0.weight", _N_FF, _N_EMBD, scale=1.0)
+        weight("mm.0.bias", _N_FF)
+        weight("mm.2.weight", n_embd, _N_FF)
+        weight("mm.2.bias", n_embd)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

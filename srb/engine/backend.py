@@ -251,6 +251,7 @@ class Backend(Protocol):
 
     def sleep(self) -> None:
         """Called when no sequence holds a cell, to free what `prepare` can make again. What was saved stays good."""
+
     @property
     def media(self) -> MediaReader | None:
         """What turns images and sounds into parts of prompts, if the model takes any."""

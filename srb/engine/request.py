@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from srb.engine.kinds import check_text, check_types
 from srb.engine.combinations import CONSTRAINTS as CONSTRAINTS
 from srb.engine.combinations import SEARCHES as SEARCHES
 from srb.engine.combinations import check_combination
+from srb.engine.kinds import check_text, check_types
 from srb.engine.media import Media
 from srb.errors import InvalidRequestError
 

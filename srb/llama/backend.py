@@ -73,7 +73,6 @@ class LlamaBackend:
                 vocabulary = load_model(choice.weights, settings, progress, vocab_only=True)
                 stack.callback(llama_cpp.llama_model_free, vocabulary)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(vocabulary))
-            self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(model))
             n_threads = settings.threads_batch or settings.threads or physical_cores()
             self.media = load_media(model, self.tokenizer, settings, n_threads)
             if self.media:
