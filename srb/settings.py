@@ -116,7 +116,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
         _ = self.replica_limits
         if self.mmproj and self.sleep_idle_seconds > 0:
             raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
-        if self.mmproj and self.replicas:
+        if self.mmproj and self.is_cluster:
             raise SettingsError("--mmproj is for one engine; leave it out, or --replicas and --ray-address")
         if self.is_cluster and self.slot_save_path is not None:
             raise SettingsError("--slot-save-path is for one engine; leave it out, or --replicas and --ray-address")

@@ -222,7 +222,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("/completion", {"prompt": "p", "t_max_predict_ms": -2}, "t_max_predict_ms", "at least -1"),
     ("/completion", {"prompt": "p", "response_fields": "content"}, "response_fields", "list"),
     ("/completion", {"prompt": "p", "n_probs": 101}, "logprobs", "from 0 to 100"),
-    ("/completion", {"prompt": {"prompt_string": "p", "multimodal_data": []}}, "prompt", "must be a string"),
+    ("/completion", {"prompt": {"prompt_string": "p", "multimodal_data": ["AAAA"]}}, "prompt", "0 places"),
     ("/tokenize", {"content": 1.5}, "content", "a string, or a list"),
     ("/tokenize", {"content": [[1]]}, "content", "a string, or a list"),
     ("/tokenize", {"content": [257]}, "content", "from 0 to 256"),
