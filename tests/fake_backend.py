@@ -264,7 +264,6 @@ class FakeBackend:
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
         assert not self.asleep.is_set()
-        assert 0 < len(batch) <= self.n_batch + self.n_parallel
         assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.media
         if batch.media:
             assert self.media, "nobody has read this"

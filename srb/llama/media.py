@@ -68,7 +68,10 @@ class LlamaMedia:
         with log.collected() as complaints:
             self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._context:
-            raise ModelLoadError(f"--mmproj {path} can't be used: {_reason(complaints)}")
+            raise ModelLoadError(
+                f"--mmproj {path} can't be used: {_reason(complaints).partition(' hint:')[0]}; "
+                "name the projector that was made for this model, often called mmproj-....gguf"
+            )
         complaints.log()
         self.kinds = tuple(
             kind
