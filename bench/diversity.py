@@ -99,8 +99,8 @@ def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int
 
     observe: gets a prompt's name, how many openings differ without and with it, and how many tokens were thrown away.
     """
-    for name, text in spec.prompts.items():
-        prompt = engine.tokenize(text)
+    for name, each in spec.prompts.items():
+        prompt = engine.tokenize(each.text)
         different, thrown = [], 0
         for avoids in (False, True):
             texts: list[str] = []

@@ -62,6 +62,9 @@ SERVER_OPTIONS = frozenset(
 )
 """The options of `serve` alone."""
 
+CHAT_OPTIONS = frozenset({"chat_template", "chat_template_file"})
+"""Those among them that commands which chat have, too."""
+
 CLIENT_OPTIONS = frozenset({"url"})
 """The options of `generate` and `compare` alone."""
 

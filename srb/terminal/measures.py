@@ -3,14 +3,24 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from srb.terminal.statistics import Interval, Paired, adjusted, interval, paired
+
+MAX_INTERVALS = 200
+"""Of more cells than that only the measures over all prompts have intervals, which take some milliseconds each."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished alternative. length: in tokens. mean_logprob: of its tokens, by the model; None without tokens."""
+    """An alternative, with all that it came from, as results.jsonl has it.
+
+    run: the folder, where a report is about several. length: in tokens. finish_reason: `abort` if it was cut.
+    mean_logprob: of its tokens, by the model; None without tokens. tokens: `[text, logprob, [[text, logprob], ...]]` of
+    each, the last of them the likeliest at that place. scores: by the scorers' names.
+    """
 
     prompt: str
     setting: str
@@ -20,6 +30,30 @@ class Result:
     finish_reason: str
     stop_reason: str | None
     mean_logprob: float | None
+    model: str = ""
+    prompt_text: str = ""
+    variables: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, float | None] = field(default_factory=dict)
+    tokens: list[Any] = field(default_factory=list)
+    run: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it came to its end. What was cut counts in no measure."""
+        return self.finish_reason != "abort"
+
+    @property
+    def kind(self) -> "Kind":
+        """What it has in common with those that it is compared with others by."""
+        return self.run, self.model, self.setting
+
+
+Kind = tuple[str, str, str]
+"""A run, a model and a setting."""
+
+Cells = dict[tuple[str, Kind], "Measures"]
+"""The measures of each cell, by the names of its prompt and its kind."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +65,8 @@ class Measures:
     perplexity: e to the power of -mean_logprob.
     length: the mean, in tokens.
     distinct_1, distinct_2, self_bleu: see the functions.
+    scores: the mean of each scorer's.
+    intervals: of the means, by their names; see `statistics.interval`.
     """
 
     count: int
@@ -41,24 +77,145 @@ class Measures:
     distinct_1: float | None
     distinct_2: float | None
     self_bleu: float | None
+    scores: dict[str, float | None] = field(default_factory=dict)
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
+
+    def value(self, name: str) -> float | None:
+        """A measure by its name, or a score."""
+        return self.scores[name] if name in self.scores else getattr(self, name, None)
 
 
-def measure(results: Sequence[Result]) -> Measures:
-    """The measures of a cell; None where too little is there to measure."""
-    texts = [result.text for result in results]
+@dataclass(frozen=True)
+class Findings:
+    """What there is to say about results. pooled: the measures over all prompts. tests: against the first kind."""
+
+    results: list[Result]
+    cells: Cells
+    pooled: dict[Kind, Measures]
+    tests: list[Paired]
+
+    @classmethod
+    def of(cls, results: list[Result]) -> "Findings":
+        """Measures and compares results."""
+        cells = measures_of(results)
+        return cls(results, cells, pooled(results, cells), tests_of(results))
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """In the order of the results."""
+        return list(self.pooled)
+
+    @property
+    def names(self) -> dict[Kind, str]:
+        """What to call each kind."""
+        return labels(self.kinds)
+
+    @property
+    def scores(self) -> list[str]:
+        """The scorers that were used."""
+        return names_of_scores(self.results)
+
+
+def values(results: Sequence[Result], name: str) -> dict[tuple[str, int], float]:
+    """What each alternative has of `mean_logprob`, `length` or a score, by its prompt and seed."""
+    found = {}
+    for each in results:
+        value = each.scores[name] if name in each.scores else getattr(each, name, None)
+        if value is not None and each.is_whole:
+            found[each.prompt, each.seed] = float(value)
+    return found
+
+
+def measure(
+    results: Sequence[Result], *, diversity: dict[str, Any] | None = None, with_intervals: bool = True
+) -> Measures:
+    """The measures of a cell; None where too little is there to measure. diversity: what is known of that already."""
+    results = [each for each in results if each.is_whole]
     scored = [(result.mean_logprob, result.length) for result in results if result.mean_logprob is not None]
     n_scored = sum(length for _, length in scored)
     mean_logprob = sum(logprob * length for logprob, length in scored) / n_scored if n_scored else None
+    scores = {name: list(values(results, name).values()) for name in names_of_scores(results)}
+    intervals = _intervals(results, scores) if with_intervals else {}
     return Measures(
         count=len(results),
-        different=len(repeats(texts)),
         mean_logprob=mean_logprob,
         perplexity=perplexity(mean_logprob),
         length=sum(result.length for result in results) / len(results) if results else None,
-        distinct_1=distinct(texts, 1),
-        distinct_2=distinct(texts, 2),
-        self_bleu=self_bleu(texts),
+        scores={name: math.fsum(each) / len(each) if each else None for name, each in scores.items()},
+        intervals=intervals,
+        **(diversity or _diversity([result.text for result in results])),
     )
+
+
+def _diversity(texts: list[str]) -> dict[str, Any]:
+    return {
+        "different": len(repeats(texts)),
+        "distinct_1": distinct(texts, 1),
+        "distinct_2": distinct(texts, 2),
+        "self_bleu": self_bleu(texts),
+    }
+
+
+def _intervals(results: Sequence[Result], scores: dict[str, list[float]]) -> dict[str, Interval | None]:
+    intervals = {name: interval(each) for name, each in scores.items()}
+    intervals["length"] = interval([result.length for result in results])
+    scored = [(result.mean_logprob, result.length) for result in results if result.mean_logprob is not None]
+    if ends := interval([logprob for logprob, _ in scored], [length for _, length in scored]):
+        intervals["mean_logprob"] = ends
+        low, high = perplexity(ends[1]), perplexity(ends[0])
+        intervals["perplexity"] = None if low is None or high is None else (low, high)
+    return intervals
+
+
+def names_of_scores(results: Sequence[Result]) -> list[str]:
+    """The scorers that were used, in their order."""
+    return list(dict.fromkeys(name for each in results for name in each.scores))
+
+
+def measures_of(results: Sequence[Result]) -> Cells:
+    """The measures of each cell, in the order of the results."""
+    cells: dict[tuple[str, Kind], list[Result]] = {}
+    for each in results:
+        cells.setdefault((each.prompt, each.kind), []).append(each)
+    few = len(cells) <= MAX_INTERVALS
+    return {cell: measure(each, with_intervals=few) for cell, each in cells.items()}
+
+
+def pooled(results: Sequence[Result], cells: Cells) -> dict[Kind, Measures]:
+    """The measures of each kind over all prompts: those of texts alone over all texts, the others' means of cells."""
+    found = {}
+    for kind in dict.fromkeys(each.kind for each in results):
+        own = [measures for (_, other), measures in cells.items() if other == kind]
+        diversity = {
+            name: _mean([getattr(each, name) for each in own]) for name in ("distinct_1", "distinct_2", "self_bleu")
+        }
+        diversity["different"] = sum(each.different for each in own)
+        found[kind] = measure([each for each in results if each.kind == kind], diversity=diversity)
+    return found
+
+
+def _mean(found: Sequence[float | None]) -> Any:
+    known = [each for each in found if each is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def tests_of(results: Sequence[Result]) -> list[Paired]:
+    """Each kind against the first one, by prompt and seed, in each measure that an alternative has alone."""
+    kinds = list(dict.fromkeys(each.kind for each in results))
+    names = labels(kinds)
+    tests = []
+    for name in ("mean_logprob", "length", *names_of_scores(results)):
+        by_kind = {kind: values([each for each in results if each.kind == kind], name) for kind in kinds}
+        for kind in kinds[1:]:
+            test = paired(names[kinds[0]], names[kind], name, by_kind[kinds[0]], by_kind[kind])
+            tests += [test] if test else []
+    return adjusted(tests)
+
+
+def labels(kinds: Sequence[Kind]) -> dict[Kind, str]:
+    """What to call each kind: of run, model and setting the parts in which they differ; else the setting."""
+    parts = [k for k in range(3) if len({kind[k] for kind in kinds}) > 1] or [2]
+    return {kind: " · ".join(filter(None, (kind[k] for k in parts))) for kind in kinds}
 
 
 def perplexity(mean_logprob: float | None) -> float | None:

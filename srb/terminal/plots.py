@@ -1,9 +1,11 @@
 """The measures of a comparison as one picture, in SVG."""
 
 import io
+import math
 import warnings
+from typing import Any
 
-from srb.terminal.results import Cells
+from srb.terminal.measures import Findings, Kind, Measures
 
 PANELS = {
     "mean_logprob": "mean log-probability",
@@ -17,16 +19,31 @@ PANELS = {
 
 PANEL_INCHES = (2.8, 2.2)
 COLUMNS = 4
+MAX_BARS = 8
+"""Of more prompts than that the bars are those over all prompts."""
+
+Group = dict[Kind, Measures]
 
 
-def plot(cells: Cells) -> str:
-    """An `<svg>` with a panel for each measure: the settings from left to right, a line for each prompt."""
+def panels_of(found: Findings) -> dict[str, str]:
+    """The names of all measures and scores, with their titles."""
+    return PANELS | {name: name for name in found.scores}
+
+
+def plot(found: Findings) -> str:
+    """An `<svg>` with bars for each measure: the kinds from left to right, a bar for each prompt, with its interval.
+
+    Measures that are the same everywhere have no panel. Empty where that leaves none.
+    """
+    groups = _groups(found)
+    panels = {name: title for name, title in panels_of(found).items() if _differs(groups, name)}
+    if not panels:
+        return ""
     import matplotlib  # here, because it takes its time, and belongs to an extra
     from matplotlib.figure import Figure
 
-    prompts = list(dict.fromkeys(prompt for prompt, _ in cells))
-    settings = list(dict.fromkeys(setting for _, setting in cells))
-    rows = -(-(len(PANELS) + 1) // COLUMNS)
+    rows = -(-(len(panels) + 1) // COLUMNS)
+    names = found.names
     # Names are text and not formulas; letters stay letters, for the browser's own font.
     style = matplotlib.rc_context(
         {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "srb", "axes.unicode_minus": False}
@@ -35,31 +52,53 @@ def plot(cells: Cells) -> str:
         warnings.filterwarnings("ignore", "Glyph")  # matplotlib only measures with its own font
         figure = Figure(figsize=(COLUMNS * PANEL_INCHES[0], rows * PANEL_INCHES[1]), layout="constrained")
         axes = list(figure.subplots(rows, COLUMNS).flat)
-        lines = []
-        for (name, title), panel in zip(PANELS.items(), axes, strict=False):
-            lines = [
-                panel.plot(
-                    range(len(settings)),
-                    [_number(getattr(cells[prompt, setting], name)) for setting in settings],
-                    marker="o",
-                )[0]
-                for prompt in prompts
-            ]
+        bars: list[Any] = []
+        width = 0.8 / len(groups)
+        for (name, title), panel in zip(panels.items(), axes, strict=False):
+            bars = []
+            for place, group in enumerate(groups.values()):
+                heights = [_number(group.get(kind), name) for kind in found.kinds]
+                middles = [k + (place + 0.5) * width - 0.4 for k in range(len(found.kinds))]
+                errors = [_error(group.get(kind), name) for kind in found.kinds]
+                bars.append(panel.bar(middles, heights, width, yerr=[*zip(*errors, strict=True)], capsize=2))
             panel.set_title(title, fontsize=10)
-            panel.set_xticks(range(len(settings)), [_short(name) for name in settings], rotation=30, ha="right")
-            panel.margins(x=0.15)
-            panel.grid(alpha=0.3)
-        legend = axes[len(PANELS)]
-        legend.axis("off")
-        if len(prompts) > 1:
-            legend.legend(lines, [_short(name) for name in prompts], loc="center", title="prompts", fontsize=8)
+            panel.set_xticks(
+                range(len(found.kinds)), [_short(names[kind]) for kind in found.kinds], rotation=30, ha="right"
+            )
+            panel.grid(axis="y", alpha=0.3)
+        for rest in axes[len(panels) :]:
+            rest.axis("off")
+        if len(groups) > 1:
+            axes[len(panels)].legend(bars, [_short(each) for each in groups], loc="center", title="prompts", fontsize=8)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return "<svg" + out.getvalue().partition("<svg")[2]
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+def _groups(found: Findings) -> dict[str, Group]:
+    """The measures of each prompt, or of all of them together."""
+    groups: dict[str, Group] = {}
+    for (prompt, kind), measures in found.cells.items():
+        groups.setdefault(prompt, {})[kind] = measures
+    return groups if len(groups) <= MAX_BARS else {"all prompts": found.pooled}
+
+
+def _differs(groups: dict[str, Group], name: str) -> bool:
+    found = {measures.value(name) for group in groups.values() for measures in group.values()} - {None}
+    return len(found) > 1
+
+
+def _number(measures: Measures | None, name: str) -> float:
+    value = None if measures is None else measures.value(name)
+    return math.nan if value is None or math.isinf(value) else value
+
+
+def _error(measures: Measures | None, name: str) -> tuple[float, float]:
+    """How far the interval goes down and up."""
+    ends, value = (measures.intervals.get(name) if measures else None), _number(measures, name)
+    if ends is None or not all(map(math.isfinite, (*ends, value))):
+        return 0.0, 0.0
+    return max(0.0, value - ends[0]), max(0.0, ends[1] - value)
 
 
 def _short(name: str) -> str:

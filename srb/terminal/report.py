@@ -1,57 +1,73 @@
 """The report of a comparison: one HTML file that needs nothing else."""
 
 import json
+import math
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from srb.terminal.measures import Result, repeats
-from srb.terminal.plots import PANELS, plot
-from srb.terminal.results import Cells
+from srb import __version__
+from srb.terminal.measures import Findings, Measures, Result, repeats
+from srb.terminal.plots import panels_of, plot
 from srb.terminal.show import harmless
-from srb.terminal.spec import Spec
 
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 90rem; }
 table { border-collapse: collapse; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884; }
+th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
 .plots { background: #fff; overflow-x: auto; padding: .5rem; border-radius: .5rem; }
 .plots svg { max-width: 100%; height: auto; }
-.cells { display: grid; grid-auto-flow: column; grid-auto-columns: minmax(16rem, 1fr); gap: 1rem; overflow-x: auto; }
 .prompt, .text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .prompt { border-left: .25rem solid #888; padding-left: .75rem; max-height: 20rem; overflow-y: auto; }
 .text { border: 1px solid #8884; border-radius: .5rem; padding: .5rem .75rem; margin: .5rem 0; }
+.cut { border-style: dashed; }
 .count { font-weight: bold; color: #c60; }
-.more { color: #888; font-size: .85rem; }
+.more, .interval { color: #888; font-size: .85rem; }
+.interval { white-space: nowrap; }
+.row { grid-column: 1 / -1; color: #888; font-size: .85rem; }
+body:has(#shade:checked) .t { background: rgb(230 110 0 / calc(var(--s) * 1%)); }
+body:has(#shade:checked) .t:hover { outline: 1px solid; }
+.aligned { display: grid; grid-template-columns: repeat(var(--kinds), minmax(16rem, 1fr)); }
+.aligned { gap: 0 1rem; overflow-x: auto; }
 """
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
+NOTES = """Intervals are 95%, by bootstrap (scipy's BCa, 9,999 resamples). Differences are those of pairs of the same
+prompt and seed, against the first column; p is that of a paired permutation test, and adjusted for all tests here
+by Benjamini and Hochberg. Texts that were cut off count in no measure."""
 
-def write_report(path: Path, spec: Spec, results: list[Result], cells: Cells, *, model: str, usage: str) -> None:
-    """Writes the report of what there is. usage: what the last run has cost, in words."""
-    path.write_text(render(spec, results, cells, model=model, usage=usage), encoding="utf-8")
+
+def write_report(path: Path, found: Findings, *, notes: list[str], date: str) -> None:
+    """Writes the report of what there is. notes: what else to say at the top. date: of the report, in words."""
+    path.write_text(render(found, notes=notes, date=date), encoding="utf-8")
 
 
-def render(spec: Spec, results: list[Result], cells: Cells, *, model: str, usage: str) -> str:
+def render(found: Findings, *, notes: list[str], date: str) -> str:
     """The report as a page."""
-    title = f"{len(spec.prompts)} prompts, {len(spec.settings)} settings, {model}"
-    each = len(spec.all_seeds)
+    prompts = {each.prompt: each.prompt_text for each in found.results}
+    models = list(dict.fromkeys(each.model for each in found.results))
+    seeds = sorted({each.seed for each in found.results})
+    title = f"{_count(len(prompts), 'prompt')}, {_count(len(found.kinds), 'kind')} of texts, {', '.join(models)}"
+    picture = plot(found)
     parts = [
         f"<h1>{_text(title)}</h1>",
-        f"<p>{len(results)} of {len(cells) * each} alternatives, {each} of each kind. Last run: {_text(usage)}.</p>",
-        f"<div class=plots>{plot(cells)}</div>",
-        _measures(cells),
-        _settings(spec),
+        f"<p>srb {__version__} · {_text(date)} · seeds {_text(_ranges(seeds))}</p>",
+        *(f"<p>{_text(note)}</p>" for note in notes),
+        f"<div class=plots>{picture}</div>" if picture else "",
+        _measures(found),
+        _tests(found),
+        f"<p class=more>{_text(NOTES)}</p>",
+        _settings(found),
+        "<p><label><input type=checkbox id=shade> Shade what was unlikely; pointing at it tells what was likelier"
+        "</label></p>",
     ]
-    for prompt, text in spec.prompts.items():
-        parts.append(f"<h2>{_text(prompt)}</h2><div class=prompt>{_text(text)}</div><div class=cells>")
-        for setting in spec.settings:
-            own = [each for each in results if (each.prompt, each.setting) == (prompt, setting)]
-            parts.append(f"<section><h3>{_text(setting)}</h3>{_alternatives(own)}</section>")
-        parts.append("</div>")
+    for prompt, text in prompts.items():
+        own = [each for each in found.results if each.prompt == prompt]
+        parts.append(f"<h2>{_text(prompt)}</h2><div class=prompt>{_text(text)}</div>{_aligned(found, own)}")
     head = (
         f'<meta charset=utf-8><meta http-equiv=Content-Security-Policy content="{POLICY}">'
         f"<meta name=viewport content='width=device-width'><title>{_text(title)}</title><style>{STYLE}</style>"
@@ -59,35 +75,119 @@ def render(spec: Spec, results: list[Result], cells: Cells, *, model: str, usage
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
-def _measures(cells: Cells) -> str:
-    names = "".join(f"<th>{_text(title)}</th>" for title in PANELS.values())
-    rows = [f"<tr><th>prompt</th><th>setting</th><th>texts</th>{names}</tr>"]
-    for (prompt, setting), measures in cells.items():
-        numbers = [measures.count, *(getattr(measures, name) for name in PANELS)]
-        columns = "".join(f"<td class=number>{_number(number)}</td>" for number in numbers)
-        rows.append(f"<tr><td>{_text(prompt)}</td><td>{_text(setting)}</td>{columns}</tr>")
-    return f"<h2>Measures</h2><table>{''.join(rows)}</table>"
+def _measures(found: Findings) -> str:
+    panels = panels_of(found)
+    titles = "".join(f"<th>{_text(title)}</th>" for title in panels.values())
+    rows = [f"<tr><th>prompt</th><th>texts of</th><th>count</th>{titles}</tr>"]
+    cells = list(found.cells.items())
+    if len({prompt for prompt, _ in found.cells}) > 1:
+        cells = [(("all prompts", kind), each) for kind, each in found.pooled.items()] + cells
+    for (prompt, kind), measures in cells:
+        columns = "".join(f"<td class=number>{_measured(measures, name)}</td>" for name in panels)
+        name = _text(found.names[kind])
+        rows.append(f"<tr><td>{_text(prompt)}</td><td>{name}</td><td class=number>{measures.count}</td>{columns}</tr>")
+    return f"<h2>Measures</h2><div class=wide><table>{''.join(rows)}</table></div>"
 
 
-def _settings(spec: Spec) -> str:
-    rows = (
-        f"<tr><td>{_text(name)}</td><td><code>{_text(json.dumps(fields, ensure_ascii=False))}</code></td></tr>"
-        for name, fields in spec.settings.items()
+def _measured(measures: Measures, name: str) -> str:
+    ends = measures.intervals.get(name)
+    shown = (
+        f" <span class=interval>{_number(ends[0])} to {_number(ends[1])}</span>" if ends and len({*ends}) > 1 else ""
     )
-    return f"<h2>Settings</h2><table>{''.join(rows)}</table>"
+    return _number(measures.value(name)) + shown
 
 
-def _alternatives(results: list[Result]) -> str:
-    """The different texts of a cell, those that came more than once with their count."""
+def _tests(found: Findings) -> str:
+    if not found.tests:
+        return ""
+    titles = panels_of(found)
+    rows = ["<tr><th>texts of</th><th>against</th><th>measure</th><th>pairs</th><th>difference</th><th>p</th>"]
+    rows[0] += "<th>adjusted</th></tr>"
+    for each in found.tests:
+        ends = f"<span class=interval>{_number(each.low)} to {_number(each.high)}</span>"
+        rows.append(
+            f"<tr><td>{_text(each.other)}</td><td>{_text(each.one)}</td><td>{_text(titles[each.measure])}</td>"
+            f"<td class=number>{each.pairs}</td><td class=number>{_number(each.difference)} {ends}</td>"
+            f"<td class=number>{_number(each.p)}</td><td class=number>{_number(each.adjusted)}</td></tr>"
+        )
+    return f"<h2>Differences by seed</h2><div class=wide><table>{''.join(rows)}</table></div>"
+
+
+def _settings(found: Findings) -> str:
+    first = {each.kind: each for each in reversed(found.results)}
+    rows = "".join(
+        f"<tr><td>{_text(found.names[kind])}</td><td>{_text(first[kind].model)}</td>"
+        f"<td><code>{_text(json.dumps(first[kind].settings, ensure_ascii=False))}</code></td></tr>"
+        for kind in found.kinds
+    )
+    return (
+        f"<h2>Settings</h2><div class=wide><table><tr><th>texts of</th><th>model</th><th></th></tr>{rows}</table></div>"
+    )
+
+
+def _aligned(found: Findings, results: list[Result]) -> str:
+    """A column for each kind, a row for each seed. Where a kind has the same text again, it says so."""
+    kinds = [kind for kind in found.kinds if any(each.kind == kind for each in results)]
+    by_place = {(each.kind, each.seed): each for each in results}
+    counts = {kind: dict(repeats([each.text for each in results if each.kind == kind])) for kind in kinds}
+    parts = [f"<h3>{_text(found.names[kind])}</h3>" for kind in kinds]
+    shown: dict[tuple[Any, str], int] = {}
+    for seed in sorted({each.seed for each in results}):
+        parts.append(f"<div class=row>seed {seed}</div>")
+        for kind in kinds:
+            each = by_place.get((kind, seed))
+            if each is None:
+                parts.append("<div></div>")
+                continue
+            same = shown.setdefault((kind, each.text.strip()), seed)
+            parts.append(_alternative(each, counts[kind][each.text.strip()], same))
+    return f"<div class=aligned style='--kinds: {len(kinds)}'>{''.join(parts)}</div>"
+
+
+def _alternative(each: Result, count: int, first_seed: int) -> str:
+    times = f"<span class=count>&times; {count}</span> " if count > 1 else ""
+    if first_seed != each.seed:
+        return f"<div class=text>{times}<span class=more>the same as with seed {first_seed}</span></div>"
+    scores = "".join(f" · {_text(name)} {_number(score)}" for name, score in each.scores.items())
+    ended = each.finish_reason if each.is_whole else "cut off"
+    details = f"{each.length} tokens · {ended} · {_number(each.mean_logprob)}{scores}"
+    kind = "text" if each.is_whole else "text cut"
+    return f"<div class='{kind}'>{times}{_tokens(each)}<div class=more>{details}</div></div>"
+
+
+def _tokens(each: Result) -> str:
+    """The text, each token with how unlikely it was, in percent of shade, and what was likelier."""
+    if "".join(token[0] for token in each.tokens) != each.text:  # what a stop string took away, for example
+        return _text(each.text)
     parts = []
-    for text, count in repeats([each.text for each in results]):
-        same = [each for each in results if each.text.strip() == text]
-        times = f"<span class=count>&times; {count}</span> " if count > 1 else ""
-        seeds = ", ".join(str(each.seed) for each in same)
-        first = same[0]
-        details = f"seed {seeds} · {first.length} tokens · {first.finish_reason} · {_number(first.mean_logprob)}"
-        parts.append(f"<div class=text>{times}{_text(first.text)}<div class=more>{details}</div></div>")
+    for text, logprob, likeliest in each.tokens:
+        if logprob is None:
+            parts.append(_text(text))
+            continue
+        others = "  ".join(f"{_percent(p)} {other!r}" for other, p in likeliest)
+        shade = round(70 * (1 - math.exp(logprob)))
+        title = escape(harmless(f"{_percent(logprob)} {text!r}; likeliest: {others}"), quote=True)
+        parts.append(f'<span class=t style="--s:{shade}" title="{title}">{_text(text)}</span>')
     return "".join(parts)
+
+
+def _percent(logprob: float) -> str:
+    return f"{math.exp(logprob):.0%}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _ranges(seeds: list[int]) -> str:
+    """Such as 0 to 3, 100 to 103."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][1] + 1:
+            runs[-1][1] = seed
+        else:
+            runs.append([seed, seed])
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in runs) or "none"
 
 
 def _number(value: float | None) -> str:

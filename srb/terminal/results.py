@@ -1,4 +1,4 @@
-"""What `srb compare` has so far, in a folder: results.jsonl grows, and results.csv and measures.csv come at the end."""
+"""What `srb compare` has so far, in a folder: results.jsonl grows, and the tables come at the end."""
 
 import csv
 import dataclasses
@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from srb.errors import SettingsError
-from srb.terminal.measures import Measures, Result, measure, perplexity
+from srb.terminal.measures import Findings, Result, perplexity
+from srb.terminal.scorers import Judge, Row
 from srb.terminal.spec import Spec
-
-Cells = dict[tuple[str, str], Measures]
-"""The measures of each cell, by the names of its prompt and setting."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """One that is wanted: the names of its prompt and setting, and its seed."""
+    """One that is wanted: the names of its model, prompt and setting, and its seed."""
 
+    model: str
     prompt: str
     setting: str
     seed: int
@@ -35,17 +34,14 @@ class Results:
     def __init__(self, folder: Path, spec: Spec) -> None:
         self._folder = folder
         self._path = folder / "results.jsonl"
-        self._spec = spec
-        self._alternatives = [
-            Alternative(prompt, setting, seed)
-            for prompt in spec.prompts
-            for setting in spec.settings
-            for seed in spec.all_seeds
-        ]
-        self._lines: dict[Alternative, dict[str, Any]] = {}
-        self._model = self._identity = ""
+        self.spec = spec
+        self._saved: list[Row] = []
+        self._lines: dict[Alternative, Row] = {}
+        self._cut: dict[Alternative, Row] = {}
+        self._names: dict[str, str] = {}
+        self._identities: dict[str, str] = {}
+        self._judged: dict[str, float | None] = {}
         self._exit = ExitStack()
-        self.wanted = len(self._alternatives)
 
     def __enter__(self) -> Self:
         try:
@@ -59,6 +55,13 @@ class Results:
         except OSError as error:
             self._exit.close()
             raise SettingsError(f"{self._path} can't be written: {error.strerror}; give --out another folder") from None
+        try:
+            self._saved = _read(self._file, self._path)
+            with (self._folder / "judged.jsonl").open("a+", encoding="utf-8") as file:
+                self._judged = {each["key"]: each["score"] for each in _read(file, Path(file.name))}
+        except BaseException:
+            self._exit.close()
+            raise
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -67,88 +70,205 @@ class Results:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def open(self, model: str, identity: str) -> list[Alternative]:
-        """Reads what an earlier run has left, and returns the alternatives that are missing.
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing, not even what was cut."""
+        return not self._lines and not self._cut
 
-        identity: what results depend on beside the spec; see `Source`.
+    @property
+    def wanted(self) -> int:
+        """How many the spec asks for."""
+        spec = self.spec
+        return len(spec.models) * len(spec.prompts) * len(spec.settings) * len(spec.all_seeds)
+
+    def open(self, model: str, name: str, identity: str) -> list[Alternative]:
+        """The alternatives of a model that are missing after earlier runs.
+
+        model: its name in the spec. name: that of the source. identity: what results depend on beside the spec; see
+        `Source`.
 
         Raises `SettingsError` if there is something that the spec doesn't ask for: it would have to be thrown away.
         """
-        self._model, self._identity = model, identity
-        keys = {self._key(each): each for each in self._alternatives}
-        lines: dict[Alternative, dict[str, Any]] = {}
-        self._file.seek(0)
-        text = self._file.read()
-        whole, _, _broken = text.rpartition("\n")  # a line that was being written when the process was killed
-        for number, line in enumerate(filter(None, whole.split("\n")), 1):
-            try:
-                saved = json.loads(line)
-                alternative = keys[saved["key"]]
-                Result(**{field: saved[field] for field in _FIELDS})
-            except KeyError:
+        spec = self.spec
+        self._names[model], self._identities[model] = model or name, identity
+        others = {self._names.get(each, each) for each in spec.models if each != model}
+        wanted = {self._key(each): each for each in self._wanted(model)}
+        lines = {}
+        for number, line in enumerate(self._saved, 1):
+            alternative = wanted.get(line["key"])
+            if alternative is None and line["model"] not in others:
                 raise SettingsError(
                     f"{self._path}, line {number}, is of another model, weights, prompt, setting or seed "
                     "than this spec's; give --out another folder, or delete this one"
-                ) from None
-            except (ValueError, TypeError):
-                raise SettingsError(
-                    f"{self._path}, line {number}, is no result; give --out another folder, or delete this one"
-                ) from None
-            lines[alternative] = saved | dataclasses.asdict(alternative)  # names may have changed
-        self._lines = lines
-        self._file.truncate(len((whole + "\n").encode()) if whole else 0)
-        return [each for each in self._alternatives if each not in self._lines]
+                )
+            if alternative and line["finish_reason"] != "abort":
+                lines[alternative] = line | self._origin(alternative)  # names may have changed
+        self._lines |= lines
+        return [each for each in wanted.values() if each not in lines]
 
-    def add(self, result: Result) -> None:
-        """Keeps a result, so that it's there even if the process is killed. What is there already stays."""
-        alternative = Alternative(result.prompt, result.setting, result.seed)
+    def add(self, alternative: Alternative, ended: Row) -> None:
+        """Keeps a result, so that it's there even if the process is killed. What is there already stays.
+
+        ended: the fields of `Result` that it has beside those that say where it comes from.
+        """
         if alternative in self._lines:
             return
-        line = dataclasses.asdict(result) | {"model": self._model, "key": self._key(alternative)}
-        self._lines[alternative] = line
+        self._cut.pop(alternative, None)
+        line = self._lines[alternative] = self._line(alternative, ended)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
-    def finish(self) -> tuple[list[Result], Cells]:
-        """Writes the files in the order of the spec, and returns the results and their measures."""
-        lines = [self._lines[each] for each in self._alternatives if each in self._lines]
+    def add_cut(self, alternative: Alternative, ended: Row) -> None:
+        """Remembers what was interrupted, for the report. The next run begins it anew."""
+        if alternative not in self._lines:
+            self._cut[alternative] = self._line(alternative, ended)
+
+    def unjudged(self, judge: Judge) -> list[Row]:
+        """The results that a judge hasn't seen."""
+        return [line for line in self._lines.values() if self._judged_key(judge, line) not in self._judged]
+
+    def judge(self, judge: Judge, line: Row, score: float | None) -> None:
+        """Keeps a judge's score."""
+        key = self._judged_key(judge, line)
+        self._judged[key] = score
+        with (self._folder / "judged.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "score": score}) + "\n")
+
+    def finish(self) -> Findings:
+        """Writes the files in the order of the spec, and returns what they say; those that were cut are included."""
+        known = self._cut | self._lines
+        lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
+        # An earlier run may have results of models whose turn hasn't come in this one.
+        lines += [line for line in self._saved if line["model"] in self.spec.models.keys() - self._names.keys()]
+        for line in lines:
+            line["scores"] = self._scores(line) if line["finish_reason"] != "abort" else {}
         ordered = self._path.with_suffix(".tmp")
         ordered.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         ordered.replace(self._path)
-        results = [Result(**{name: line[name] for name in _FIELDS}) for line in lines]
-        rows = [dataclasses.asdict(each) | {"perplexity": perplexity(each.mean_logprob)} for each in results]
-        _write_csv(self._folder / "results.csv", rows)
-        cells = measures_of(self._spec, results)
-        measures = [
-            {"prompt": prompt, "setting": setting} | dataclasses.asdict(each)
-            for (prompt, setting), each in cells.items()
+        found = Findings.of([result_of(line) for line in lines])
+        write_tables(self._folder, found)
+        return found
+
+    def _wanted(self, model: str) -> list[Alternative]:
+        spec = self.spec
+        return [
+            Alternative(model, prompt, setting, seed)
+            for prompt in spec.prompts
+            for setting in spec.settings
+            for seed in spec.all_seeds
         ]
-        _write_csv(self._folder / "measures.csv", measures)
-        return results, cells
+
+    def _origin(self, each: Alternative) -> Row:
+        prompt = self.spec.prompts[each.prompt]
+        return dataclasses.asdict(each) | {
+            "model": self._names[each.model],
+            "prompt_text": prompt.text,
+            "variables": prompt.variables,
+            "settings": self.spec.settings[each.setting],
+        }
+
+    def _line(self, each: Alternative, ended: Row) -> Row:
+        return self._origin(each) | ended | {"scores": {}, "key": self._key(each)}
 
     def _key(self, each: Alternative) -> str:
         """What a result depends on: it's good as long as this is the same."""
-        parts = [self._identity, self._spec.prompts[each.prompt], self._spec.settings[each.setting], each.seed]
-        if len(siblings := self._spec.siblings(each.setting, each.seed)) > 1:
+        spec = self.spec
+        parts = [self._identities[each.model], spec.prompts[each.prompt].body, spec.settings[each.setting], each.seed]
+        if len(siblings := spec.siblings(each.setting, each.seed)) > 1:
             parts.append(siblings)
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _hash(parts)
+
+    def _judged_key(self, judge: Judge, line: Row) -> str:
+        # Before its model is loaded, what a judge has said earlier isn't known.
+        return _hash([judge.model, self._identities.get(judge.model), judge.answers, judge.request(line)])
+
+    def _scores(self, line: Row) -> dict[str, float | None]:
+        judged = {
+            name: self._judged.get(self._judged_key(judge, line)) for name, judge in self.spec.scorers.judges.items()
+        }
+        return self.spec.scorers.score(line) | judged
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Result)]
+_FIELDS = {field.name for field in dataclasses.fields(Result)}
 
 
-def measures_of(spec: Spec, results: list[Result]) -> Cells:
-    """The measures of the results."""
-    cells: dict[tuple[str, str], list[Result]] = {
-        (prompt, setting): [] for prompt in spec.prompts for setting in spec.settings
-    }
-    for result in results:
-        cells[result.prompt, result.setting].append(result)
-    return {cell: measure(each) for cell, each in cells.items()}
+def _hash(parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+def _read(file: Any, path: Path) -> list[Row]:
+    """The lines of a file, which is cut behind the last whole one: the process may have been killed in the middle."""
+    file.seek(0)
+    whole, _, _broken = file.read().rpartition("\n")
+    lines = []
+    for number, line in enumerate(filter(None, whole.split("\n")), 1):
+        try:
+            lines.append(json.loads(line))
+            if path.stem == "results":
+                result_of(lines[-1])
+            lines[-1]["key"]
+        except (ValueError, TypeError, LookupError):
+            raise SettingsError(
+                f"{path}, line {number}, is no result; give --out another folder, or delete this one"
+            ) from None
+    file.truncate(len((whole + "\n").encode()) if whole else 0)
+    return lines
+
+
+def result_of(line: Row) -> Result:
+    """The result on a line of results.jsonl. Raises `TypeError` and `AttributeError` for what is none."""
+    return Result(**{name: value for name, value in line.items() if name in _FIELDS})
+
+
+def read_results(folder: Path, run: str) -> list[Result]:
+    """What an earlier run has left in a folder, which is called `run` in the report. Raises `SettingsError`."""
+    path = folder / "results.jsonl"
+    try:
+        with path.open("r+", encoding="utf-8") as file:
+            lines = _read(file, path)
+    except OSError as error:
+        raise SettingsError(f"{path} can't be read: {error.strerror}; is {folder} of srb compare?") from None
+    return [result_of(line | {"run": run}) for line in lines]
+
+
+def write_tables(folder: Path, found: Findings) -> None:
+    """results.csv and results.parquet with a row for each alternative, measures.csv, and tests.csv."""
+    rows = [_flat(each) for each in found.results]
+    _write_csv(folder / "results.csv", rows)
+    _write_parquet(folder / "results.parquet", rows)
+    measures = []
+    for (prompt, (run, model, setting)), each in found.cells.items():
+        flat = dataclasses.asdict(each)
+        scores, intervals = flat.pop("scores"), flat.pop("intervals")
+        flat |= {f"score_{name}": value for name, value in scores.items()}
+        for name, ends in intervals.items():
+            label = f"score_{name}" if name in scores else name
+            flat |= {f"{label}_low": ends and ends[0], f"{label}_high": ends and ends[1]}
+        measures.append({"prompt": prompt, "run": run, "model": model, "setting": setting} | flat)
+    _write_csv(folder / "measures.csv", measures)
+    _write_csv(folder / "tests.csv", [dataclasses.asdict(each) for each in found.tests])
+
+
+def _flat(each: Result) -> Row:
+    """A row of the tables. What differs in its shape is JSON; the tokens are in results.jsonl alone."""
+    row = dataclasses.asdict(each)
+    del row["tokens"]
+    scores = {f"score_{name}": score for name, score in row.pop("scores").items()}
+    row |= {name: json.dumps(row[name], ensure_ascii=False) for name in ("variables", "settings")}
+    return row | {"perplexity": perplexity(each.mean_logprob)} | scores
+
+
+def _write_csv(path: Path, rows: list[Row]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _write_parquet(path: Path, rows: list[Row]) -> None:
+    import pyarrow  # here, because it belongs to an extra
+    import pyarrow.parquet
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    pyarrow.parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in names}), path)

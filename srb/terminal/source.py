@@ -1,4 +1,7 @@
-"""Where events come from: an engine in this process, or a server. Both take the body of `POST /v1/completions`."""
+"""Where events come from: an engine in this process, or a server. Both take the body of `POST /v1/completions`.
+
+A body with `messages` is that of `POST /v1/chat/completions`.
+"""
 
 import asyncio
 import dataclasses
@@ -23,7 +26,7 @@ from srb.errors import (
 )
 from srb.llama.model_file import find_model
 from srb.progress import show_download, show_loading
-from srb.settings import SERVER_OPTIONS, Settings, read_keys
+from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.wire import native
 from srb.wire.body import Limits, parse
 from srb.wire.explore import read_with
@@ -83,7 +86,8 @@ class InProcess:
     def __init__(self, settings: Settings) -> None:
         settings = fetch_model(settings, show_download)
         # A variable may be meant for a server; nobody else waits here.
-        settings = dataclasses.replace(settings, **{name: getattr(Settings(), name) for name in SERVER_OPTIONS})
+        of_servers = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
+        settings = dataclasses.replace(settings, **of_servers)
         self.model = settings.alias or find_model(settings.model).stem
         self._limits = Limits(self.model, settings.n, settings.max_n)
         self._engine = AsyncEngine.from_settings(settings)
@@ -109,7 +113,10 @@ class InProcess:
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.submit`."""
-        parsed = await asyncio.to_thread(parse, json.dumps(body).encode(), self._limits, self._engine.tokenize)
+        template = self._engine.chat_template
+        parsed = await asyncio.to_thread(
+            parse, json.dumps(body).encode(), self._limits, self._engine.tokenize, template, chat="messages" in body
+        )
         to_json = partial(native.to_json, model=self.model, created=int(time.time()), ignored=parsed.ignored)
         async with await self._engine.submit(parsed.completion) as stream:
             yield (to_json(event) async for batch in stream for event in batch)
@@ -172,7 +179,8 @@ class Server:
     @asynccontextmanager
     async def submit(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.submit`."""
-        async with self._answer("POST", "/v1/completions", body | {"stream": "events"}) as reply:
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        async with self._answer("POST", path, body | {"stream": "events"}) as reply:
             yield self._events(reply)
 
     @asynccontextmanager

@@ -4,14 +4,16 @@ import itertools
 import json
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from srb.engine.request import DEFAULT_MAX_TOKENS, MAX_SEED
+from srb.engine.request import DEFAULT_MAX_TOKENS, MAX_LOGPROBS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
-from srb.settings import Settings
+from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
 from srb.terminal.options import BRANCH_NAMES, check_names
+from srb.terminal.prompts import Prompt, read_prompts
+from srb.terminal.scorers import Scorers, read_scorers
 from srb.wire.body import Limits, parse
 from srb.wire.fields import ALIASES
 
@@ -20,22 +22,33 @@ MAX_ALTERNATIVES = 256
 
 MAX_NAME_CHARS = 80
 
-KEYS = {"prompts", "settings", "n", "seeds"}
+LIKELIEST = 3
+"""Of the likeliest tokens at each place, how many the report shows if the spec doesn't say."""
+
+KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "logprobs"}
 FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
 """What settings may have. Seeds are for all of them, and their labels are their names."""
 
 
+TAKES = {"prompts": "a list of texts, or a table of them", "models": "a list of paths, or tables of options"}
+
+
 @dataclass(frozen=True)
 class Spec:
-    """Prompts x settings make the cells; each has n alternatives for each of the seeds.
+    """Prompts x settings x models make the cells; each has n alternatives for each of the seeds.
 
-    prompts: the texts by their names. settings: the fields of a request by their names, `max_tokens` among them.
+    prompts, settings, models: by their names. settings: the fields of a request, `max_tokens` among them. models: the
+    options that each has; the one model that a spec has without `models` is called "". logprobs: how many of the
+    likeliest tokens are reported at each place.
     """
 
-    prompts: dict[str, str]
+    prompts: dict[str, Prompt]
     settings: dict[str, dict[str, Any]]
     n: int
     seeds: tuple[int, ...]
+    models: dict[str, dict[str, Any]] = field(default_factory=lambda: {"": {}})
+    scorers: Scorers = field(default_factory=Scorers)
+    logprobs: int = LIKELIEST
 
     @property
     def all_seeds(self) -> list[int]:
@@ -91,11 +104,15 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
     max_tokens = DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens
     common = {"max_tokens": max_tokens} | _fields("the spec", {name: data[name] for name in FIELDS & {*data}})
     each = _named("settings", data.get("settings", {"default": {}}))
-    prompts = {name: _prompt(name, prompt, folder) for name, prompt in _named("prompts", data.get("prompts")).items()}
+    prompts = read_prompts(_named("prompts", data.get("prompts")), data.get("variables"), folder)
+    models = _models(data.get("models", {"": {}}), settings, folder)
+    scorers = read_scorers(data.get("scorers", {}), folder, list(models))
+    logprobs = _integer("logprobs", data.get("logprobs", LIKELIEST), 0, MAX_LOGPROBS)
     merged = {name: common | _fields(f"settings.{name}", fields, common) for name, fields in each.items()}
     _check_different("prompts", prompts)
     _check_different("settings", merged)
-    return Spec(prompts, merged, n, tuple(seeds))
+    _check_places(scorers, prompts)
+    return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs)
 
 
 def _check_different(key: str, values: dict[str, Any]) -> None:
@@ -114,7 +131,7 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     """What a list or a table names: the things of a list are numbered."""
     named = {str(k): item for k, item in enumerate(value, 1)} if isinstance(value, list) else value
     if not isinstance(named, dict) or not named:
-        takes = "a list of texts, or a table of them" if key == "prompts" else "tables, such as [settings.wild]"
+        takes = TAKES.get(key, "tables, such as [settings.wild]")
         raise InvalidRequestError(f"{key} takes {takes}, got {'nothing' if value is None else repr(value)[:60]}")
     for name in named:
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
@@ -124,19 +141,36 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return named
 
 
-def _prompt(name: str, prompt: Any, folder: Path) -> str:
-    where = f"prompts.{name}"
-    if isinstance(prompt, dict) and set(prompt) == {"file"} and isinstance(prompt["file"], str):
-        path = folder / prompt["file"]
+def _models(value: Any, settings: Settings, folder: Path) -> dict[str, dict[str, Any]]:
+    """The options of each model: a table of them, or the path of its file. Paths are beside the spec."""
+    named = {"": {}} if value == {"": {}} else _named("models", value)
+    paths = ("model", "models_dir", "chat_template_file")
+    result = {}
+    for name, options in named.items():
+        where = f"models.{name}"
+        options = {"model": options} if isinstance(options, str) else options
+        if not isinstance(options, dict):
+            raise InvalidRequestError(f"{where} takes a path, or a table of srb's options, got {options!r:.60}")
+        options = {key.replace("-", "_"): option for key, option in options.items()}
+        check_names(options, Settings.__dataclass_fields__.keys() - SERVER_OPTIONS | CHAT_OPTIONS, where)
+        options |= {key: str(folder / option) for key, option in options.items() if key in paths}
         try:
-            prompt = path.read_text("utf-8").removesuffix("\n")
-        except OSError as error:
-            raise InvalidRequestError(f"{where}: the file {path} can't be read: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise InvalidRequestError(f"{where}: the file {path} is not UTF-8: byte {error.start}") from None
-    if not isinstance(prompt, str) or not prompt:
-        raise InvalidRequestError(f'{where} must be a text, or {{file = "NAME"}}, and not empty; got {prompt!r:.60}')
-    return prompt
+            replace(settings, **options)
+        except SettingsError as error:
+            raise InvalidRequestError(f"{where}: {error.message}") from None
+        result[name] = options
+    _check_different("models", result)
+    return result
+
+
+def _check_places(scorers: Scorers, prompts: dict[str, Prompt]) -> None:
+    """Refuses judges that ask for what a prompt hasn't."""
+    for name, judge in scorers.judges.items():
+        for prompt in prompts.values():
+            try:
+                judge.request({"text": "", "prompt_text": "", "variables": prompt.variables})
+            except InvalidRequestError as error:
+                raise InvalidRequestError(f"scorers.{name}: {error.message}") from None
 
 
 def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> dict[str, Any]:

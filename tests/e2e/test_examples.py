@@ -1,5 +1,6 @@
 """Every example runs as written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from e2e.conftest import Server
+from tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.e2e
 
@@ -55,10 +57,24 @@ def test_logits_processor() -> None:
 
 def test_compare(tmp_path: Path) -> None:
     output = run(sys.executable, "-m", "srb", "compare", str(EXAMPLES / "compare.toml"), "--out", str(tmp_path / "out"))
-    assert output.startswith("36 of 36 alternatives; ")
+    assert output.startswith("48 of 48 alternatives; ")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("results.jsonl", "results.csv", "measures.csv", "report.html")
+        *("results.jsonl", "results.csv", "results.parquet", "measures.csv", "tests.csv", "judged.jsonl", "report.html")
     }
+    rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
+    assert {row["model"] for row in rows} == {"usual", "small-cache"}
+    assert all(row["scores"]["speech"] in (0, 1) and 0 < row["scores"]["good"] < 1 for row in rows)
+
+
+def test_compare_with_another_file(tmp_path: Path) -> None:
+    """Two models with nothing in common."""
+    write_tiny_model(tmp_path / "tiny.gguf")
+    spec = (EXAMPLES / "compare.toml").read_text().replace('cache-type-k = "q4_0"', 'model = "tiny.gguf"')
+    (tmp_path / "two.toml").write_text(spec.replace("n = 4", "n = 2") + 'model = "usual"\n')
+    output = run(sys.executable, "-m", "srb", "compare", str(tmp_path / "two.toml"), "--out", str(tmp_path / "out"))
+    assert output.startswith("24 of 24 alternatives; ")
+    page = (tmp_path / "out/report.html").read_text()
+    assert "<h3>small-cache · wild</h3>" in page
 
 
 def test_every_example_is_tried() -> None:

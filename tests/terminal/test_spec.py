@@ -6,6 +6,7 @@ import pytest
 
 from srb.errors import SettingsError
 from srb.settings import Settings
+from srb.terminal.prompts import Prompt
 from srb.terminal.spec import Spec, read_spec
 
 
@@ -28,7 +29,7 @@ def test_a_whole_spec(tmp_path: Path) -> None:
         top_k = 0
     """
     spec = read(tmp_path, text, max_tokens=7)
-    assert spec.prompts == {"short": "p", "long": "a long one\n"}
+    assert {name: each.text for name, each in spec.prompts.items()} == {"short": "p", "long": "a long one\n"}
     assert spec.settings == {
         "usual": {"max_tokens": 7, "top_k": 3},
         "wild": {"max_tokens": 9, "top_k": 0, "temperature": 1.5},
@@ -37,7 +38,9 @@ def test_a_whole_spec(tmp_path: Path) -> None:
 
 
 def test_the_least_there_may_be(tmp_path: Path) -> None:
-    assert read(tmp_path, 'prompts = ["p"]', n=3) == Spec({"1": "p"}, {"default": {"max_tokens": 128}}, 3, (0,))
+    assert read(tmp_path, 'prompts = ["p"]', n=3) == Spec(
+        {"1": Prompt({"prompt": "p"})}, {"default": {"max_tokens": 128}}, 3, (0,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,34 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
         ('prompts = ["p"]\nsettings = {a = 1}', "settings.a must be a table of sampler fields, got 1"),
         ('prompts = ["p"]\nsettings = {a = {label = "x"}}', "settings.a: there is no 'label'"),
         ('prompts = ["p"]\nsettings = {a = {}, b = {}}', "settings.a and settings.b are the same"),
+        ('prompts = [{user = ""}]\nn = 1.5', "n must be a whole number"),
+        ('prompts = [{system = "s"}]', "prompts.1 must be a text, or"),
+        ('prompts = [{text = "p", use = "q"}]', "prompts.1: there is no 'use'; did you mean user?"),
+        ('prompts = [{user = "q", forks = 2}]', "prompts.1: forks are of a text; a chat has none"),
+        ('prompts = [{text = "p", forks = 99}]', "prompts.1: forks takes a number of tokens up to 32"),
+        ('prompts = ["{cty}"]\nvariables = [{city = 1}]', "nothing is called {cty}; did you mean {city}? For braces"),
+        ('prompts = ["p"]\nvariables = 5', "variables takes the name of a CSV or JSONL file, or a list of tables"),
+        ('prompts = ["p"]\nvariables = "no.csv"', "variables: the file"),
+        ('prompts = ["p"]\nmodels = 5', "models takes a list of paths, or tables of options, got 5"),
+        ('prompts = ["p"]\nmodels = {a = {ctx = 5}}', "models.a: there is no 'ctx'"),
+        ('prompts = ["p"]\nmodels = {a = {ctx_size = "5"}}', "models.a: --ctx-size takes a whole number, got '5'"),
+        ('prompts = ["p"]\nmodels = ["a", "a"]', "models.1 and models.2 are the same"),
+        ('prompts = ["p"]\nscorers = {a = {}}', "scorers.a takes one of regex, schema, function, judge, got {}"),
+        ('prompts = ["p"]\nscorers = {a = {regex = "("}}', "scorers.a: regex is no regular expression of Python"),
+        ('prompts = ["p"]\nscorers = {a = {schema = {type = 5}}}', "scorers.a: schema is no JSON schema"),
+        ('prompts = ["p"]\nscorers = {a = {function = "no:no"}}', "scorers.a: no:no can't be had: ModuleNotFoundError"),
+        (
+            'prompts = ["p"]\nscorers = {a = {function = "json"}}',
+            "scorers.a: function takes MODULE:FUNCTION, got 'json'",
+        ),
+        ('prompts = ["p"]\nscorers = {a = {judge = "Good?"}}', "scorers.a: the judge's prompt needs {text}"),
+        (
+            'prompts = ["p"]\nscorers = {a = {judge = "{text}{x}"}}',
+            "scorers.a: the judge's prompt: nothing is called {x}",
+        ),
+        ('prompts = ["p"]\nscorers = {a = {judge = "{text}", answers = {a = 1}}}', "answers takes at least two texts"),
+        ('prompts = ["p"]\nscorers = {a = {judge = "{text}", model = "b"}}', "scorers.a: model: there is no 'b'"),
+        ('prompts = ["p"]\nlogprobs = 101', "logprobs must be a whole number from 0 to 100, got 101"),
         (
             'prompts = ["p"]\n[settings.a]\ntemperature = "hot"',
             "settings.a: temperature: Input should be a valid number",

@@ -1,0 +1,224 @@
+"""How a comparison is run: its requests on a source, and what comes of them; then the judges' questions."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from srb.errors import SrbError
+from srb.progress import error_console
+from srb.terminal.prompts import Prompt
+from srb.terminal.results import Alternative, Results
+from srb.terminal.scorers import Judge, Row
+from srb.terminal.source import Body, Events, Source
+from srb.terminal.spec import Spec
+
+MAX_REQUESTS = 64
+"""How many requests are there at once; fewer than servers let wait."""
+
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class Usage:
+    """What a run has cost, in tokens, and what went wrong."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, usage: dict[str, int]) -> None:
+        """Adds the usage of a request."""
+        self.prompt_tokens += usage["prompt_tokens"]
+        self.cached_tokens += usage["cached_tokens"]
+        self.completion_tokens += usage["completion_tokens"]
+
+    def __str__(self) -> str:
+        evaluated = self.prompt_tokens - self.cached_tokens
+        return f"{evaluated} prompt tokens evaluated, {self.completion_tokens} tokens generated"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Alternatives of one prompt."""
+
+    alternatives: list[Alternative]
+    body: Body
+
+
+async def run(source: Source, model: str, results: Results, max_n: int, usage: Usage) -> None:
+    """Generates what is missing of a model, whose source is entered."""
+    results.spec = await _with_forks(source, results.spec)
+    spec = results.spec
+    missing = results.open(model, source.model, source.identity)
+    with _progress() as progress:
+        left = sum(spec.most_tokens(each.setting) for each in missing)
+        total = sum(map(spec.most_tokens, spec.settings)) * len(spec.prompts) * len(spec.all_seeds)
+        task = progress.add_task(f"comparing {model}".rstrip(), total=total, completed=total - left)
+        advance = partial(progress.advance, task)
+        for group in _batched([*requests(missing, spec, max_n)]):
+            async with AsyncExitStack() as stack:
+                # All are taken before any is read: what one can't do, it says at the beginning.
+                opened = [(each, await _open(stack, source, each)) for each in group]
+                await _all([_read(each, events, spec, results, usage, advance) for each, events in opened])
+
+
+async def judge(source: Source, name: str, judge: Judge, results: Results, usage: Usage) -> None:
+    """Asks a judge, whose model's source is entered, about all that it hasn't seen."""
+    lines = results.unjudged(judge)
+    with _progress() as progress:
+        task = progress.add_task(f"judging: {name}", total=len(lines))
+
+        async def ask(line: Row) -> None:
+            score = None
+            async with source.submit(judge.request(line)) as events:
+                async for event in events:
+                    if event["event"] == "stream" and "top_logprobs" in event:
+                        score = judge.score(event["top_logprobs"])
+                    elif event["event"] == "error":
+                        usage.errors.append(f"scorers.{name}: {event['error']['message']}")
+                        return
+                    elif event["event"] == "done":
+                        usage.add(event["usage"])
+            if score is None:
+                usage.errors.append(
+                    f"scorers.{name}: no answer for {line['prompt']}, {line['setting']}, seed {line['seed']}"
+                )
+            results.judge(judge, line, score)
+            progress.advance(task)
+
+        for group in _batched(lines):
+            await _all([ask(line) for line in group])
+
+
+async def _with_forks(source: Source, spec: Spec) -> Spec:
+    """The spec with each prompt that forks replaced by what it becomes; the first model says what is likeliest."""
+    prompts: dict[str, Prompt] = {}
+    for name, prompt in spec.prompts.items():
+        if not prompt.forks:
+            prompts[name] = prompt
+            continue
+        forks = prompt.forks if isinstance(prompt.forks, tuple) else await _likeliest(source, prompt, prompt.forks)
+        prompts |= {f"{name} {text!r}": forked for text, forked in prompt.forked(forks).items()}
+    return replace(spec, prompts=prompts)
+
+
+async def _likeliest(source: Source, prompt: Prompt, count: int) -> tuple[str, ...]:
+    """The texts of the likeliest tokens behind a prompt, but for those that are a part of a character, or none."""
+    body = prompt.body | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
+    async with source.submit(body) as events:
+        found = [event async for event in events if event["event"] == "stream"]
+    texts = [each["token"] for event in found[:1] for each in event["top_logprobs"]]
+    return tuple([text for text in dict.fromkeys(texts) if text and "\ufffd" not in text][:count])
+
+
+def _batched(items: list[Item]) -> Iterator[list[Item]]:
+    return (items[i : i + MAX_REQUESTS] for i in range(0, len(items), MAX_REQUESTS))
+
+
+def _progress() -> Progress:
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
+
+
+async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Runs them side by side; the first error cancels the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in coroutines:
+                group.create_task(each)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def requests(missing: list[Alternative], spec: Spec, max_n: int) -> Iterator[Request]:
+    """As few requests as there are prompts, or more where max_n is less than a prompt's alternatives.
+
+    Alternatives that depend on others are in a request with these, all of them, also if some are there already.
+    Prompts that begin alike follow each other, so that what they share is known, or kept, when it's asked for.
+    """
+
+    def beginning(each: Alternative) -> str:
+        return json.dumps(spec.prompts[each.prompt].body, ensure_ascii=False)
+
+    by_text = sorted(missing, key=beginning)  # stable: settings and seeds keep their order
+    for _, group in itertools.groupby(by_text, beginning):
+        alone, joint = [], dict[Alternative, list[Alternative]]()
+        for each in group:
+            siblings = [replace(each, seed=seed) for seed in spec.siblings(each.setting, each.seed)]
+            if len(siblings) == 1:
+                alone.append(each)
+            else:
+                joint[siblings[0]] = siblings
+        parts = [alone[i : i + max_n] for i in range(0, len(alone), max_n)]
+        for some in (*parts, *joint.values()):
+            branches = [spec.settings[each.setting] | {"seed": each.seed} for each in some]
+            body = spec.prompts[some[0].prompt].body
+            yield Request(some, body | {"branches": branches, "logprobs": spec.logprobs})
+
+
+async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Events:
+    try:
+        return await stack.enter_async_context(source.submit(request.body))
+    except SrbError as error:
+        error.message = f"prompts.{request.alternatives[0].prompt}: {error.message}"
+        raise
+
+
+async def _read(
+    request: Request, events: Events, spec: Spec, results: Results, usage: Usage, advance: Callable[[float], None]
+) -> None:
+    """Keeps each alternative as soon as it has ended; failed ones are left for the next run."""
+    tokens: list[list[Any]] = [[] for _ in request.alternatives]
+    living = set(range(len(tokens)))
+
+    def ended(index: int, length: int, event: dict[str, Any]) -> Row:
+        fields = {name: event.get(name) for name in ("finish_reason", "stop_reason", "mean_logprob")}
+        text = "".join(each[0] for each in tokens[index])
+        return {"text": text, "length": length, "tokens": tokens[index]} | fields
+
+    try:
+        async for event in events:
+            match event["event"]:
+                case "stream":
+                    tokens[event["index"]].append(_token(event))
+                    advance(1)
+                case "stop" if event["finish_reason"] in ("stop", "length"):
+                    index, length = event["index"], event["length"]
+                    each = request.alternatives[index]
+                    living.discard(index)
+                    results.add(each, ended(index, length, event))
+                    advance(spec.most_tokens(each.setting) - length)
+                case "stop" if event["finish_reason"] == "abort":
+                    usage.errors.append(f"{_name(request, event['index'])}: ended by {event['stop_reason']}")
+                case "error":
+                    what = _name(request, event["index"]) if "index" in event else request.alternatives[0].prompt
+                    usage.errors.append(f"{what}: {event['error']['message']}")
+                case "done":
+                    usage.add(event["usage"])
+    except asyncio.CancelledError:
+        for index in living:
+            if tokens[index]:
+                cut = {"finish_reason": "abort", "stop_reason": "cancelled"}
+                results.add_cut(request.alternatives[index], ended(index, len(tokens[index]), cut))
+        raise
+
+
+def _name(request: Request, index: int) -> str:
+    each = request.alternatives[index]
+    return f"{each.prompt}, {each.setting}, seed {each.seed}"
+
+
+def _token(event: dict[str, Any]) -> list[Any]:
+    """The text of a stream event, its log-probability, and the likeliest tokens at its place with theirs."""
+    likeliest = [[each["token"], each["logprob"]] for each in event.get("top_logprobs", ())]
+    return [event["text"], event.get("logprob"), likeliest]

@@ -1,0 +1,161 @@
+"""What says how good a text is: a regular expression, a JSON schema, a Python function, or a judge's prompt."""
+
+import importlib
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from srb.errors import InvalidRequestError, SettingsError
+from srb.terminal.options import check_names
+from srb.terminal.prompts import body_of, filled_body, read_text
+
+KINDS = ("regex", "schema", "function", "judge")
+ANSWERS = {"yes": 1.0, "no": 0.0}
+
+Row = dict[str, Any]
+"""A result, as results.jsonl has it."""
+
+Rule = Callable[[Row], float | None]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A prompt whose next token tells a score: the mean of the answers' numbers by the model's probabilities.
+
+    That is the weighting of Liu et al. 2023, G-Eval (arXiv:2303.16634). body: `prompt` or `messages`, in which `{text}`
+    stands for a text, `{prompt}` for what it goes on with, and a variable's name for its value. model: by whose name
+    in the spec it is asked.
+    """
+
+    body: dict[str, Any]
+    answers: dict[str, float]
+    model: str
+
+    def request(self, row: Row) -> dict[str, Any]:
+        """What to ask of a text. Raises `InvalidRequestError` for a place that nothing fills."""
+        values = row["variables"] | {"text": row["text"], "prompt": row["prompt_text"]}
+        asked = filled_body(self.body, values, "the judge's prompt")
+        return asked | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
+
+    def score(self, top_logprobs: list[dict[str, Any]]) -> float | None:
+        """The score by the likeliest tokens; None where no answer is among them.
+
+        A token stands for the one answer that begins with its letters; case and space don't count.
+        """
+        weights = dict.fromkeys(self.answers, 0.0)
+        for each in top_logprobs:
+            start = each["token"].strip().casefold()
+            matching = [answer for answer in self.answers if start and answer.casefold().startswith(start)]
+            if len(matching) == 1:
+                weights[matching[0]] += math.exp(each["logprob"])
+        total = math.fsum(weights.values())
+        return sum(weight * self.answers[answer] for answer, weight in weights.items()) / total if total else None
+
+
+@dataclass(frozen=True)
+class Scorers:
+    """The scorers of a spec by their names. rules: those that need no model."""
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    judges: dict[str, Judge] = field(default_factory=dict)
+
+    def score(self, row: Row) -> dict[str, float | None]:
+        """What the rules say of a text. Raises `SettingsError` for what a function raises."""
+        return {name: rule(row) for name, rule in self.rules.items()}
+
+
+def read_scorers(named: Any, folder: Path, models: list[str]) -> Scorers:
+    """The scorers of a spec. Raises `InvalidRequestError`."""
+    if not isinstance(named, dict):
+        raise InvalidRequestError(f"scorers takes tables, such as [scorers.short], got {named!r:.60}")
+    rules: dict[str, Rule] = {}
+    judges = {}
+    for name, table in named.items():
+        where = f"scorers.{name}"
+        if not isinstance(table, dict) or len(kinds := [kind for kind in KINDS if kind in table]) != 1:
+            raise InvalidRequestError(f"{where} takes one of {', '.join(KINDS)}, got {table!r:.60}")
+        check_names(table, [*kinds, *(("answers", "model") if "judge" in table else ())], where)
+        value = table[kinds[0]]
+        if kinds == ["judge"]:
+            judges[name] = _judge(table, where, models)
+        elif kinds == ["schema"]:
+            rules[name] = _schema(value, folder, where)
+        elif not isinstance(value, str):
+            raise InvalidRequestError(f"{where}: {kinds[0]} takes a text, got {value!r:.60}")
+        else:
+            rules[name] = _regex(value, where) if kinds == ["regex"] else _function(value, folder, where)
+    return Scorers(rules, judges)
+
+
+def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:
+    answers, model = table.get("answers", ANSWERS), table.get("model", models[-1])
+    numbers = list(answers.values()) if isinstance(answers, dict) else []
+    if len(numbers) < 2 or not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
+        raise InvalidRequestError(f"{where}: answers takes at least two texts with numbers, got {answers!r:.60}")
+    check_names([model], models, f"{where}: model")
+    body = body_of(table["judge"], where)
+    judge = Judge(body, {answer.strip(): float(value) for answer, value in answers.items()}, model)
+    if "{text}" not in json.dumps(body):
+        raise InvalidRequestError(f"{where}: the judge's prompt needs {{text}}, where the text is to stand")
+    return judge
+
+
+def _regex(pattern: str, where: str) -> Rule:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise InvalidRequestError(f"{where}: regex is no regular expression of Python: {error}") from None
+    return lambda row: float(compiled.search(row["text"]) is not None)
+
+
+def _schema(schema: Any, folder: Path, where: str) -> Rule:
+    try:
+        import jsonschema  # here, because it belongs to an extra
+    except ImportError:
+        raise SettingsError(f"{where} needs jsonschema: pip install 'llama-srb[compare]'") from None
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(read_text(folder, schema, where))
+        except ValueError as error:
+            raise InvalidRequestError(f"{where}: {schema} is not JSON: {error}") from None
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise InvalidRequestError(f"{where}: schema is no JSON schema: {error.message:.200}") from None
+    validator = kind(schema)
+
+    def rule(row: Row) -> float:
+        try:
+            return float(validator.is_valid(json.loads(row["text"])))
+        except ValueError:
+            return 0.0
+
+    return rule
+
+
+def _function(name: str, folder: Path, where: str) -> Rule:
+    module, colon, attribute = name.partition(":")
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        function = getattr(importlib.import_module(module), attribute) if colon and attribute else None
+    except Exception as error:  # whatever a module raises
+        raise InvalidRequestError(f"{where}: {name} can't be had: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(str(folder.resolve()))
+    if not callable(function):
+        raise InvalidRequestError(f"{where}: function takes MODULE:FUNCTION, got {name!r}")
+
+    def rule(row: Row) -> float | None:
+        try:
+            value = function(row)
+            return None if value is None else float(value)
+        except Exception as error:
+            raise SettingsError(f"{where}: {name} has failed: {type(error).__name__}: {error}") from error
+
+    return rule

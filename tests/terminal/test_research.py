@@ -1,0 +1,234 @@
+"""What `srb compare` does for research, on the fake backend: scorers, judges, variables, chats, forks, models, runs."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend
+from terminal.conftest import Run
+from terminal.test_compare import lines, table
+
+from srb.llama.chat_template import ChatTemplate
+from srb.terminal.measures import Findings
+from srb.terminal.results import read_results
+
+pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
+
+SPEC = """
+n = 3
+seeds = [1, 50]
+max_tokens = 8
+ignore_eos = true
+variables = "cities.csv"
+
+[prompts]
+city = "The capital of {country} is"
+plain = "Nothing to fill in"
+ask = {system = "Be brief.", user = "What about {country}?"}
+fork = {text = "He said", forks = [" no", " yes"]}
+
+[settings.usual]
+[settings.wild]
+temperature = 2
+
+[scorers.vowel]
+regex = "[aeiou]"
+[scorers.json]
+schema = {type = "number"}
+[scorers.words]
+function = "counting:words"
+[scorers.good]
+judge = "About {prompt}: {text}. Good? From a to m:"
+answers = {a = 1, b = 0.9, c = 0.8, d = 0.7, e = 0.6, f = 0.5, g = 0, h = 0, i = 0.4, j = 0, k = 0, l = 0, m = 0}
+"""
+PROMPTS = ["city 1", "city 2", "plain", "ask 1", "ask 2", "fork ' no'", "fork ' yes'"]
+
+
+@pytest.fixture(autouse=True)
+def _files(backend: FakeBackend, tmp_path: Path) -> None:
+    backend.chat_template = ChatTemplate("{% for each in messages %}{{ each.content }}\n{% endfor %}")
+    (tmp_path / "spec.toml").write_text(SPEC)
+    (tmp_path / "cities.csv").write_text('country,capital\nFrance,Paris\n"Italy, too",Rome\n')
+    (tmp_path / "counting.py").write_text("def words(row):\n    return len(row['text'].split()) or None\n")
+
+
+def test_a_row_for_each_alternative_has_its_text_settings_and_scores(srb: Run) -> None:
+    assert srb("compare", "spec.toml") == 0
+    rows = lines()
+    assert list(dict.fromkeys(row["prompt"] for row in rows)) == PROMPTS
+    texts = {row["prompt"]: row["prompt_text"] for row in rows}
+    assert texts["city 2"] == "The capital of Italy, too is"
+    assert texts["ask 1"] == "system: Be brief.\nuser: What about France?"
+    assert texts["fork ' yes'"] == "He said yes"
+    assert rows[0]["variables"] == {"country": "France", "capital": "Paris"}
+    assert rows[-1]["settings"] == {"max_tokens": 8, "ignore_eos": True, "temperature": 2}
+    for row in rows:
+        assert "".join(token[0] for token in row["tokens"]) == row["text"]
+        assert all(len(likeliest) == 3 for _, _, likeliest in row["tokens"])
+        assert row["scores"]["vowel"] == any(letter in row["text"] for letter in "aeiou")
+        assert row["scores"]["words"] == (len(row["text"].split()) or None)
+        assert 0 <= row["scores"]["good"] <= 1
+    assert {row["scores"]["json"] for row in rows} == {0.0}
+    assert [row["score_good"] for row in table("results.csv")] == [str(row["scores"]["good"]) for row in rows]
+
+
+def test_what_was_judged_isnt_asked_again(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("compare", "spec.toml") == 0
+    before = lines()
+    capsys.readouterr()
+    assert srb("compare", "spec.toml") == 0
+    assert "; 0 prompt tokens evaluated, 0 tokens generated;" in capsys.readouterr().out
+    assert lines() == before
+    Path("spec.toml").write_text(SPEC.replace("Good?", "Really good?"))
+    assert srb("compare", "spec.toml") == 0
+    assert f"{len(before)} tokens generated" in capsys.readouterr().out  # a token of the judge for each
+
+
+def test_the_tables_for_other_programs(srb: Run) -> None:
+    import pandas
+
+    assert srb("compare", "spec.toml") == 0
+    frame = pandas.read_parquet("spec-results/results.parquet")
+    assert list(frame["text"]) == [row["text"] for row in lines()]
+    assert frame.groupby("setting")["score_good"].mean().between(0, 1).all()
+
+
+def test_the_numbers_are_scipys_and_sacrebleus_own(srb: Run) -> None:
+    import numpy as np
+    from sacrebleu import sentence_bleu
+    from scipy.stats import bootstrap, false_discovery_control, permutation_test
+
+    assert srb("compare", "spec.toml") == 0
+    rows = lines()
+    (cell,) = [each for each in table("measures.csv") if (each["prompt"], each["setting"]) == ("city 1", "wild")]
+    own = [row for row in rows if (row["prompt"], row["setting"]) == ("city 1", "wild")]
+    texts = [row["text"] for row in own]
+    others = [texts[:k] + texts[k + 1 :] for k in range(len(texts))]
+    bleu = [sentence_bleu(text, rest).score for text, rest in zip(texts, others, strict=True)]
+    assert float(cell["self_bleu"]) == pytest.approx(np.mean(bleu))
+
+    scores = [row["scores"]["good"] for row in own]
+    ends = bootstrap((scores,), np.mean, rng=np.random.default_rng(0)).confidence_interval  # BCa, 9,999 resamples
+    assert float(cell["score_good"]) == pytest.approx(np.mean(scores))
+    assert (float(cell["score_good_low"]), float(cell["score_good_high"])) == pytest.approx(ends, rel=1e-6)
+
+    tests = {each["measure"]: each for each in table("tests.csv")}
+    by_setting = {
+        setting: np.array([row["scores"]["good"] for row in rows if row["setting"] == setting])
+        for setting in ("usual", "wild")
+    }
+
+    def mean_difference(x: Any, y: Any, axis: int = -1) -> Any:
+        return np.mean(y - x, axis=axis)
+
+    pair = by_setting["usual"], by_setting["wild"]
+    found = permutation_test(pair, mean_difference, permutation_type="samples", rng=np.random.default_rng(0))
+    assert int(tests["good"]["pairs"]) == len(pair[0]) == 42
+    assert float(tests["good"]["difference"]) == pytest.approx(found.statistic)
+    assert float(tests["good"]["p"]) == pytest.approx(found.pvalue)
+    adjusted = false_discovery_control([float(each["p"]) for each in tests.values()])
+    assert [float(each["adjusted"]) for each in tests.values()] == pytest.approx(adjusted)
+    page = Path("spec-results/report.html").read_text()
+    for value in (float(cell["self_bleu"]), float(cell["score_good"]), found.statistic, found.pvalue):
+        assert f"{value:.3g}" in page
+
+
+def test_the_likeliest_tokens_are_what_a_number_of_forks_begins_with(srb: Run) -> None:
+    Path("spec.toml").write_text(
+        'n = 1\nmax_tokens = 2\nignore_eos = true\nprompts = [{text = "He said", forks = 3}]\n'
+    )
+    assert srb("compare", "spec.toml") == 0
+    texts = [line["prompt_text"] for line in lines()]
+    assert len({*texts}) == 3
+    assert all(len(text) == len("He said") + 1 and text.startswith("He said") for text in texts)
+
+
+def test_several_models_in_one_report_and_the_rest_after_an_interruption(
+    srb: Run, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spec.toml").write_text(SPEC + '[models.one]\n[models.two]\nmodel = "two.gguf"\nctx_size = 100\n')
+    asked = []
+
+    def load(settings: Any, _progress: object) -> FakeBackend:
+        asked.append((settings.model, settings.ctx_size))
+        if len(asked) > 1:
+            backend.__post_init__()
+        backend.identity = str(settings.model)
+        return backend
+
+    monkeypatch.setattr("srb.async_engine.LlamaBackend", load)
+    assert srb("compare", "spec.toml") == 0
+    assert asked == [(None, 8192), (Path.cwd() / "two.gguf", 100)] or asked == [(None, 8192), (Path("two.gguf"), 100)]
+    rows = lines()
+    assert [row["model"] for row in rows] == ["one"] * (len(rows) // 2) + ["two"] * (len(rows) // 2)
+    page = Path("spec-results/report.html").read_text()
+    assert all(f"<h3>{name}</h3>" in page for name in ("one · usual", "one · wild", "two · usual", "two · wild"))
+    assert {each["one"] for each in table("tests.csv")} == {"one · usual"}
+    path = Path("spec-results/results.jsonl")
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"seed": 51' not in line))
+    capsys.readouterr()
+    assert srb("compare", "spec.toml") == 0
+    assert f"{2 * 2 * len(PROMPTS) * 8} tokens generated" in capsys.readouterr().out
+    assert lines() == rows
+
+
+def test_two_runs_in_one_report(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert srb("compare", "spec.toml", "--out", "a") == 0
+    Path("spec.toml").write_text(SPEC.replace("max_tokens = 8", "max_tokens = 4"))
+    assert srb("compare", "spec.toml", "--out", "b") == 0
+    capsys.readouterr()
+    assert srb("compare", "--report", "a", "b") == 0
+    out = capsys.readouterr().out
+    assert out == f"{len(lines('a/results.jsonl')) * 2} alternatives; see a-b/report.html\n"
+    assert {(each["other"], each["pairs"]) for each in table("tests.csv", "a-b")} == {
+        ("a · wild", "42"),
+        ("b · usual", "42"),
+        ("b · wild", "42"),
+    }
+    found = Findings.of(read_results(Path("a"), "a") + read_results(Path("b"), "b"))
+    length = next(test for test in found.tests if test.measure == "length" and test.other == "b · usual")
+    assert (length.difference, length.low, length.high) == (-4, -4, -4)
+    assert srb("compare", "--report", "a", "nowhere") == 2
+    assert "nowhere/results.jsonl can't be read: No such file or directory" in capsys.readouterr().err
+    assert srb("compare") == 2
+    assert srb("compare", "spec.toml", "--report", "a") == 2
+    assert "takes a spec, or --report with the folders" in capsys.readouterr().err
+
+
+def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("failing.py").write_text("def fail(row):\n    raise ValueError('no luck')\n")
+    Path("spec.toml").write_text('n = 1\nprompts = ["p"]\nscorers.s.function = "failing:fail"\n')
+    assert srb("compare", "spec.toml", "--max-tokens", "2") == 2
+    assert capsys.readouterr().err == "srb: scorers.s: failing:fail has failed: ValueError: no luck\n"
+    assert len(lines()) == 1
+
+
+def test_no_plot_is_constant_and_the_head_says_what_it_is(srb: Run) -> None:
+    Path("spec.toml").write_text('n = 2\nseeds = [7, 20]\nmax_tokens = 3\nignore_eos = true\nprompts = ["p", "q"]\n')
+    assert srb("compare", "spec.toml") == 0
+    page = Path("spec-results/report.html").read_text()
+    svg = page.partition("<svg")[2].partition("</svg>")[0]
+    assert "mean log-probability" in svg
+    assert ">tokens<" not in svg
+    assert "seeds 7 to 8, 20 to 21" in page
+    assert "srb 0.1.0 · 20" in page
+
+
+def test_the_numbers_of_a_judge_are_weighed_by_their_probabilities(srb: Run) -> None:
+    from srb.terminal.scorers import Judge
+
+    judge = Judge({"prompt": "{text}"}, {"yes": 1.0, "no": 0.0, "maybe": 0.5}, "")
+    tokens = {" Yes": 0.2, "no": 0.1, "N": 0.1, "may": 0.2, "x": 0.3, " ": 0.1}
+    top = [{"token": token, "logprob": math.log(p)} for token, p in tokens.items()]
+    assert judge.score(top) == pytest.approx((0.2 + 0.2 * 0.5) / 0.6)
+    assert judge.score([{"token": "x", "logprob": 0.0}]) is None
+
+
+def test_json_schemas_in_files(srb: Run) -> None:
+    from srb.terminal.scorers import read_scorers
+
+    Path("schema.json").write_text(json.dumps({"type": "object", "required": ["a"]}))
+    rule = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).rules["s"]
+    assert [rule({"text": text}) for text in ('{"a": 1}', "{}", "{", "[]")] == [1.0, 0.0, 0.0, 0.0]
