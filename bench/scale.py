@@ -134,6 +134,11 @@ class Idle:
     def continuable_from(self, seq_id: int) -> int:
         return 0
 
+    can_shift = False
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        pass
+
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         pass
 

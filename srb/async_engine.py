@@ -22,7 +22,7 @@ from srb.engine.media import Media, Part
 from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure
-from srb.errors import EngineDeadError, SrbError
+from srb.errors import EngineDeadError, ModelLoadError, SrbError
 from srb.llama import LlamaBackend
 from srb.settings import Settings, check_settings
 
@@ -32,7 +32,11 @@ logger = logging.getLogger("srb")
 def make_engine(
     settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
 ) -> Engine:
-    """An engine as the settings want it. observe: see `AsyncEngine.from_settings`."""
+    """An engine as the settings want it. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
+    if settings.context_shift and not backend.can_shift:
+        raise ModelLoadError(
+            "--context-shift can't be had: the positions of this model's cells can't be moved; leave it out"
+        )
     store = None
     if settings.cache_disk:
         store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
@@ -127,9 +131,9 @@ class AsyncEngine(EngineClient):
         """See `EngineClient.n_cells`."""
         return self._ready_engine().n_cells
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """See `EngineClient.tokenize`."""
-        return self._ready_engine().tokenize(text, is_prompt=is_prompt)
+        return self._ready_engine().tokenize(text, is_prompt=is_prompt, any_length=any_length)
 
     @property
     def media_kinds(self) -> Collection[str]:

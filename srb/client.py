@@ -313,7 +313,7 @@ class EngineClient(ABC):
         """How many cells one prompt and its alternatives can have."""
 
     @abstractmethod
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of a text; see `Intake.tokenize`. May be called from any thread: long texts take seconds."""
 
     @property

@@ -91,7 +91,7 @@ class ContextSizeError(InvalidRequestError):
         tokens = f"{'' if exact else 'at least '}{n_prompt_tokens} tokens"
         super().__init__(
             f"prompt has {tokens}, more than the {n_ctx} cells of the context; "
-            "shorten the prompt or start with a larger --ctx-size",
+            "shorten the prompt, send context_shift, or start with a larger --ctx-size",
             param="prompt",
         )
         self.n_prompt_tokens = n_prompt_tokens

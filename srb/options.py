@@ -306,8 +306,11 @@ class RequestsOptions:
         low=-1,
         aliases=("n_predict", "predict"),
     )
+    context_shift: bool = _option(
+        False, "prompts and texts that are longer than the context go on without a part, where requests don't say"
+    )
     keep: int = _option(
-        0, "accepted for llama-server's sake: the context isn't shifted, so all of a prompt is kept", low=-1
+        0, "first tokens of a prompt that then stay, beside its BOS, where requests don't say; -1: all", low=-1
     )
     default_format: str = _option(
         "events",

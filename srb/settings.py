@@ -46,6 +46,7 @@ SERVER_OPTIONS = frozenset(
         "allowed_hosts",
         "show_prompts",
         "exit_on_fatal",
+        "context_shift",
         "keep",
         "default_format",
         "chat_template",

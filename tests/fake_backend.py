@@ -156,7 +156,8 @@ class FakeSampler:
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         assert not self.closed
-        assert [token for token in logits if token >= 0] == self.seen, "it hasn't seen what it goes on from"
+        words = [token for token in logits if token >= 0]
+        assert words == self.seen or self._has_left_out(words), "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
         token = self.backend.script(self.params, logits.negative + logits.lora + logits)
@@ -169,6 +170,16 @@ class FakeSampler:
                 token = (token + 1) % N_VOCAB
         self.seen.append(token)
         return token
+
+    def _has_left_out(self, tokens: list[int]) -> bool:
+        """Whether these are some of the first tokens that it has seen, and of the last."""
+        n_alike = next((k for k, (a, b) in enumerate(zip(tokens, self.seen, strict=False)) if a != b), len(tokens))
+        rest = len(tokens) - n_alike
+        return (
+            self.backend.shifts
+            and len(tokens) < len(self.seen)
+            and tokens[n_alike:] == self.seen[len(self.seen) - rest :]
+        )
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         return 0.0, [(token, 0.0)][:top]
@@ -219,6 +230,8 @@ class FakeBackend:
     """As in `Backend.window`. What may be lost of a window is lost at once, where llama.cpp loses it at times."""
     identity: str = "fake"
     adapters: tuple[Adapter, ...] = ()
+    shifts: bool = False
+    """Whether a sequence may have seen tokens that aren't in its cells."""
     max_seqs: int = 1000
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
@@ -237,6 +250,7 @@ class FakeBackend:
         self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are no longer in its window
         self.rows_with_logits: dict[int, Context] = {}
         self.saved: list[tuple[int, int]] = []
+        self.discarded: list[tuple[tuple[int, ...], int, int]] = []
         self.work: list[tuple[int, int, int]] = []  # that it was prepared for
         self.scales: list[float] = []  # that it was asked to guide with
         self.decodes = 0
@@ -326,6 +340,25 @@ class FakeBackend:
             return len(self.sequences[seq_id])
         forgotten = self.forgotten[seq_id]
         return forgotten + (self.window or 0) - 1 if forgotten else 0
+
+    @property
+    def can_shift(self) -> bool:
+        return self.window is None
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        assert self.can_shift
+        assert 0 <= start < end
+        own = [self.sequences[seq_id] for seq_id in seq_ids]
+        assert all(cells[:shared] == own[0][:shared] for cells in own), "they don't have these in common"
+        moved = {id(cell) for cells in own for cell in cells[start:]}
+        for seq_id, cells in self.sequences.items():
+            assert seq_id in seq_ids or not moved & {id(cell) for cell in cells}, "it is moved under somebody else"
+        for k, cells in enumerate(own):
+            behind = {id(cell) for cell in cells[max(end, shared) :]}
+            assert not behind & {id(cell) for other in own[k + 1 :] for cell in other}, "it is moved twice"
+            assert end <= len(cells)
+            del cells[start:end]
+        self.discarded.append((tuple(seq_ids), start, end))
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         assert self.continuable_from(source) <= n_tokens <= len(self.sequences[source])

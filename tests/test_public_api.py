@@ -70,6 +70,7 @@ def imports(path: Path) -> set[str]:
 WIRE_SEES = (
     "srb.engine.backend",
     "srb.engine.events",
+    "srb.engine.combinations",
     "srb.engine.media",
     "srb.engine.request",
     "srb.errors",

@@ -118,9 +118,9 @@ class ClusterEngine(EngineClient):
         self.check_ready()
         return min(each.report.n_cells for each in self._heard.values())
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """See `EngineClient.tokenize`."""
-        return Intake(self.tokenizer, self.n_cells).tokenize(text, is_prompt=is_prompt)
+        return Intake(self.tokenizer, self.n_cells).tokenize(text, is_prompt=is_prompt, any_length=any_length)
 
     def check(self, request: CompletionRequest) -> None:
         """See `EngineClient.check`."""

@@ -162,5 +162,6 @@ class Whole:
                 max(each.prompt_ms for each in timings),
                 sum(each.predicted_n for each in timings),
                 max(each.predicted_ms for each in timings),
+                max(each.n_cut for each in timings),
             ),
         )

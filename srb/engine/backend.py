@@ -306,6 +306,16 @@ class Backend(Protocol):
         over cells that no row of the sequence sees any more.
         """
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether `discard` works: not where the model forgets, or has positions that can't be moved."""
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        """Takes the positions from `start` to `end` out of sequences; those behind become `end - start` less.
+
+        shared: the sequences have all cells before that position in common, and share none with others.
+        """
+
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes the empty sequence `target` share the first `n_tokens` cells of `source`.
 

@@ -10,6 +10,7 @@ from srb.engine.retained import Hit, Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
 from srb.engine.sequence import Holder, Mark, Prompt, Sequence
+from srb.engine.shift import to_drop
 from srb.engine.slots import Slots
 from srb.engine.stats import Totals
 
@@ -134,8 +135,33 @@ class Cells:
         is_whole = True
         for each in holder.both if isinstance(holder, Sequence) else (holder,):
             assert each.seq_id is not None
-            is_whole &= self._backend.truncate(each.seq_id, each.evaluated)
+            is_whole &= self._backend.truncate(each.seq_id, each.position)
         return is_whole
+
+    def shift(self, prompt: Prompt) -> None:
+        """Makes room for the next tokens of sequences that have none: some of what they have seen leaves their cells.
+
+        What they have in common with siblings leaves the cells of all of these, and is moved once for all.
+        """
+        lacking = {seq: to_drop(seq) for seq in prompt.sequences if seq.lacks_room}
+        if not lacking:
+            return
+        assert prompt.shift
+        n_keep, from_prompt = prompt.shift.n_keep, max(n for n, _ in lacking.values())
+        if from_prompt:
+            self._retain_prompt(prompt)
+            # Also those that have finished and were not given back yet.
+            holders = (prompt.seq_id, *(each.seq_id for each in prompt.sequences if each.has_begun))
+            seq_ids = [seq_id for seq_id in holders if seq_id is not None]
+            self._backend.discard(seq_ids, n_keep, n_keep + from_prompt, prompt.position)
+            prompt.shift.n_dropped += from_prompt
+        start = prompt.position
+        for seq, (_, own) in lacking.items():
+            if own:
+                assert seq.seq_id is not None
+                self._backend.discard([seq.seq_id], start, start + own, start)
+                seq.n_dropped += own
+        self._scheduler.drop(prompt, from_prompt)
 
     def set_mark(self, seq: Sequence, logits: Logits, negative: Logits | None) -> None:
         """Lets a sequence of a model that forgets go back to where it is now, in place of where it could before.
@@ -266,7 +292,7 @@ class Cells:
             self._retain(prompt, prompt.packed, seq_id, prompt.logits)
 
     def _retain_answer(self, seq: Sequence, seq_id: int) -> None:
-        if seq.prompt.shares and seq.evaluated_tokens and not seq.prompt.active.request.explore:
+        if seq.prompt.shares and not seq.n_dropped and seq.evaluated_tokens and not seq.prompt.active.request.explore:
             self._retain(seq.prompt, seq.prompt.packed + pack(seq.evaluated_tokens), seq_id)
 
     def _retain(self, prompt: Prompt, tokens: Tokens, seq_id: int, logits: Logits | None = None) -> None:

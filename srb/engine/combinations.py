@@ -22,6 +22,8 @@ def check_combination(request: "CompletionRequest") -> None:
     _check_search(request)
     if request.heal:
         _check_heal(request)
+    if request.context_shift:
+        _check_shift(request)
     if request.explore and (
         request.count > 1 or request.echo or request.logprobs is not None or request.search != "sample"
     ):
@@ -86,3 +88,30 @@ def _check_search(request: "CompletionRequest") -> None:
             "in a beam search all branches are alike, but for their labels; leave out what is of one alone",
             param="branches",
         )
+
+
+def _check_shift(request: "CompletionRequest") -> None:
+    """Refuses what a context can't be shifted for, and values that mean nothing."""
+    for name, least in (("n_keep", -1), ("n_discard", 0)):
+        if (value := getattr(request, name)) < least:
+            raise InvalidRequestError(f"{name} must be {least} or more, got {value!s:.60}", param=name)
+    if reason := hinders_shift(request):
+        raise InvalidRequestError(
+            f"context_shift and {reason} exclude each other; leave one out, or start with a larger --ctx-size",
+            param="context_shift",
+        )
+
+
+def hinders_shift(request: "CompletionRequest") -> str | None:
+    """What of a request a context can't be shifted for, if there is something."""
+    hindrances = {
+        "several prompts": len(request.prompts) > 1,
+        "a beam search": request.n_beams > 0,
+        "explore": request.explore is not None,
+        "images and sounds": bool(request.media),
+        "echo with logprobs": request.echo and request.logprobs is not None,
+        "guidance_scale": bool(request.guided),
+        "banned_strings": any(params.banned_strings for params in request.branches),
+        "avoid": any(params.avoid is not None for params in request.branches),
+    }
+    return next(filter(hindrances.get, hindrances), None)

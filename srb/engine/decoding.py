@@ -58,6 +58,9 @@ class Decoding:
         """
         for active in self._scheduler.running.values():
             active.count_said()
+        for prompt in self._scheduler.prompts:
+            if prompt.shift:
+                self._cells.shift(prompt)
         for plan in self._planner.next(self._scheduler.prompts, self._cells.awaiting, self._backend.costs):
             self._run(plan, is_unwanted if plan.is_alone else None)
 

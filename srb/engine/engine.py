@@ -27,6 +27,7 @@ from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from srb.engine.retained import Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
+from srb.engine.shift import LEAST_CELLS, fit, may_shift
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
@@ -86,6 +87,7 @@ class Engine(ForPrograms):
         """What was loaded with the model. May be asked, and given other scales, from any thread."""
         self._intake = Intake(backend.tokenizer, backend.n_cells)
         self._clock = clock
+        self._default_max_tokens = default_max_tokens
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
         self._store = store
         self._retained = Retained(backend, cache_bytes, store)
@@ -135,9 +137,9 @@ class Engine(ForPrograms):
         """What makes embeddings, where these are wanted."""
         return self._backend.embedder
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of a text; see `Intake.tokenize`."""
-        return self._intake.tokenize(text, is_prompt=is_prompt)
+        return self._intake.tokenize(text, is_prompt=is_prompt, any_length=any_length)
 
     @property
     def media(self) -> MediaReader | None:
@@ -172,11 +174,26 @@ class Engine(ForPrograms):
                 param="guidance_scale",
                 code="unsupported_parameter",
             )
+        if may_shift(request, self.n_cells, self._default_max_tokens):
+            self._check_shift(request)
         if request.explore and self._backend.window is not None:
             memory = "a sliding window" if self._backend.window else "a recurrent state"
             raise InvalidRequestError(
                 f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
                 param="explore",
+                code="unsupported_parameter",
+            )
+
+    def _check_shift(self, request: CompletionRequest) -> None:
+        reason, most = None, min(self._backend.n_parallel, self.n_cells // LEAST_CELLS)
+        if not self._backend.can_shift:
+            reason = "the positions of this model's cells can't be moved; leave it out"
+        elif request.count > most:
+            reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
+        if reason:
+            raise InvalidRequestError(
+                f"context_shift can't be done here: {reason}, or start with a larger --ctx-size",
+                param="context_shift",
                 code="unsupported_parameter",
             )
 
@@ -187,6 +204,7 @@ class Engine(ForPrograms):
         compiled = self._backend.compile(request.branches, request.special_tokens)
         loras = [self.adapters.lora(params.lora) for params in request.branches]
         active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer, loras)
+        fit(active, self.n_cells, self._default_max_tokens, self.tokenizer.special.bos)
         for prompt in active.prompts + active.negatives if request.cache_prompt else ():
             self._retained.check(prompt.packed, prompt.key)  # here, where it takes no time from a step
         with self._lock:
@@ -334,7 +352,7 @@ class Engine(ForPrograms):
             if is_empty:
                 self._backend.prepare(
                     [
-                        (len(each.tokens), each.n_beams or len(each.living), max(seq.max_tokens for seq in each.living))
+                        (len(each.tokens), each.n_beams or len(each.living), max(seq.room for seq in each.living))
                         for each in prompts
                     ]
                 )

@@ -37,6 +37,7 @@ class Timings:
     queued_ms: from its arrival to its admission.
     prompt_ms: from its admission until its last prompt was evaluated; prompt_n tokens were evaluated.
     predicted_ms: from then to its end; predicted_n tokens were generated.
+    n_cut: so many tokens of the prompt were left out, as the context has no room for them.
     """
 
     queued_ms: float
@@ -44,6 +45,7 @@ class Timings:
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    n_cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class StartEvent:
 
     max_tokens: the most that any of its alternatives may generate.
     guided: the indices of those that have a negative prompt, and so two rows in each step.
+    n_cut: so many tokens of the prompt are left out, as the context has no room for them.
     """
 
     request_id: str
@@ -62,6 +65,7 @@ class StartEvent:
     seeds: tuple[int, ...]
     labels: tuple[str | None, ...]
     guided: tuple[int, ...] = ()
+    n_cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,7 @@ class StopEvent:
     logprob: in a beam search, the natural logarithm of the text's probability, of its end too.
     weight: in a stochastic one, what the text counts: the sum of weight * f(text) over the alternatives estimates the
         mean of f(text) over all that there can be, without bias.
+    truncated: whether it went on without a part of its prompt or of its text, by `context_shift`.
     timings: of this alternative and its prompt alone; None where the engine has failed.
     """
 
@@ -163,6 +168,7 @@ class StopEvent:
     rewinds_exhausted: bool = field(default=False, compare=False)
     logprob: float | None = None
     weight: float | None = None
+    truncated: bool = field(default=False, compare=False)
     timings: Timings | None = field(default=None, compare=False)
 
 

@@ -15,9 +15,10 @@ class Intake:
         self._tokenizer = tokenizer
         self._n_cells = n_cells
 
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
 
+        any_length: it may be too long for the context.
         Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
         """
         if not isinstance(text, str):
@@ -32,7 +33,7 @@ class Intake:
                 param="prompt",
             ) from None
         n_cells = self._n_cells
-        if n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
+        if not any_length and n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
             # Said without tokenizing, which takes seconds for megabytes.
             raise ContextSizeError(least, n_cells, exact=False)
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
@@ -90,6 +91,8 @@ class Intake:
             )
 
     def _check_room(self, request: CompletionRequest) -> None:
+        if request.context_shift:
+            return
         longest = max(map(len, request.prompts))
         if longest > self._n_cells:
             raise ContextSizeError(longest, self._n_cells)

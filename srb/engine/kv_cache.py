@@ -76,6 +76,14 @@ class KVCache:
         self.free_cells -= end - span.end
         span.end = end
 
+    def drop(self, span: Span, n: int) -> None:
+        """Takes n of the cells of a lease back that all its children share, and nobody else does."""
+        self.free_cells += n
+        span.end -= n
+        for child in span.children:
+            child.start -= n
+            child.end -= n
+
     def close(self, span: Span) -> None:
         """Ends a lease. Cells that others share stay leased until these have ended, too."""
         if span.closed:

@@ -58,6 +58,7 @@ class Outbox:
                 seeds=tuple(params.seed for params in request.branches) * len(request.prompts),
                 labels=tuple(params.label for params in request.branches) * len(request.prompts),
                 guided=request.guided,
+                n_cut=active.n_cut,
             )
         )
         self.progress([active])
@@ -66,9 +67,8 @@ class Outbox:
         """Prompts of these requests have been evaluated further."""
         for active in dict.fromkeys(requests):
             if active.request.return_progress:
-                self._events.append(
-                    ProgressEvent(active.id, active.newly_evaluated, active.cached, active.request.prompt_tokens)
-                )
+                total = active.request.prompt_tokens - active.n_cut
+                self._events.append(ProgressEvent(active.id, active.newly_evaluated, active.cached, total))
 
     def precede(self, prompt: Prompt) -> None:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
@@ -190,6 +190,8 @@ class Outbox:
             weight=seq.weight,
             timings=timings,
         )
+        if shift := seq.prompt.shift:
+            event = replace(event, truncated=bool(shift.n_cut or shift.n_dropped or seq.n_dropped))
         if watch:
             event = replace(
                 event,
@@ -232,4 +234,5 @@ class Outbox:
             prompt_ms=(prefilled - admitted) * 1000,
             predicted_n=generated,
             predicted_ms=(now - prefilled) * 1000,
+            n_cut=active.n_cut,
         )

@@ -57,7 +57,7 @@ class Plan:
     def _row_of(self, seq: Row) -> int:
         assert seq.seq_id is not None
         behind = seq.behind if isinstance(seq, Sequence) else 0
-        return self.batch.add_row(seq.tokens[-1 - behind], seq.evaluated, seq.seq_id)
+        return self.batch.add_row(seq.tokens[-1 - behind], seq.position, seq.seq_id)
 
     def add_chunk(self, prompt: Prompt, n_tokens: int) -> None:
         """Adds the next tokens of a prompt. All get logits where it is scored, else only its last one does."""
@@ -118,7 +118,7 @@ class Planner:
         costs = costs.among(_in_use(prompts, running))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
-            rows = [each.evaluated for row in running for each in (row.both if isinstance(row, Sequence) else (row,))]
+            rows = [each.position for row in running for each in (row.both if isinstance(row, Sequence) else (row,))]
             for_rows = costs.of_rows(rows) if running else 0.0
             most, seconds = self._n_batch, _UNLIMITED
             if running and self._prefill_chunk:

@@ -39,7 +39,7 @@ class PrefixIndex:
     def add(self, holder: Prompt | Sequence) -> None:
         """Lets others begin as a prompt does, or as a sequence that begins now and grows. Twice does no harm."""
         prompt = holder if isinstance(holder, Prompt) else holder.prompt
-        if prompt.shares and holder not in self._tree:
+        if prompt.shares and not prompt.shift and holder not in self._tree:
             self._tree.add(holder, prompt.packed, prompt.key)
             if isinstance(holder, Sequence):
                 self._growing[holder] = None
@@ -62,7 +62,8 @@ class PrefixIndex:
         prompt.checkpoints = []
         if not prompt.shares or prompt.active.request.scores_prompt:
             return None
-        found, known = self._find_living(prompt)
+        # The cells of one whose context is shifted are moved, and so nobody else may have them, too.
+        found, known = (None, 0) if prompt.shift else self._find_living(prompt)
         hit, known_retained = self._retained.find(prompt.packed, prompt.key)
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)

@@ -463,6 +463,15 @@ class CompletionRequest:
     cache_prompt: bool = _field(
         True, "begin with what other requests have evaluated, and keep what this one evaluates for others."
     )
+    context_shift: bool = _field(
+        False,
+        "a prompt or a text that is longer than the context goes on without a part of it: the first n_keep tokens of "
+        "the prompt stay, and n_discard behind them leave. With a max_tokens of -1 a text then has no end but its own.",
+    )
+    n_keep: int = _field(
+        0, "of a context_shift, how many of the prompt's first tokens stay, beside its BOS; -1: all of them."
+    )
+    n_discard: int = _field(0, "of a context_shift, how many tokens leave each time; 0: half of those behind n_keep.")
     slot: int = _field(
         0, "where the tokens of its first alternative are remembered, for `Engine.ask`; the others follow it."
     )

@@ -7,6 +7,7 @@ from srb.engine.kv_cache import KVCache
 from srb.engine.prefix import PrefixIndex
 from srb.engine.retained import WORTH_SHARING
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.engine.shift import UNLIMITED, gain
 
 _LEAST_ROOM = 128
 """A sequence that wants as many tokens as there is room for waits for room for so many."""
@@ -122,8 +123,8 @@ class Scheduler:
         rest = [seq for seq in wave if seq.wants_rest]
         share = (self._cache.free_cells - cells) // max(1, sum(len(seq.both) for seq in rest))
         for seq in rest:
-            seq.allow(seq.max_tokens + share)
-            seq.most_tokens = seq.max_tokens
+            seq.allow(seq.room + share)
+            seq.most_room = seq.room
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:
             self._lease_prompt(prompt)
@@ -133,7 +134,7 @@ class Scheduler:
     def _continue(self, active: ActiveRequest) -> Iterator[list[Prompt]]:
         """Leases for the next sequences of a running request, one by one, while there is room."""
         waiting = active.waiting
-        most = max(seq.most_tokens for seq in active.first_wave)  # what its start has said
+        most = max(seq.most_room for seq in active.first_wave)  # what its start has said
         for k, seq in enumerate(waiting):
             rows = seq.both
             new = [each.prompt for each in rows if not each.prompt.span]
@@ -151,8 +152,8 @@ class Scheduler:
                 free = min(self._n_parallel - self.leased, self._cache.free_seqs - len(new))
                 n = max(1, min(len(waiting) - k, free // len(rows)))
                 share = (self._cache.free_cells - cells) // n // len(rows)
-                seq.allow(min(most, seq.max_tokens + share))
-                seq.most_tokens = most
+                seq.allow(min(most, seq.room + share))
+                seq.most_room = most
             for prompt in new:
                 self._index.add(prompt)
                 self._lease_prompt(prompt)
@@ -171,7 +172,7 @@ class Scheduler:
     def _make_room(self, cells: int) -> bool:
         """Takes from those that have leased more than they need now, if so many cells aren't free. False: it's in vain.
 
-        All give alike, and each keeps room for `_LEAST_ROOM` more tokens.
+        All give alike, and each keeps room for `_LEAST_ROOM` more tokens, or in all, where the context is shifted.
         """
         givers = sorted(self._open_ended, key=_spare)
         if cells > self._cache.free_cells + sum(map(_spare, givers)):
@@ -184,16 +185,26 @@ class Scheduler:
 
     def _give_room(self) -> None:
         """Gives what is free back to those that had to give, up to what their start has said."""
-        lacking = [seq for seq in self._open_ended if seq.max_tokens < seq.most_tokens]
+        lacking = [seq for seq in self._open_ended if seq.room < seq.most_room]
         for k, seq in enumerate(lacking):
             share = self._cache.free_cells // (len(lacking) - k) // len(seq.both)
-            self._resize(seq, min(seq.most_tokens - seq.max_tokens, share))
+            self._resize(seq, min(seq.most_room - seq.room, share))
 
     def _resize(self, seq: Sequence, n_tokens: int) -> None:
         for each in seq.both:
             assert each.span
             self._cache.resize(each.span, each.span.end + n_tokens)
-        seq.allow(seq.max_tokens + n_tokens)
+        seq.allow(seq.room + n_tokens)
+
+    def drop(self, prompt: Prompt, n_tokens: int) -> None:
+        """Gives what a prompt holds no more to those that continue it, and the rest back; some need less now, too."""
+        assert prompt.span
+        self._cache.drop(prompt.span, n_tokens)
+        for seq in prompt.living:
+            more = min(gain(prompt, n_tokens), seq.max_tokens - seq.room)
+            self._resize(seq, more)
+            seq.most_room += more
+        self._has_news = True
 
     @property
     def _open_ended(self) -> list[Sequence]:
@@ -287,7 +298,13 @@ class Scheduler:
         if not self._forgets:  # a model that forgets may have to evaluate them for each
             for before, prompt in pairwise(prompts):
                 is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
-                if is_resumed and prompt.key == before.key and prompt.shares and len(prompt.asked) >= WORTH_SHARING:
+                if (
+                    is_resumed
+                    and prompt.key == before.key
+                    and prompt.shares
+                    and not prompt.shift
+                    and len(prompt.asked) >= WORTH_SHARING
+                ):
                     shared[prompt] = len(prompt.asked)
         return shared
 
@@ -296,9 +313,15 @@ class Scheduler:
         want_rest = []
         for seq in active.sequences:
             wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
+            if seq.prompt.shift:
+                seq.max_tokens = UNLIMITED if wanted == -1 else max(0, wanted - len(seq.begun))
+                part = self._cache.n_cells // len(active.prompts) - len(seq.prompt.tokens)
+                seq.allow(min(_LEAST_ROOM, part // len(seq.prompt.sequences)))
+                seq.wants_rest = True
+                continue
             if seq.prompt.n_beams:  # all of them have the same room from the beginning to the end
                 room = (self._cache.n_cells - len(seq.prompt.tokens)) // seq.prompt.n_beams
-                seq.max_tokens = min(_LEAST_ROOM if wanted == -1 else wanted, room + 1)
+                seq.max_tokens = seq.room = min(_LEAST_ROOM if wanted == -1 else wanted, room + 1)
                 continue
             left = max(wanted - len(seq.begun), min(wanted, 0))
             room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
@@ -306,6 +329,8 @@ class Scheduler:
             seq.wants_rest = wanted == -1
             if seq.wants_rest:
                 want_rest.append(seq)
+        if not want_rest:
+            return
         prompts = active.prompts + active.negatives
         shared = self._shared_in(prompts)
         taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in prompts) + sum(
@@ -344,7 +369,7 @@ def _beam_cells(prompt: Prompt) -> int:
 
 def _own_cells(seq: Sequence) -> int:
     """The cells that a sequence needs beside its prompt's."""
-    return _cells_for(seq.max_tokens) if _has_row(seq) else 0
+    return _cells_for(seq.room) if _has_row(seq) else 0
 
 
 def _has_row(seq: Sequence) -> bool:
@@ -354,7 +379,8 @@ def _has_row(seq: Sequence) -> bool:
 
 def _spare(seq: Sequence) -> int:
     """The cells that a sequence which wants all the room can do without for now."""
-    return len(seq.both) * max(0, seq.max_tokens - len(seq.tokens) - _LEAST_ROOM)
+    needed = max(seq.n_own, _LEAST_ROOM) if seq.prompt.shift else seq.n_own + _LEAST_ROOM
+    return len(seq.both) * max(0, seq.room - needed)
 
 
 def _is_last(seq: Sequence) -> bool:

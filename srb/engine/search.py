@@ -43,6 +43,11 @@ class Beam:
         """How many tokens are in its cells: the prompt's, and what was generated but for the last token."""
         return self.search.n_before + max(0, len(self.tokens) - 1)
 
+    @property
+    def position(self) -> int:
+        """The position of the next token that is evaluated."""
+        return self.evaluated
+
 
 class Search:
     """A beam search, as Hugging Face's `transformers` does it (`GenerationMixin._beam_search`).

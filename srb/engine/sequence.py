@@ -16,6 +16,7 @@ from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest, Resumed, SamplingParams
 from srb.engine.retained import Hit
 from srb.engine.search import Beam, Search
+from srb.engine.shift import Shift
 from srb.engine.text import StopStrings, TextState
 
 if TYPE_CHECKING:
@@ -147,6 +148,11 @@ class ActiveRequest:
         return min(sum(prompt.cached for prompt in self.prompts), self.request.prompt_tokens)
 
     @property
+    def n_cut(self) -> int:
+        """How many tokens of its prompt were left out, as the context has no room for them."""
+        return max(prompt.shift.n_cut if prompt.shift else 0 for prompt in self.prompts)
+
+    @property
     def generated(self) -> int:
         """How many tokens its alternatives have, finished or not, or the nodes that it has told."""
         if self.walkers:
@@ -203,6 +209,7 @@ class Prompt:
         self.checkpoints: list[int] = []  # after how many tokens its state is to be saved, the next one last
         self.grace: float | None = None  # how many tokens of later prompts may go before its own; set by the planner
         self.logits: Logits | None = None  # of what follows it
+        self.shift: Shift | None = None  # where the context may be too small
         self.was_retained = False  # its state was saved, or can't be
         self.saved = 0  # how many of its tokens, while it runs
         self.seq_id: int | None = None
@@ -240,6 +247,12 @@ class Prompt:
             prompts[0].first_tokens |= {each.tokens[0] for each in begun.values() if each.tokens}
         return prompts
 
+    def begin_with(self, tokens: tuple[int, ...]) -> None:
+        """Lets these be its tokens, before it has begun."""
+        self.tokens, self.packed = tokens, pack(tokens)
+        for seq in self.sequences:
+            seq.saved = len(tokens)
+
     def explore_with(self, n: int) -> None:
         """Has n sequences explore what follows."""
         (first,) = self.sequences
@@ -249,6 +262,11 @@ class Prompt:
     def is_evaluated(self) -> bool:
         """Whether all of it is in its cells."""
         return self.evaluated == len(self.tokens)
+
+    @property
+    def position(self) -> int:
+        """How many of its tokens its cells hold."""
+        return self.evaluated - (self.shift.n_dropped if self.shift else 0)
 
     @property
     def living(self) -> list["Sequence"]:
@@ -272,7 +290,7 @@ class Prompt:
     @property
     def shares(self) -> bool:
         """Whether others may begin with what it has evaluated."""
-        return self.active.request.cache_prompt
+        return self.active.request.cache_prompt and not (self.shift and self.shift.n_dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +324,10 @@ class Sequence:
         self.n_counted = 0  # how many of its tokens the others know of
         self.begun = resumed.tokens  # generated before the request was resumed; its prompt ends with them
         self.max_tokens = 0  # beside these; set when the request is queued, and raised when the room is known
+        self.room = 0  # for how many of these at the same time; less than all only where the context is shifted
+        self.n_dropped = 0  # how many of its own tokens have left its cells
         self.wants_rest = False  # wants as many tokens as there is room for
-        self.most_tokens = 0  # then: what it got at its start, before others needed room
+        self.most_room = 0  # then: what it got at its start, before others needed room
         self.tokens: list[int] = []  # generated after its prompt; the next row evaluates the last one
         self.has_begun = False  # with the cells of its prompt
         self.saved = len(prompt.tokens)  # how many of its tokens and its prompt's, while it runs
@@ -338,10 +358,23 @@ class Sequence:
         """Itself, and its guide."""
         return (self, self.guide) if self.guide else (self,)
 
-    def allow(self, max_tokens: int) -> None:
-        """Lets it generate so many tokens."""
+    def allow(self, room: int) -> None:
+        """Gives it room for so many tokens, which are all that it may generate, unless the context is shifted."""
         for each in self.both:
-            each.max_tokens = max_tokens
+            if each.prompt.shift:
+                each.room = min(room, each.max_tokens)
+            else:
+                each.room = each.max_tokens = room
+
+    @property
+    def n_own(self) -> int:
+        """How many of its tokens take room."""
+        return len(self.tokens) - self.n_dropped
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether something must leave its cells before its last token is evaluated."""
+        return self.state == "running" and self.n_own >= self.room
 
     @property
     def slot(self) -> int:
@@ -387,6 +420,12 @@ class Sequence:
     def evaluated(self) -> int:
         """How many tokens are in its cells: the prompt's, and what was generated but for the last token."""
         return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.behind)
+
+    @property
+    def position(self) -> int:
+        """How many tokens its cells hold: the position of the next one."""
+        shift = self.prompt.shift
+        return self.evaluated - (shift.n_dropped + self.n_dropped if shift else 0)
 
     @property
     def evaluated_tokens(self) -> list[int]:

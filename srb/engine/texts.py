@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import fsum, inf
 from typing import Any
 
@@ -99,7 +100,7 @@ class ForPrograms(ABC):
     def has_work(self) -> bool: ...
 
     @abstractmethod
-    def tokenize(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]: ...
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
 
     @abstractmethod
     def add_request(self, request: CompletionRequest) -> None: ...
@@ -171,6 +172,8 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
     def tokens(text: Text | None) -> tuple[int, ...] | None:
         return None if text is None else to_tokens(text, tokenize, is_prompt=True)
 
+    if request.context_shift:
+        tokenize = partial(tokenize, any_length=True)
     branches = tuple(replace(each, negative_prompt=tokens(each.negative_prompt)) for each in request.branches)
     return replace(request, prompts=tuple(map(tokens, request.prompts)), branches=branches)
 

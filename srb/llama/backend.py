@@ -108,6 +108,7 @@ class LlamaBackend:
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
+            self.can_shift = self._context.can_shift  # may be asked while the model is asleep
             self.embedder = None
             if settings.embeddings or settings.reranking:
                 self.embedder = LlamaEmbedder(self.path, model, settings)
@@ -233,6 +234,10 @@ class LlamaBackend:
     def continuable_from(self, seq_id: int) -> int:
         """After how many of its tokens at least the sequence can be continued. See `Backend.continuable_from`."""
         return self._context.continuable_from(seq_id)
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        """Takes the positions from `start` to `end` out of sequences. See `Backend.discard`."""
+        self._context.discard(seq_ids, start, end, shared)
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes `target` share the first `n_tokens` cells of `source`."""

@@ -171,6 +171,23 @@ class Context:
         first = int(llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id))
         return first + self._window - 1 if first > 0 else 0
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions can be moved."""
+        return self._window is None and bool(llama_cpp.llama_memory_can_shift(self._memory))
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        """Takes positions out of sequences, and moves those behind; what these have in common only once."""
+        if not self.can_shift:  # llama.cpp would end the process
+            raise RuntimeError("positions of this model can't be moved")
+        for seq_id in seq_ids:
+            llama_cpp.llama_memory_seq_rm(self._memory, seq_id, start, end)
+        n = end - start
+        if end < shared:
+            llama_cpp.llama_memory_seq_add(self._memory, seq_ids[0], end, shared, -n)
+        for seq_id in seq_ids:
+            llama_cpp.llama_memory_seq_add(self._memory, seq_id, max(end, shared), -1, -n)
+
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes `target` share the first `n_tokens` cells of `source`."""
         if n_tokens < self.continuable_from(source):  # llama.cpp would go on with a state of other tokens, silently

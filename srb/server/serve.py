@@ -58,6 +58,8 @@ async def serve(settings: Settings) -> None:
         max_tokens=settings.max_tokens,
         openai=settings.default_format == "openai",
         linger=settings.linger,
+        context_shift=settings.context_shift,
+        n_keep=settings.keep,
     )
     api_keys = read_keys(settings)
     check_fd(settings)
@@ -72,8 +74,6 @@ async def serve(settings: Settings) -> None:
         keeper=keeper,
         slot_folder=check_folder(settings.slot_save_path),
     )
-    if settings.keep:
-        logger.warning("--keep %d has no effect: the context isn't shifted", settings.keep)
     runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()
     await runner.setup()

@@ -56,7 +56,7 @@ def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None
         raise SettingsError(f"--{flag} has no effect with --url: the server at {settings.url} has its own")
 
 
-def tokenize_nothing(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+def tokenize_nothing(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
     """Stands in for a tokenizer while there is none."""
     return (0,)
 

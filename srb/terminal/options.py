@@ -28,6 +28,9 @@ REQUEST_FIELDS = (
     "return_tokens",
     "return_progress",
     "cache_prompt",
+    "context_shift",
+    "n_keep",
+    "n_discard",
 )
 """The fields for all alternatives of a request that are options, too. `n` and `max_tokens` are settings."""
 

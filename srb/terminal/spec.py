@@ -189,7 +189,7 @@ def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> di
         result[name] = value
     try:
         body = json.dumps({"prompt": "x", "n": 1} | (common or {}) | result)
-        parsed = parse(body.encode(), Limits("", 1, 1), lambda text, *, is_prompt=True: (0,))
+        parsed = parse(body.encode(), Limits("", 1, 1), lambda text, *, is_prompt=True, any_length=False: (0,))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None
     if "max_tokens" in result:  # may be a number in quotes

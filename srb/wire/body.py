@@ -16,6 +16,7 @@ from srb.wire.media import Mixed, Take, not_here, with_data
 from srb.wire.messages import mixed_prompt_of, prompt_of
 from srb.wire.places import PathTo, no_stories, take_path
 from srb.wire.read import depth_refused, kind_of, read_fields
+from srb.wire.shift import ignored_of_shift, tokenize_for, with_shift
 from srb.wire.tools import Tools, tools_of
 
 
@@ -28,6 +29,7 @@ class Limits:
     max_tokens: what `--max-tokens` was set to, if it was. If not, an answer in a chat has all the room there is.
     openai: whether a request that leaves out what it wants gets OpenAI's format, and not native events.
     linger: seconds that a native stream without readers goes on.
+    context_shift, n_keep: of requests that don't say.
     """
 
     model: str
@@ -40,6 +42,8 @@ class Limits:
     max_tokens: int | None = None
     openai: bool = False
     linger: float = 0
+    context_shift: bool = False
+    n_keep: int = 0
 
 
 Format = Literal["events", "chunks", "object"]
@@ -118,7 +122,8 @@ def parse_fields(
     tools = _tools(fields)
     if tools and fields.searches:
         raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
-    prompts, media = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), tokenize, take)
+    of_any_length = tokenize_for(fields, limits, tokenize)
+    prompts, media = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), of_any_length, take)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
@@ -163,7 +168,7 @@ def parse_fields(
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
     return Parsed(
-        completion,
+        with_shift(completion, fields, limits),
         ignored,
         form,
         n,
@@ -200,7 +205,7 @@ def take_slot(fields: CompletionFields, limits: Limits) -> int:
 
 def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
-    ignored = fields.ignored(fields.mirostat, fields.search)
+    ignored = fields.ignored(fields.mirostat, fields.search) + ignored_of_shift(fields, limits)
     of_others = {name for names in SEARCH_FIELDS.values() for name in names} - {
         *SEARCH_FIELDS.get(fields.search or "", ())
     }

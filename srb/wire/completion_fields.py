@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from srb.engine.request import SEARCHES
+from srb.engine.request import SEARCHES, CompletionRequest, meanings
 from srb.wire.fields import SEARCH_FIELDS, Float, Int, SamplingFields
 from srb.wire.messages import Message
 from srb.wire.tools import ToolFields
@@ -83,6 +83,15 @@ class CompletionFields(SamplingFields):
         None, description="in a stream of a chat or of llama-server's, `timings` with each piece of text."
     )
     cache_prompt: bool | None = None
+    context_shift: bool | None = Field(
+        None,
+        description=f"{meanings(CompletionRequest)['context_shift']} Left out: the server's `--context-shift`, where "
+        "it can be done.",
+    )
+    n_keep: Int | None = Field(
+        None, description=f"{meanings(CompletionRequest)['n_keep']} Left out: the server's `--keep`, 0."
+    )
+    n_discard: Int | None = None
     id_slot: Int | None = Field(
         None,
         description="with `--slot-save-path`, the slot that its first alternative is remembered in, for "

@@ -138,7 +138,7 @@ def _read_dynatemp(fields: dict[str, Any]) -> None:
 class Tokenize(Protocol):
     """`Engine.tokenize`."""
 
-    def __call__(self, text: str, *, is_prompt: bool = True) -> tuple[int, ...]: ...
+    def __call__(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
 
 
 Int = Annotated[int, BeforeValidator(_not_a_bool)]

@@ -12,6 +12,7 @@ from srb.wire.body import Limits
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import BodyFields, Int, Tokenize, is_text, show
 from srb.wire.read import depth_refused, read_fields
+from srb.wire.shift import with_shift
 from srb.wire.tokens import Vocabulary
 
 MAX_LENGTH = 896
@@ -114,7 +115,9 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
             logprobs=logprobs or None,
             cache_prompt=fields.cache_prompt is not False,
         )
-    return KoboldParsed(completion, ignored, fields.genkey, bool(logprobs), bool(fields.detach))
+    return KoboldParsed(
+        with_shift(completion, fields, limits), ignored, fields.genkey, bool(logprobs), bool(fields.detach)
+    )
 
 
 def default_length(n_cells: int) -> int:

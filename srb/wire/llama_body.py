@@ -16,6 +16,7 @@ from srb.wire.fields import AdapterScale, BodyFields, Int, Tokenize, is_token, j
 from srb.wire.infill import infill
 from srb.wire.media import Take, not_here
 from srb.wire.read import depth_refused, read_fields
+from srb.wire.shift import tokenize_for, with_shift
 
 _INFILL_TOKENS = 256
 """The room that is kept for each alternative of an infill that doesn't say how long it may get."""
@@ -99,7 +100,7 @@ def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take
     with depth_refused():
         fields = read_fields(data, LlamaFields)
         n = _count(fields, limits)
-        prompts, media = body.make_prompts(fields.prompt, limits, n, tokenize, take)
+        prompts, media = body.make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
         return _parsed(fields, prompts, n, limits, tokenize, media)
 
 
@@ -190,22 +191,23 @@ def _parsed(
     limit = fields.t_max_predict_ms or 0
     if limit < -1:
         raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
+    completion = CompletionRequest(
+        prompts,
+        body.make_branches(fields, n, tokenize),
+        media=media,
+        distinct=bool(fields.distinct),
+        heal=bool(fields.heal),
+        **fields.search_settings,
+        logprobs=n_probs or None,
+        post_sampling_probs=bool(fields.post_sampling_probs),
+        echo=bool(fields.echo),
+        return_tokens=stream or bool(fields.return_tokens),
+        return_progress=stream and bool(fields.return_progress),
+        cache_prompt=fields.cache_prompt is not False,
+        slot=body.take_slot(fields, limits),
+    )
     return LlamaParsed(
-        CompletionRequest(
-            prompts,
-            body.make_branches(fields, n, tokenize),
-            media=media,
-            distinct=bool(fields.distinct),
-            heal=bool(fields.heal),
-            **fields.search_settings,
-            logprobs=n_probs or None,
-            post_sampling_probs=bool(fields.post_sampling_probs),
-            echo=bool(fields.echo),
-            return_tokens=stream or bool(fields.return_tokens),
-            return_progress=stream and bool(fields.return_progress),
-            cache_prompt=fields.cache_prompt is not False,
-            slot=body.take_slot(fields, limits),
-        ),
+        with_shift(completion, fields, limits),
         [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
         stream,
         detach=bool(fields.detach),
@@ -221,7 +223,7 @@ def tokens_of(
 ) -> tuple[int, ...]:
     """The tokens of ids and texts in the field `name`. Raises `InvalidRequestError`."""
 
-    def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
 
     return check_tokens(tuple(join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)

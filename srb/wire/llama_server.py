@@ -145,6 +145,7 @@ class Completion:
         prompt, params = request.prompts[number], branches[event.index % len(branches)]
         alternative = self._alternatives[event.index]
         evaluated = event.timings.prompt_n if event.timings else 0
+        n_prompt = len(prompt) - (event.timings.n_cut if event.timings else 0)
         result = {
             "index": event.index,
             "content": text,
@@ -152,14 +153,14 @@ class Completion:
             "stop": True,
             "model": self._model,
             "tokens_predicted": event.length,
-            "tokens_evaluated": len(prompt),
+            "tokens_evaluated": n_prompt,
             "generation_settings": generation_settings(params, request) | {"stream": self._parsed.stream},
             "prompt": self._prompts[number],
             "has_new_line": alternative.has_new_line,
-            "truncated": event.finish_reason == "length" and event.length != params.max_tokens,
+            "truncated": event.truncated or (event.finish_reason == "length" and event.length != params.max_tokens),
             "stop_type": _stop_type(event),
             "stopping_word": event.stop_reason if event.finish_reason == "stop" and event.stop_reason else "",
-            "tokens_cached": len(prompt) - evaluated if event.timings else 0,
+            "tokens_cached": n_prompt - evaluated if event.timings else 0,
             "timings": timings(event.timings, len(prompt)) if event.timings else {},
         }
         if alternative.probabilities:
@@ -224,6 +225,8 @@ def generation_settings(params: SamplingParams, request: CompletionRequest | Non
         "grammar": params.grammar or "",
         "json_schema": params.json_schema and json.loads(params.json_schema),
         "n_predict": params.max_tokens,
+        "n_keep": request.n_keep if request else 0,
+        "n_discard": request.n_discard if request else 0,
         "n_probs": (request and request.logprobs) or 0,
         "post_sampling_probs": bool(request and request.post_sampling_probs),
     }

@@ -74,6 +74,8 @@ def to_json(
             }
             if any(event.labels):
                 start["labels"] = event.labels
+            if event.n_cut:
+                start["n_cut"] = event.n_cut
             if event.guided:
                 start["guided"] = event.guided
             return start | ({} if nodes is None else {"nodes": nodes})
@@ -88,24 +90,28 @@ def to_json(
             index = {} if event.index is None else {"index": event.index}
             return {"event": "error", **index, "error": event.error.body()}
         case DoneEvent():
-            usage, timings = event.usage, event.timings
+            usage, timings = event.usage, dataclasses.asdict(event.timings)
+            if not timings["n_cut"]:
+                del timings["n_cut"]
             return {
                 "event": "done",
                 "count": event.count,
                 "id": event.request_id,
                 "usage": _usage(usage),
-                "timings": {name: round(value, 3) for name, value in dataclasses.asdict(timings).items()},
+                "timings": {name: round(value, 3) for name, value in timings.items()},
             }
 
 
 def _special(event: StopEvent) -> dict[str, Any]:
-    """What is said only of alternatives that may go back, or that a search has found."""
+    """What is said only of alternatives that may go back, that a search has found, or that left something out."""
     said: dict[str, Any] = {}
     if event.rewinds is not None:
         said = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
         said |= {"rewinds_exhausted": True} if event.rewinds_exhausted else {}
     if event.logprob is not None:
         said["logprob"] = round(event.logprob, 6)
+    if event.truncated:
+        said["truncated"] = True
     return said if event.weight is None else said | {"weight": event.weight}
 
 

@@ -9,7 +9,7 @@ from srb.engine.events import ProgressEvent, StartEvent, StreamEvent, Timings
 def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:
     """How long the n_prompt tokens of a prompt and those after it took."""
     return {
-        "cache_n": n_prompt - timings.prompt_n,
+        "cache_n": n_prompt - timings.n_cut - timings.prompt_n,
         **_pace("prompt", timings.prompt_n, timings.prompt_ms),
         **_pace("predicted", timings.predicted_n, timings.predicted_ms),
     }
@@ -47,9 +47,10 @@ class RunningTimings:
         if not self._n_tokens:
             self._first = now
         count = self._n_tokens[event.index] = self._n_tokens.get(event.index, 0) + len(event.tokens)
-        known = self._start.prompt_tokens - self._start.cached_tokens
+        n_cut = self._start.n_cut
+        known = self._start.prompt_tokens - n_cut - self._start.cached_tokens
         ms = 1000 * (self._first - self._started), 1000 * (now - self._first)
-        return timings(Timings(0, known, ms[0], count, ms[1]), self._start.prompt_tokens)
+        return timings(Timings(0, known, ms[0], count, ms[1], n_cut), self._start.prompt_tokens)
 
 
 def prompt_progress(event: ProgressEvent, seconds: float) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Books(RuleBasedStateMachine):
             n_cells=60, n_parallel=4, n_batch=16, window=window, max_seqs=max_seqs, script=ascii_babble, costs=costs
         )
         self.backend.media = FakeReader()
+        self.backend.shifts = True
         self.engine = Engine(
             self.backend,
             default_max_tokens=12,
@@ -74,6 +75,7 @@ class Books(RuleBasedStateMachine):
         prompts=st.lists(st.tuples(st.sampled_from(TEXTS), st.integers(1, 50)), min_size=1, max_size=3),
         n=st.integers(1, 6),
         max_tokens=st.sampled_from([None, -1, 0, 1, 2, 5, 20]),
+        longer=st.sampled_from([None, None, (200, 0, 0), (100, 7, 0), (100, -1, 3), (300, 2, 40)]),
         ignore_eos=st.booleans(),
         seed=st.integers(0, 100),
         banned=st.sampled_from([(), (), BANNED]),
@@ -88,6 +90,7 @@ class Books(RuleBasedStateMachine):
         prompts: list[tuple[str, int]],
         n: int,
         max_tokens: int | None,
+        longer: tuple[int, int, int] | None,
         ignore_eos: bool,
         seed: int,
         banned: tuple[str, ...],
@@ -97,6 +100,11 @@ class Books(RuleBasedStateMachine):
         scale: float,
         negative: tuple[int, ...] | None,
     ) -> None:
+        if longer:  # than the context
+            most, n_keep, n_discard = longer
+            each = request(prompts[0][0][: prompts[0][1]] * 3, n, max_tokens=most, ignore_eos=ignore_eos, seed=seed)
+            self.submit(dataclasses.replace(each, context_shift=True, n_keep=n_keep, n_discard=n_discard))
+            return
         is_search = search != "sample"
         each = request(
             [text[:length] for text, length in prompts],
@@ -193,6 +201,8 @@ class Books(RuleBasedStateMachine):
         """The texts are those that the request gives alone, as far as they got."""
         if each.n_beams and each.branches[0].max_tokens is None:
             return  # a search that has less room may come to other texts
+        if any(stop.truncated for stop in stops(events).values()):
+            return  # what is left out depends on the room
         backend = FakeBackend(n_cells=1000, n_parallel=36, script=ascii_babble, media=FakeReader())
         alone = run(Engine(backend, default_max_tokens=12), each)
         expected, ends, said = texts(alone), stops(alone), texts(events)

@@ -96,6 +96,10 @@ async def test_how_it_stopped(connect: Connect) -> None:
     full = await result(connect, endless(), prompt="x" * 250)
     assert (full["stop_type"], full["truncated"]) == ("limit", True)
     assert full["generation_settings"]["n_predict"] == -1  # llama-server's default
+    shifting = FakeBackend(script=lambda _params, _tokens: 10, shifts=True)
+    longer = await result(connect, shifting, prompt="x" * 400, n_predict=300, context_shift=True, n_keep=9)
+    assert (longer["truncated"], longer["tokens_predicted"], longer["generation_settings"]["n_keep"]) == (True, 300, 9)
+    assert (longer["tokens_evaluated"], longer["tokens_cached"]) == (longer["timings"]["prompt_n"], 0)
     nothing = await result(connect, backend, n_predict=0)
     assert (nothing["content"], nothing["tokens_predicted"], nothing["timings"]["predicted_per_token_ms"]) == ("", 0, 0)
 

@@ -51,7 +51,7 @@ def test_every_field_is_an_option(name: str) -> None:
         "structured_outputs": '{"regex": "a+"}',
     }
     if name in ("distinct", "heal", "ignore_eos", "post_sampling_probs", "echo") or name.startswith(
-        ("return", "cache")
+        ("return", "cache", "context_shift")
     ):
         assert read(flag) == {name: True}
         assert read(flag.replace("--", "--no-", 1)) == {name: False}

@@ -14,7 +14,7 @@ from srb.wire.body import Limits, parse
 LIMITS = Limits("fake", n=1, max_n=8)
 
 
-def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
     return (0, *text.encode()) if is_prompt else tuple(text.encode())
 
 
@@ -318,7 +318,7 @@ def test_each_branch_may_have_its_own() -> None:
 def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[str, Any], message: str | None) -> None:
     tokenized: list[str] = []
 
-    def tokenize_and_count(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+    def tokenize_and_count(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         tokenized.append(text)
         return tokenize(text, is_prompt=is_prompt)
 

@@ -7,6 +7,7 @@ import pytest
 from fake_backend import ByteTokenizer
 
 from srb.engine.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
+from srb.engine.intake import Intake
 from srb.engine.request import CompletionRequest, SamplingParams
 from srb.errors import BackendError
 from srb.wire.body import Limits
@@ -18,7 +19,9 @@ LIMITS = Limits("fake", n=4, max_n=8)
 
 
 def completion(**body: Any) -> tuple[Completion, list[float]]:
-    parsed = parse_completion(json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, TOKENIZER.tokenize)
+    parsed = parse_completion(
+        json.dumps({"prompt": "p", "seed": 0} | body).encode(), LIMITS, Intake(TOKENIZER, 4096).tokenize
+    )
     now = [100.0]
     return Completion(parsed, model="fake", detokenize=TOKENIZER.detokenize, clock=lambda: now[0]), now
 

@@ -14,7 +14,7 @@ from srb.wire.body import Limits, Parsed, parse
 LIMITS = Limits("fake", n=2, max_n=8)
 
 
-def tokenize(text: str, *, is_prompt: bool = True) -> tuple[int, ...]:
+def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
     return tuple(text.encode())
 
 

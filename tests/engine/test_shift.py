@@ -1,0 +1,327 @@
+"""Prompts and texts that are longer than the context."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from driver import check_order, request, run, run_interrupted, stops, texts
+from fake_backend import END, FakeBackend, babble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.errors import InvalidRequestError
+
+PROMPT = bytes(range(32, 52))
+
+
+def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+    token = babble(params, tokens)
+    return token if token == END else token % 128
+
+
+def shifting(
+    prompt: bytes = PROMPT, n: int = 1, *, n_keep: int = 0, n_discard: int = 0, **params: Any
+) -> CompletionRequest:
+    each = request(prompt.decode(), n, **{"ignore_eos": True, "max_tokens": 120} | params)
+    return dataclasses.replace(each, context_shift=True, n_keep=n_keep, n_discard=n_discard)
+
+
+def small(n_cells: int = 64, **more: Any) -> FakeBackend:
+    return FakeBackend(n_cells=n_cells, script=ascii_babble, shifts=True, **more)
+
+
+def reference(params: SamplingParams, n: int, n_cells: int, n_keep: int, n_discard: int) -> str:
+    """What one of n alternatives of PROMPT says, that are alone in the context: by the rules, and without an engine."""
+    prompt, own = list(PROMPT), list[int]()
+    said = list[int]()
+    room = (n_cells - len(prompt)) // n + 1
+    while len(said) < 120:
+        if len(own) == room:
+            n_left = len(prompt) - n_keep + len(own) - 1
+            least = n if len(prompt) - n_keep >= n else len(prompt) - n_keep + 1
+            leaves = min(max(n_discard or n_left // 2, least), n_left - 1)
+            of_prompt = min(leaves, len(prompt) - n_keep)
+            del prompt[n_keep : n_keep + of_prompt]
+            del own[: leaves - of_prompt or of_prompt < n]
+            room += of_prompt // n
+        token = ascii_babble(params, (*prompt, *own))
+        own.append(token)
+        said.append(token)
+    return bytes(said).decode()
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize(("n_keep", "n_discard"), [(0, 0), (5, 0), (-1, 0), (5, 1), (5, 1000)])
+def test_a_text_that_is_longer_than_the_context_goes_on_without_a_part(n: int, n_keep: int, n_discard: int) -> None:
+    backend = small()
+    engine = Engine(backend)
+    events = run(engine, each := shifting(n=n, n_keep=n_keep, n_discard=n_discard))
+    check_order(events, each)
+    kept = len(PROMPT) if n_keep == -1 else min(n_keep, len(PROMPT))
+    assert texts(events) == {k: reference(each.branches[k], n, 64, kept, n_discard) for k in range(n)}
+    assert all(
+        (stop.length, stop.finish_reason, stop.truncated) == (120, "length", True) for stop in stops(events).values()
+    )
+    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+
+
+def test_nothing_is_left_out_where_all_fits() -> None:
+    backend, plain = FakeBackend(n_cells=64, script=ascii_babble), FakeBackend(n_cells=64, script=ascii_babble)
+    each = shifting(n=3, max_tokens=45)
+    events = run(Engine(backend), each)
+    assert events[:-1] == run(Engine(plain), dataclasses.replace(each, context_shift=False))[:-1]
+    assert not any(stop.truncated for stop in stops(events).values())
+    assert backend.discarded == []
+
+
+def test_a_max_tokens_of_minus_1_goes_on_until_the_text_ends() -> None:
+    said: list[int] = []
+
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        said.append(END if len(said) == 499 else 65)
+        return said[-1]
+
+    backend = FakeBackend(n_cells=64, script=script, shifts=True)
+    events = run(Engine(backend), shifting(max_tokens=-1, ignore_eos=False))
+    assert isinstance(start := events[0], StartEvent)
+    assert start.max_tokens == 2**31 - 1
+    assert (stops(events)[0].length, stops(events)[0].finish_reason) == (500, "stop")
+
+
+def test_a_prompt_that_is_too_long_is_cut_in_blocks() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        seen.append(tokens)
+        return 65
+
+    for length in (64, 100, 1000, 1010):
+        prompt = bytes(32 + k % 90 for k in range(length))
+        backend = FakeBackend(n_cells=64, script=script, shifts=True)
+        events = run(Engine(backend), shifting(prompt, n_keep=8, max_tokens=5))
+        assert stops(events)[0].truncated
+        assert isinstance(events[0], StartEvent)
+        assert events[0].prompt_tokens == length
+        first = seen[0]
+        assert first[:8] == tuple(prompt[:8])
+        assert first[8:] == tuple(prompt[8 + length - len(first) :])
+        assert 8 + 20 <= len(first) <= 48
+        assert (length - len(first)) % 20 == 0
+        done = events[-1]
+        assert isinstance(done, DoneEvent)
+        assert done.timings.n_cut == events[0].n_cut == length - len(first)
+        assert done.timings.prompt_n == len(first)
+        seen.clear()
+
+
+def test_a_text_that_is_too_long_is_tokenized_all_the_same() -> None:
+    each = CompletionRequest(("x" * 5000,), (SamplingParams(max_tokens=3),), context_shift=True)
+    events = run(Engine(small()), each)
+    assert isinstance(events[0], StartEvent)
+    assert events[0].prompt_tokens == 5000
+    with pytest.raises(InvalidRequestError, match="at least 5000 tokens, more than the 64 cells"):
+        Engine(small()).add_request(dataclasses.replace(each, context_shift=False))
+
+
+def test_the_next_turn_of_a_chat_that_is_cut_begins_with_what_is_known() -> None:
+    backend = small(n_cells=256)
+    engine = Engine(backend, cache_bytes=100_000)
+    chat = bytes(32 + k % 90 for k in range(1000))
+    first = run(engine, shifting(chat, max_tokens=5))
+    second = run(engine, shifting(chat + texts(first)[0].encode() + b"next", max_tokens=5))
+    assert isinstance(second[0], StartEvent)
+    assert second[0].cached_tokens > 100
+
+
+def test_what_was_left_out_is_not_offered_to_others() -> None:
+    backend = small()
+    engine = Engine(backend, cache_bytes=100_000)
+    first = run(engine, shifting(n=2, max_tokens=100))
+    for text in texts(first).values():
+        again = request(PROMPT.decode() + text[:30], max_tokens=10, ignore_eos=True)
+        fresh = run(Engine(FakeBackend(n_cells=64, script=ascii_babble)), again)
+        events = run(engine, again)
+        assert texts(events) == texts(fresh)
+        assert isinstance(events[0], StartEvent)
+        assert events[0].cached_tokens == len(PROMPT)  # from before something left
+
+
+def test_it_shares_no_cells_with_other_requests_that_run() -> None:
+    backend = small(n_cells=200)
+    engine = Engine(backend)
+    plain = request(PROMPT.decode() + "and more", max_tokens=60, ignore_eos=True, seed=5)
+    alone = texts(run(Engine(FakeBackend(script=ascii_babble)), plain))
+    each = shifting(n=2, max_tokens=300)
+    later = dataclasses.replace(plain, id="later")
+    engine.add_request(plain)
+    engine.step()
+    engine.add_request(each)
+    for _ in range(30):
+        engine.step()
+    events = run(engine, later)
+    assert len(backend.discarded) > 2
+    assert texts([event for event in events if event.request_id == "later"]) == alone
+    assert (engine.stats().cells, backend.cells) == (0, 0)
+
+
+@pytest.mark.parametrize("cancelled", [0, 3])
+def test_a_cancelled_sibling_changes_no_text(cancelled: int) -> None:
+    each = shifting(n=4)
+    expected = texts(run(Engine(small()), each))
+    engine = Engine(backend := small())
+    engine.add_request(each)
+    events = [event for _ in range(40) for event in engine.step()]
+    engine.abort(each.id, cancelled)
+    events += run(engine)
+    said = texts(events)
+    for k in range(4):
+        assert said[k] == expected[k] if k != cancelled else expected[k].startswith(said[k])
+    assert (engine.stats().cells, backend.cells) == (0, 0)
+
+
+def test_others_get_room_while_it_goes_on() -> None:
+    engine = Engine(backend := small(n_cells=600))
+    each = shifting(n=2, max_tokens=-1)
+    engine.add_request(each)
+    for _ in range(400):
+        engine.step()
+    assert engine.stats().cells > 580
+    engine.add_request(other := request("x" * 200, max_tokens=50, ignore_eos=True))
+    events = []
+    for _ in range(1000):
+        events += engine.step()
+    assert stops([event for event in events if event.request_id == other.id])[0].length == 50
+    engine.abort(each.id)
+    run(engine)
+    assert (engine.stats().cells, backend.cells) == (0, 0)
+
+
+@pytest.mark.parametrize("fails", [{60}, {60, 61, 62}, set(range(20, 400, 7))])
+def test_a_decode_that_fails_after_something_left_is_tried_again(fails: set[int]) -> None:
+    each = shifting(n=3)
+    expected = texts(run(Engine(small()), each))
+    events = run(Engine(backend := small(fail_decodes=fails)), each)
+    done = {k: text for k, text in texts(events).items() if stops(events)[k].finish_reason == "length"}
+    assert done
+    assert done.items() <= expected.items()
+    assert backend.cells == 0
+
+
+def test_it_goes_on_after_an_interruption() -> None:
+    engines: list[FakeBackend] = []
+
+    def make() -> Engine:
+        engines.append(small())
+        return Engine(engines[-1])
+
+    events = run_interrupted(make, each := shifting(n=3, n_keep=4), [30, 50, 70])
+    check_order(events, each)
+    assert {k: len(text) for k, text in texts(events).items()} == {0: 120, 1: 120, 2: 120}
+    assert all(stop.truncated for stop in stops(events).values())
+
+
+def _without(**changes: Any) -> Callable[[], CompletionRequest]:
+    return lambda: dataclasses.replace(shifting(), **changes)
+
+
+REFUSED: dict[str, Callable[[], CompletionRequest]] = {
+    "several prompts": _without(prompts=((1,), (2,))),
+    "a beam search": lambda: dataclasses.replace(shifting(ignore_eos=False), search="beam"),
+    "explore": lambda: dataclasses.replace(CompletionRequest.exploring((1,), Explore()), context_shift=True),
+    "echo with logprobs": _without(echo=True, logprobs=1),
+    "guidance_scale": lambda: shifting(guidance_scale=2.0),
+    "banned_strings": lambda: shifting(banned_strings=("a",)),
+    "avoid": lambda: shifting(avoid=()),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_it_does_not_go_with(what: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"context_shift and {what} exclude each other") as error:
+        REFUSED[what]()
+    assert error.value.param == "context_shift"
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_keep", -2), ("n_discard", -1)])
+def test_values_that_mean_nothing(name: str, value: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name} must be .* or more, got {value}"):
+        dataclasses.replace(shifting(), **{name: value})  # type: ignore[arg-type]
+
+
+def test_what_can_not_be_done_here() -> None:
+    with pytest.raises(InvalidRequestError, match="positions of this model's cells can't be moved"):
+        Engine(FakeBackend(window=5)).check(shifting(max_tokens=1000))
+    with pytest.raises(InvalidRequestError, match="9 alternatives are more than the 8 that can run at once"):
+        Engine(FakeBackend()).check(shifting(n=9, max_tokens=1000))
+    Engine(FakeBackend(window=5)).check(shifting(n=9, max_tokens=5))
+    with pytest.raises(InvalidRequestError, match="max_tokens is too high"):
+        Engine(FakeBackend()).check(dataclasses.replace(shifting(max_tokens=1000), context_shift=False))
+
+
+ACTIONS = st.one_of(
+    st.tuples(
+        st.just("shift"),
+        st.integers(1, 60),  # tokens of its prompt
+        st.integers(1, 4),
+        st.sampled_from([-1, 80, 150]),
+        st.sampled_from([(0, 0), (7, 0), (-1, 3)]),
+    ),
+    st.tuples(st.just("plain"), st.integers(1, 50), st.integers(1, 3), st.sampled_from([1, 10, 30])),
+    st.tuples(st.just("step"), st.integers(1, 70)),
+    st.tuples(st.just("abort"), st.integers(0, 9), st.sampled_from([None, 0, 1])),
+    st.tuples(st.just("fail"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(actions=st.lists(ACTIONS, min_size=4, max_size=20), cache_bytes=st.sampled_from([0, 3000]))
+def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
+    actions: list[tuple[Any, ...]], cache_bytes: int
+) -> None:
+    backend = small(60, n_parallel=4, n_batch=16)
+    engine = Engine(backend, cache_bytes=cache_bytes)
+    requests: list[CompletionRequest] = []
+    events = []
+    for what, *values in actions:
+        if what == "shift":
+            length, n, most, (n_keep, n_discard) = values
+            prompt = bytes(32 + k % 90 for k in range(3 * length))
+            requests.append(shifting(prompt, n, n_keep=n_keep, n_discard=n_discard, max_tokens=most, seed=length))
+            engine.add_request(requests[-1])
+        elif what == "plain":
+            length, n, most = values
+            requests.append(
+                request(bytes(32 + k % 90 for k in range(length)).decode(), n, max_tokens=most, seed=length)
+            )
+            with suppress(InvalidRequestError):  # too long
+                engine.add_request(requests[-1])
+                continue
+            requests.pop()
+        elif what == "step":
+            for _ in range(values[0]):
+                events += engine.step()
+                assert backend.cells <= engine.stats().cells <= 60
+        elif what == "abort" and values[0] < len(requests):
+            engine.abort(requests[values[0]].id, values[1])
+        elif what == "fail":
+            backend.fail_decodes |= {backend.decodes + 1, backend.decodes + values[0]}
+    for each in requests:
+        if each.branches[0].max_tokens == -1:
+            engine.abort(each.id)
+    events += run(engine)
+    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
+    for each in requests:
+        own = [event for event in events if event.request_id == each.id]
+        ends, said = stops(own), texts(own)
+        assert ends.keys() == set(range(each.count))
+        if not each.context_shift:
+            expected = texts(run(Engine(FakeBackend(n_cells=1000, script=ascii_babble)), each))
+            for k, text in said.items():
+                assert expected[k].startswith(text)
+                assert text == expected[k] or ends[k].finish_reason in ("abort", "error")

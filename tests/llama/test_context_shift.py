@@ -1,0 +1,122 @@
+"""What has left the cells, on the real llama.cpp: the rest is where it would be in a lone sequence."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from driver import check_order, run, stops, texts
+from tiny_model import write_tiny_model
+
+from srb.async_engine import AsyncEngine
+from srb.engine.backend import Batch
+from srb.engine.engine import Engine
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.errors import InvalidRequestError, ModelLoadError
+from srb.llama import LlamaBackend
+from srb.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+PROMPT = tuple(b"Once upon a time, there was a king who had three daughters, and the youngest of them was so fair")
+N, N_KEEP, N_TOKENS = 3, 5, 250
+
+
+class Noting:
+    """A sampler whose logits are remembered, with what was drawn from them."""
+
+    def __init__(self, sampler: Any, notes: list[tuple[Any, int]]) -> None:
+        self._sampler, self._notes = sampler, notes
+        self.logprobs, self.close = sampler.logprobs, sampler.close
+
+    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        token: int = self._sampler.sample(logits, excluded, biases)
+        self._notes.append((logits.copy(), token))
+        return token
+
+
+class Lone:
+    """A sequence that has the context to itself, and is shifted by llama.cpp's own functions."""
+
+    def __init__(self, backend: LlamaBackend, tokens: tuple[int, ...]) -> None:
+        self._backend = backend
+        self._memory = llama_cpp.llama_get_memory(backend._context._context)
+        backend.remove(0)
+        self.n_tokens = 0
+        self.logits = self.add(tokens)
+
+    def add(self, tokens: tuple[int, ...]) -> Any:
+        batch = Batch()
+        row = batch.add(tokens, self.n_tokens, 0, outputs=1)
+        assert self._backend.decode(batch, None)
+        self.n_tokens += len(tokens)
+        self.logits = self._backend.logits(row).copy()
+        return self.logits
+
+    def leave_out(self, start: int, end: int) -> None:
+        assert llama_cpp.llama_memory_seq_rm(self._memory, 0, start, end)
+        llama_cpp.llama_memory_seq_add(self._memory, 0, end, -1, start - end)
+        self.n_tokens -= end - start
+
+
+def test_an_alternative_sees_what_a_lone_sequence_sees(
+    load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f32 = {"cache_type_k": "f32", "cache_type_v": "f32"}
+    backend = load(ctx_size=256, parallel=4, batch_size=128, flash_attn="off", **f32)
+    branches = SamplingParams(seed=3, max_tokens=N_TOKENS, ignore_eos=True).alternatives(N)
+    request = CompletionRequest((PROMPT,), branches, context_shift=True, n_keep=N_KEEP)
+    notes: dict[int, list[tuple[Any, int]]] = {}
+    sampler = backend.sampler
+
+    def noting(params: SamplingParams, *others: Any) -> Any:
+        return Noting(sampler(params, *others), notes.setdefault(params.seed, []))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "sampler", noting)
+        events = run(engine := Engine(backend), request)
+    check_order(events, request)
+    assert all(stop.truncated and stop.length == N_TOKENS for stop in stops(events).values())
+    assert (engine.stats().cells, backend.held()) == (0, [])
+    for params in branches:
+        lone = Lone(backend, PROMPT)
+        n_prompt, n_own, room = len(PROMPT), 0, (256 - len(PROMPT)) // N + 1
+        n_shifts = 0
+        for logits, token in notes[params.seed]:
+            np.testing.assert_allclose(logits, lone.logits, atol=5e-4)
+            n_own += 1
+            if n_own == room:
+                n_leaving = (n_prompt - N_KEEP + n_own - 1) // 2
+                of_prompt = min(n_leaving, n_prompt - N_KEEP)
+                lone.leave_out(N_KEEP, N_KEEP + n_leaving)
+                n_prompt, n_own, room = n_prompt - of_prompt, n_own - n_leaving + of_prompt, room + of_prompt // N
+                n_shifts += 1
+            lone.add((token,))
+        assert n_shifts > 5
+        backend.remove(0)
+
+
+def test_a_text_that_ends_before_the_context_does_is_the_same(load: Callable[..., LlamaBackend]) -> None:
+    backend = load(ctx_size=1024, parallel=4)
+    branches = SamplingParams(seed=3, max_tokens=200).alternatives(N)
+    plain = run(Engine(backend), CompletionRequest((PROMPT,), branches))
+    shifted = run(Engine(backend), CompletionRequest((PROMPT,), branches, context_shift=True))
+    assert texts(shifted) == texts(plain)
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])
+def test_a_model_that_forgets_refuses(load: Callable[..., LlamaBackend], tmp_path: Path, arch: str) -> None:
+    engine = Engine(load(model=write_tiny_model(tmp_path / "forgets.gguf", arch=arch), ctx_size=256))
+    with pytest.raises(InvalidRequestError, match="can't be moved"):
+        engine.check(CompletionRequest((PROMPT,), (SamplingParams(max_tokens=300),), context_shift=True))
+
+
+async def test_a_server_does_not_start_with_it_on_such_a_model(tmp_path: Path) -> None:
+    settings = Settings(
+        model=write_tiny_model(tmp_path / "forgets.gguf", arch="mamba"), ctx_size=256, context_shift=True
+    )
+    with pytest.raises(ModelLoadError, match=r"--context-shift can't be had"):
+        async with AsyncEngine.from_settings(settings):
+            pass
