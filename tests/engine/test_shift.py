@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
+from srb.engine.media import Media
 from srb.engine.request import CompletionRequest, Explore, SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -233,6 +234,7 @@ REFUSED: dict[str, Callable[[], CompletionRequest]] = {
     "several prompts": _without(prompts=((1,), (2,))),
     "a beam search": lambda: dataclasses.replace(shifting(ignore_eos=False), search="beam"),
     "explore": lambda: dataclasses.replace(CompletionRequest.exploring((1,), Explore()), context_shift=True),
+    "images and sounds": _without(media=(Media.of("a picture", 3, None),)),
     "echo with logprobs": _without(echo=True, logprobs=1),
     "guidance_scale": lambda: shifting(guidance_scale=2.0),
     "banned_strings": lambda: shifting(banned_strings=("a",)),
