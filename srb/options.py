@@ -102,7 +102,9 @@ class ModelOptions:
         "option or write commas between; they are summed",
         many=True,
     )
-    mmproj: Path | None = _option(None, "GGUF file with the model's projector, with which it takes images", short="-mm")
+    mmproj: Path | None = _option(
+        None, "GGUF file with the model's projector, with which it takes images or sound", short="-mm"
+    )
     rope_scaling: str | None = _option(
         None,
         "how positions are scaled for a longer context (default: as the model says)",

@@ -94,7 +94,7 @@ class ByteTokenizer:
 class FakeReader:
     """Takes any file for an image of as many cells as it has bytes, between two tokens."""
 
-    kinds = ("image",)
+    kinds = ("image", "audio")
     n_encoded = 0
 
     def read(self, file: bytes) -> list[int | Media]:

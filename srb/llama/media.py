@@ -2,7 +2,7 @@
 
 A projector, a file of its own beside the model (`--mmproj`), encodes an image as vectors that the model evaluates in
 place of tokens. The images themselves are read by Pillow: mtmd's own reader doesn't bound what it allocates, and tries
-what it doesn't know as a video.
+what it doesn't know as a video. It reads sounds, whose headers are checked before.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ from srb.llama import log
 from srb.llama.image_file import check_pillow, read_image
 from srb.llama.model_file import fingerprint
 from srb.llama.params import is_on_gpu
+from srb.llama.sound_file import is_sound, safe_sound
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
@@ -31,8 +32,12 @@ _CACHE_BYTES = 64 << 20
 """Of vectors, so that an image that comes again behind another text isn't encoded again."""
 
 
+_LEAST_SOUND = 4 * 800
+"""Bytes of samples: a twentieth of a second. For some projectors less is a bug."""
+
+
 class Chunk:
-    """A piece of media as mtmd has it, ready to be encoded: its pixels, in the size that the projector wants."""
+    """A piece of media as mtmd has it, ready to be encoded: pixels or a spectrum, as the projector wants them."""
 
     def __init__(self, mtmd: Any, pointer: int) -> None:
         self.pointer = pointer
@@ -101,12 +106,11 @@ class LlamaMedia:
     def read(self, file: bytes) -> list[int | Media]:
         """What stands for a file in a prompt: the media, and the tokens around. Raises `InvalidRequestError`."""
         mtmd, digest = self._mtmd, hashlib.sha256(file).hexdigest()
-        if "image" not in self.kinds:
-            raise InvalidRequestError("this model takes no images", code="unsupported_media")
-        width, height, pixels = read_image(file)
+        kind, what = ("audio", "sounds") if is_sound(file) else ("image", "images")
+        if kind not in self.kinds:
+            raise InvalidRequestError(f"this model takes no {what}", code="unsupported_media")
         with self._tokenizer.in_use(), ExitStack() as stack:
-            data = np.frombuffer(pixels, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-            bitmap = mtmd.mtmd_bitmap_init(width, height, data)  # which copies them
+            bitmap = self._sound(file) if kind == "audio" else self._image(file)
             stack.callback(mtmd.mtmd_bitmap_free, bitmap)
             chunks = mtmd.mtmd_input_chunks_init()
             stack.callback(mtmd.mtmd_input_chunks_free, chunks)
@@ -116,7 +120,9 @@ class LlamaMedia:
             with log.collected() as complaints:
                 code = mtmd.mtmd_tokenize(self._context, chunks, ctypes.byref(text), bitmaps, 1)
             if code:
-                raise InvalidRequestError(f"an image can't be used: {_reason(complaints)}", code="invalid_media")
+                raise InvalidRequestError(
+                    f"one of the {what} can't be used: {_reason(complaints)}", code="invalid_media"
+                )
             parts: list[int | Media] = []
             for k in range(mtmd.mtmd_input_chunks_size(chunks)):
                 chunk = mtmd.mtmd_input_chunks_get(chunks, k)
@@ -127,6 +133,24 @@ class LlamaMedia:
                 else:
                     parts.append(self._media(f"{digest}/{k}", mtmd.mtmd_input_chunk_copy(chunk)))
         return parts
+
+    def _image(self, file: bytes) -> int:
+        width, height, pixels = read_image(file)
+        return int(self._mtmd.mtmd_bitmap_init(width, height, _bytes_of(pixels)))  # which copies them
+
+    def _sound(self, file: bytes) -> int:
+        mtmd, data = self._mtmd, safe_sound(file)
+        option = mtmd.mtmd_helper_init_opt_default()
+        with log.collected() as complaints:
+            made = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
+                self._context, _bytes_of(data), len(data), False, option
+            )
+        if not made.bitmap:
+            raise InvalidRequestError(f"a sound can't be read: {_reason(complaints)}", code="invalid_media")
+        if mtmd.mtmd_bitmap_get_n_bytes(made.bitmap) < _LEAST_SOUND:
+            mtmd.mtmd_bitmap_free(made.bitmap)
+            raise InvalidRequestError("a sound is too short to be heard", code="invalid_media")
+        return int(made.bitmap)
 
     def _media(self, name: str, pointer: int) -> Media:
         chunk = Chunk(self._mtmd, pointer)
@@ -177,6 +201,10 @@ class LlamaMedia:
         complaints.log()
         vectors = self._mtmd.mtmd_get_output_embd(self._context)
         return np.ctypeslib.as_array(vectors, (chunk.n_cells, self._n_embd)).copy()
+
+
+def _bytes_of(data: bytes) -> Any:
+    return np.frombuffer(data, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _library() -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from driver import run, texts
 from tiny_model import write_tiny_model
-from tiny_projector import N_CELLS, has_mtmd, png, write_tiny_projector
+from tiny_projector import N_CELLS, N_SOUND_CELLS, has_mtmd, png, wav, write_tiny_ear, write_tiny_projector
 
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
@@ -184,7 +184,7 @@ def test_kinds_of_files(load: Load, projector: Path, form: str) -> None:
 def test_files_that_are_no_images(load: Load, projector: Path) -> None:
     engine = Engine(load(mmproj=projector))
     whole = png(1, 100, 100)
-    bad = [b"", b"x", b"<svg/>", b"RIFF\0\0\0\0WAVEfmt ", whole[:60], whole[: len(whole) // 2], png(1, 1, 201)]
+    bad = [b"", b"x", b"<svg/>", whole[:60], whole[: len(whole) // 2], png(1, 1, 201)]
     for file in bad:
         with pytest.raises(InvalidRequestError, match="image"):
             engine.tokenize_parts([file, "?"])
@@ -192,6 +192,34 @@ def test_files_that_are_no_images(load: Load, projector: Path) -> None:
     huge[16:24] = (30_000).to_bytes(4) * 2  # a header that lies, with another checksum, or 2.7 GB
     with pytest.raises(InvalidRequestError, match="image"):
         engine.tokenize_parts([bytes(huge), "?"])
+
+
+def test_sounds(load: Load, tmp_path: Path) -> None:
+    backend = load(mmproj=write_tiny_ear(tmp_path / "ear.gguf"), flash_attn="off")
+    assert backend.media
+    assert backend.media.kinds == ("audio",)
+    engine = Engine(backend, cache_bytes=10_000_000)
+    parts: list[Part] = ["Listen: ", wav(1), " and ", wav(2, 31, rate=8_000, channels=2), "?"]
+    tokens, media = engine.tokenize_parts(parts)
+    assert [len(each.tokens) for each in media] == [N_SOUND_CELLS] * 3  # one for each 30 seconds
+    assert len(tokens) == len("Listen:  and ?") + 3 * N_SOUND_CELLS
+    expected = evaluated_by_mtmd(backend, *parts)
+    for _ in range(2):
+        assert_alike(said(engine, *parts), expected)
+    assert engine.stats().media_encoded == 3
+    with pytest.raises(InvalidRequestError, match="takes no images"):
+        engine.tokenize_parts([png(1), "?"])
+
+
+def test_files_that_are_no_sounds(load: Load, tmp_path: Path, projector: Path) -> None:
+    engine = Engine(load(mmproj=write_tiny_ear(tmp_path / "ear.gguf")))
+    flac = b"fLaC\x80\0\0\x22" + bytes(10) + (16_000 << 44 | (1 << 36) - 1).to_bytes(8) + bytes(100)
+    bad = [wav(1, 0.01), wav(1)[:40], flac, b"ID3" + bytes(7) + flac, b"ID3\4\0\0\x7f\x7f\x7f\x7f", b"\xff\xfb" * 500]
+    for file in bad:
+        with pytest.raises(InvalidRequestError, match="sound"):
+            engine.tokenize_parts([file, "?"])
+    with pytest.raises(InvalidRequestError, match="takes no sounds"):
+        Engine(load(mmproj=projector)).tokenize_parts([wav(1), "?"])
 
 
 def test_wrong_projectors_are_told_on_one_line(load: Load, tmp_path: Path, tiny_model: Path) -> None:

@@ -107,6 +107,11 @@ FORMATS: list[tuple[str, dict[str, Any], str]] = [
         {"input": user({"type": "input_image", "image_url": image(DOG)["image_url"]["url"]})},
         "u:<[dog]>\na:",
     ),
+    (
+        "/v1/chat/completions",
+        {"messages": user({"type": "input_audio", "input_audio": {"data": b64(DOG), "format": "wav"}}), "model": "x"},
+        "u:<[dog]>\na:",
+    ),
     ("/api/chat", {"messages": [{"role": "user", "content": "?", "images": [b64(CAT)]}]}, "u:<[cat]>?\na:"),
     ("/api/generate", {"prompt": "?", "images": [b64(CAT)]}, "u:<[cat]>?\na:"),
     (
@@ -177,7 +182,7 @@ async def test_a_model_without_a_projector_names_the_option(connect: Connect) ->
 async def test_what_the_model_takes_is_told(connect: Connect) -> None:
     client = await connect(Seeing().backend)
     props = await (await client.get("/props")).json()
-    assert (props["modalities"], props["media_marker"]) == ({"vision": True, "audio": False}, "<__media__>")
+    assert (props["modalities"], props["media_marker"]) == ({"vision": True, "audio": True}, "<__media__>")
     (model,) = (await (await client.get("/v1/models")).json())["data"]
     assert model["capabilities"] == ["completion", "multimodal"]
     applied = await post(client, "/apply-template", {"messages": user(image(CAT), text("?"))})

@@ -1,0 +1,93 @@
+"""Files with sound, made safe for mtmd's reader.
+
+It believes what a header says of the length, and ends the process if it can't have that much memory. So headers are
+checked against the file here: a WAV gets a new one, a FLAC's must be plausible, and an MP3 has none.
+"""
+
+import struct
+
+from srb.errors import InvalidRequestError
+
+MAX_SECONDS = 1200
+_MAX_MP3_BYTES = 8 << 20  # at the lowest bit rate a byte becomes 16 samples
+_RATES = range(4_000, 384_001)
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_BITS = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}
+
+
+def is_sound(file: bytes) -> bool:
+    """Whether it begins as a WAV, a FLAC or an MP3 does."""
+    is_wav = file[:4] == b"RIFF" and file[8:12] == b"WAVE"
+    return is_wav or file[:4] == b"fLaC" or file[:3] == b"ID3" or _is_mp3(file)
+
+
+def safe_sound(file: bytes) -> bytes:
+    """The same sound, in a file that the reader can be given. Raises `InvalidRequestError`."""
+    while file[:3] == b"ID3":
+        file = _without_tag(file)
+    if file[:4] == b"RIFF":
+        return _wav(file)
+    if file[:4] == b"fLaC":
+        return _flac(file)
+    if not _is_mp3(file):
+        raise _refused("it is neither a WAV, nor a FLAC, nor an MP3")
+    if len(file) > _MAX_MP3_BYTES:
+        raise _refused(f"an MP3 may have {_MAX_MP3_BYTES} bytes")
+    return file
+
+
+def _is_mp3(file: bytes) -> bool:
+    return len(file) > 1 and file[0] == 0xFF and file[1] & 0xE0 == 0xE0
+
+
+def _without_tag(file: bytes) -> bytes:
+    if len(file) < 10:
+        raise _refused("the file is cut off")
+    size = 0
+    for byte in file[6:10]:
+        size = size << 7 | byte & 0x7F
+    return file[10 + size + (10 if file[5] & 0x10 else 0) :]
+
+
+def _wav(file: bytes) -> bytes:
+    """The samples, behind a header of our own."""
+    at, form = 12, None
+    while at + 8 <= len(file):
+        name, size = file[at : at + 4], int.from_bytes(file[at + 4 : at + 8], "little")
+        body = file[at + 8 : at + 8 + size]  # of one that is cut off, what there is
+        if name == b"fmt " and len(body) >= 16:
+            form = struct.unpack_from("<HHIIHH", body)
+            if form[0] == _EXTENSIBLE and len(body) >= 26:
+                form = (int.from_bytes(body[24:26], "little"), *form[1:])
+        elif name == b"data" and form:
+            kind, channels, rate, _, _, bits = form
+            if bits not in _BITS.get(kind, ()) or not 1 <= channels <= 8:
+                raise _refused("a WAV must have samples of 8 to 64 bits, not compressed, in 1 to 8 channels")
+            frame = channels * bits // 8
+            _check_length(len(body) // frame, rate)
+            body = body[: len(body) // frame * frame]
+            head = struct.pack("<HHIIHH", kind, channels, rate, rate * frame, frame, bits)
+            rest = b"WAVEfmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", len(body)) + body
+            return b"RIFF" + struct.pack("<I", len(rest)) + rest
+        at += 8 + size + size % 2
+    raise _refused("the WAV has no samples")
+
+
+def _flac(file: bytes) -> bytes:
+    if len(file) < 42 or file[4] & 0x7F:
+        raise _refused("the FLAC doesn't begin with what it has")
+    bits = int.from_bytes(file[18:26])
+    rate, n_frames = bits >> 44, bits & ((1 << 36) - 1)
+    _check_length(n_frames, rate)
+    return file
+
+
+def _check_length(n_frames: int, rate: int) -> None:
+    if rate not in _RATES:
+        raise _refused(f"its sample rate is {rate}; it may be from {_RATES[0]} to {_RATES[-1]}")
+    if n_frames > MAX_SECONDS * rate:
+        raise _refused(f"it lasts {n_frames / rate:.0f} seconds, and may last {MAX_SECONDS}")
+
+
+def _refused(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"a sound can't be read: {reason}", code="invalid_media")
