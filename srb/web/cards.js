@@ -71,11 +71,10 @@ export class Card {
 const isTrouble = ({ end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
 
 function drawn(piece, k) {
-  if (!piece.top || !piece.text) return document.createTextNode(piece.text);
+  if (piece.p === undefined || !piece.text) return document.createTextNode(piece.text);
   const token = document.createElement("span");
   token.textContent = piece.text;
-  token.dataset.k = k;
-  token.tabIndex = -1;
+  if (piece.top) Object.assign(token, { tabIndex: -1 }).dataset.k = k; // in an imported tree it isn't there
   const doubt = DOUBTS.filter((p) => piece.p < p).length;
   if (doubt) token.className = `doubt-${doubt}`;
   return token;

@@ -135,19 +135,16 @@ export class Desk {
     this.saving ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
   }
 
+  // What a new story begins with, too.
+  get choices() {
+    return { settings: this.settings.values, compare: this.compare.values, asking: this.asking.values };
+  }
+
   // Everything but nodes that haven't changed; it's little, so it may follow every key.
   savePage(nodes = []) {
     const { current, shown, history } = this.tree;
-    const fields = { draft: this.story.value, settings: this.settings.values, compare: this.compare.values, asking: this.asking.values };
     this.store
-      .save(nodes, { current, shown, history, ...fields })
+      .save(nodes, { current, shown, history, draft: this.story.value, ...this.choices })
       .catch((error) => complain(new Error(`What you did can't be kept: ${error.message}. Export the tree.`)));
-  }
-
-  async clear() {
-    await this.store.clear();
-    this.tree = new Tree();
-    this.unsaved.clear();
-    this.show();
   }
 }

@@ -4,6 +4,7 @@ import { health, openapi, setKey } from "./api.js";
 import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Desk } from "./desk.js";
+import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
 import { listenToKeys } from "./keys.js";
@@ -12,8 +13,9 @@ import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
 import { Settings } from "./settings.js";
-import * as shelf from "./shelf.js";
-import { BrowserStore, Store } from "./store.js";
+import { Shelf } from "./shelf.js";
+import { BrowserStories, Stories } from "./store.js";
+import { ServerStories } from "./story_store.js";
 import { ROOT, textOf, Tree } from "./tree.js";
 import { Writing } from "./writing.js";
 
@@ -43,27 +45,27 @@ const cardActions = (desk, writing) => ({
   },
 });
 
-function listen(desk, writing, resume) {
+function listen(desk, writing, shelf, resume) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
   onClick("#stop", safely(() => writing.stopAll()));
   onClick("#undo", () => desk.undo());
   onClick("#new", safely(async () => {
-    if (desk.store.isShared) return shelf.make();
+    if (desk.tree.nodes.size || desk.store.isShared) return shelf.make();
     desk.go(ROOT);
     writing.forget();
     story.focus();
   }));
-  onClick("#export", () => download("story.json", "application/json", JSON.stringify(desk.tree.export())));
+  onClick("#export", () => {
+    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values };
+    download("story.json", "application/json", JSON.stringify(exported(desk.tree, about)));
+  });
   onClick("#markdown", () => download("story.md", "text/markdown", `${desk.tree.markdown(desk.tree.current)}\n`));
   onClick("#error button", forgive);
   onClick("#forget", safely(async () => {
-    const what = desk.store.isShared ? "this story from the server" : "the whole tree from this browser";
-    if (!confirm(`Delete ${what}? This can't be undone; export it first to keep it.`)) return;
     await writing.stopAll();
-    await desk.clear();
-    if (desk.store.isShared) shelf.open({ id: "" });
+    await shelf.remove(shelf.story);
   }));
   for (const opening of document.querySelectorAll("#openings button"))
     opening.addEventListener("click", () => {
@@ -75,12 +77,13 @@ function listen(desk, writing, resume) {
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToKeys(find("#keys"));
-  panel(find("#open-shelf"), find("#shelf"), safely(() => desk.store.isShared && shelf.list(desk.store)));
+  panel(find("#open-shelf"), find("#shelf"), safely(() => shelf.list()));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
-    const data = await readJson(file).finally(() => (target.value = ""));
-    if (desk.store.isShared) return shelf.make(file.name.replace(/\.json$/, ""), new Tree().import(data));
+    const data = imported(await readJson(file).finally(() => (target.value = "")));
+    const title = data.title || file.name.replace(/\.json$/, "");
+    if (desk.store.isShared) return shelf.make(title, new Tree().import(data));
     const nodes = desk.tree.import(data);
     desk.save(...nodes);
     desk.show();
@@ -104,17 +107,21 @@ function listen(desk, writing, resume) {
   });
 }
 
-// Where the story is kept: on the server if that has a history, else in the browser; or nowhere, which is said.
-async function openStore(history) {
-  const browser = await BrowserStore.open().catch((error) => {
+// Where stories are kept: on the server if that has a history, else in the browser; or nowhere, which is said.
+async function openShelf(history, choices) {
+  const browser = await BrowserStories.open().catch((error) => {
     complain(new Error(`The browser doesn't keep the tree over reloads: ${error.message}`));
-    return new Store();
+    return new Stories();
   });
-  if (!history) return browser;
-  return shelf.openShelf(browser).catch((error) => {
+  const open = async (stories) => {
+    const shelf = new Shelf(stories, browser, choices);
+    return { shelf, store: await shelf.open() };
+  };
+  if (!history) return open(browser);
+  return open(new ServerStories(browser)).catch((error) => {
     if (error.status !== 503) throw error;
     complain(new Error(`${error.message}. Your text stays in this browser meanwhile.`));
-    return browser;
+    return open(browser);
   });
 }
 
@@ -143,8 +150,9 @@ async function begin() {
     writing.forget();
     await explorer.open(id, desk.tree.prompt(id));
   }));
-  listen(desk, writing, resume);
-  await desk.open(await openStore(history));
+  const { shelf, store } = await openShelf(history, () => desk.choices);
+  listen(desk, writing, shelf, resume);
+  await desk.open(store);
   document.body.dataset.ready = "true";
   resume();
   let telling;
@@ -157,7 +165,7 @@ async function begin() {
         resume();
       });
     },
-    renamed: shelf.showTitle,
+    renamed: (story) => shelf.showTitle(story),
     deleted: () => complain(new Error("This story was deleted. What you see is not kept; export it, or choose another story.")),
   });
 }

@@ -1,21 +1,13 @@
-// The way through the tree: the path to where the story is, and all places that can be returned to.
+// The way through the tree: the path to where the story is, and all places that can be returned to, drawn.
 
-import { ROOT, said } from "./tree.js";
+import { isTurn, ROOT, said } from "./tree.js";
 
 const shorten = (text, length) => {
   const words = text.trim().replace(/\s+/g, " ");
   return words.length > length ? `${words.slice(0, length).trimEnd()}…` : words || "(blank)";
 };
 
-function button(tree, id, text, go) {
-  const element = document.createElement("button");
-  element.type = "button";
-  element.textContent = text;
-  element.dataset.place = id;
-  if (id === tree.current) element.setAttribute("aria-current", "true");
-  element.addEventListener("click", () => go(id));
-  return element;
-}
+const make = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text });
 
 // Draws a list anew; the keyboard stays where it was.
 function draw(list, items) {
@@ -24,35 +16,95 @@ function draw(list, items) {
   if (place) list.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
 }
 
-function item(...content) {
-  const element = document.createElement("li");
-  element.append(...content);
-  return element;
-}
-
 const LAST = 4; // of a long path, so many steps are shown; the tree has all of them
 
 // The path as a row of buttons, the start first.
 export function drawPath(list, tree, go) {
   const path = tree.path(tree.current);
-  const nodes = path.slice(-LAST);
-  const start = item(button(tree, ROOT, "Start", go));
-  const between = path.length > LAST ? [item("…")] : [];
-  draw(list, [start, ...between, ...nodes.map((node) => item(button(tree, node.id, shorten(said(node), 28), go)))]);
+  const step = (id, text) => {
+    const button = make("button", "", text);
+    button.type = "button";
+    button.dataset.place = id;
+    if (id === tree.current) button.setAttribute("aria-current", "true");
+    button.addEventListener("click", () => go(id));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  };
+  const between = path.length > LAST ? [make("li", "", "…")] : [];
+  draw(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, shorten(said(node), 28)))]);
 }
 
-// The whole tree as nested lists, without the alternatives that nothing follows.
-export function drawTree(list, tree, go) {
-  const branch = (node) => {
-    const below = tree.places(node.id);
-    const element = item(button(tree, node.id, shorten(said(node), 60), go));
-    if (below.length) {
-      const inner = document.createElement("ul");
-      inner.append(...below.map(branch));
-      element.append(inner);
+// The places in the order in which they are drawn: {id, column, isBranch, goesOn}. The way to where the story is stays in the
+// first column, and what branches off stands in the next one, before the way goes on.
+export function rows(tree) {
+  const way = new Set(tree.path(tree.current).map((node) => node.id));
+  const all = [];
+  const follow = (id, column, isBranch) => {
+    for (let next = id, starts = isBranch; next; starts = false) {
+      const below = tree.places(next);
+      const main = below.find((node) => way.has(node.id)) ?? below.at(-1);
+      all.push({ id: next, column, isBranch: starts, goesOn: Boolean(main) });
+      for (const node of below) if (node !== main) follow(node.id, column + 1, true);
+      next = main?.id;
     }
-    return element;
   };
-  const places = tree.places(ROOT).map(branch);
-  draw(list, places.length ? places : [item("Nothing yet: the story begins when you generate.")]);
+  follow(ROOT, 0, false);
+  return all;
+}
+
+const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+// What was generated from a place: a line for each time.
+function generations(tree, id) {
+  const batches = Map.groupBy(tree.children(id).filter((node) => !node.typed), (node) => node.batch);
+  return [...batches].map(([batch, nodes]) => {
+    const { settings: { max_tokens: tokens, ...settings } = {}, until } = nodes.find((node) => node.settings) ?? {};
+    const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
+    if (tokens) facts.push(`${tokens} tokens`);
+    if (until) facts.push(`${until.count} ${until.unit}`);
+    for (const [name, value] of Object.entries(settings)) facts.push(`${name} ${JSON.stringify(value)}`);
+    if (batch > 1e12) facts.push(when.format(batch)); // on the server a batch is a node's number
+    return shorten(facts.join(" · "), 160);
+  });
+}
+
+// The whole tree, without the alternatives that nothing follows. Arrows walk it, Enter goes there.
+export function drawTree(list, tree, go) {
+  const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
+    const node = tree.nodes.get(id);
+    const kind = !node ? "start" : isTurn(node) ? "asked" : node.typed ? "typed" : node.kept ? "kept" : "passed";
+    const item = make("li", `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}`);
+    item.setAttribute("role", "treeitem");
+    item.setAttribute("aria-level", tree.path(id).length + 1);
+    item.setAttribute("aria-selected", id === tree.current);
+    item.tabIndex = id === tree.current ? 0 : -1;
+    item.dataset.place = id;
+    item.dataset.parent = node?.parent ?? "";
+    item.style.setProperty("--column", column);
+    item.append(make("span", "", node ? shorten(said(node), 60) : "Start"));
+    if (kind === "kept") item.append(make("small", "", "kept"));
+    item.append(...generations(tree, id).map((line) => make("small", "", line)));
+    item.addEventListener("click", () => go(id));
+    return item;
+  });
+  list.onkeydown = (event) => walk(event, list, go);
+  draw(list, places);
+}
+
+function walk(event, list, go) {
+  const at = document.activeElement;
+  const child = [...list.children].findLast((each) => each.dataset.parent === at.dataset.place); // the way goes on there
+  const to = {
+    ArrowDown: at.nextElementSibling,
+    ArrowUp: at.previousElementSibling,
+    ArrowLeft: list.querySelector(`[data-place="${at.dataset.parent}"]`),
+    ArrowRight: child,
+    Home: list.firstElementChild,
+    End: list.lastElementChild,
+  };
+  if (event.key === "Enter" || event.key === " ") go(at.dataset.place);
+  else if (event.key in to) to[event.key]?.focus();
+  else return;
+  event.preventDefault();
 }

@@ -1,65 +1,93 @@
-// The server's stories: which one is open, which the address names behind its #, and what can be done with them.
+// The stories: which one is open, which the address names behind its #, and what can be done with them.
 
-import { stories } from "./api.js";
 import { complain, safely, tell } from "./say.js";
-import { StoryStore, upload } from "./story_store.js";
 
 const find = (selector) => document.querySelector(selector);
-const titleOf = (story) => story.title || "(no title)";
+const nameOf = (story) => story.title || "(no title)";
 
 export const open = (story) => (location.hash = story.id);
 
-export const make = (title = "", nodes = []) => upload(title, nodes).then(open);
+export class Shelf {
+  // stories: those of the server, or else of the browser. browser: the latter. choices(): what a new story's page begins with.
+  constructor(stories, browser, choices) {
+    Object.assign(this, { stories, browser, choices, story: null });
+    find("#rename").addEventListener("click", safely(() => this.#rename(this.story)));
+    find("#move").addEventListener("click", safely(() => this.#move()));
+  }
 
-// Opens the story that the address names, or the one that was changed last.
-export async function openShelf(browser) {
-  let { data } = await stories();
-  if (!data.length) data = [await upload("", [])];
-  const named = location.hash.slice(1);
-  const story = data.find(({ id }) => id === named) ?? data[0];
-  if (named && story.id !== named) complain(new Error("That story isn't here any more. This one was changed last."));
-  history.replaceState(null, "", `#${story.id}`);
-  addEventListener("hashchange", () => location.reload());
+  // The store of the story that the address names, or of the one that was changed last.
+  async open() {
+    let data = await this.stories.list();
+    if (!data.length) data = [await this.stories.make()];
+    const named = location.hash.slice(1);
+    this.story = data.find(({ id }) => id === named) ?? data[0];
+    if (named && this.story.id !== named) complain(new Error("That story isn't here any more. This one was changed last."));
+    if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
+    addEventListener("hashchange", () => location.reload());
+    this.showTitle(this.story);
+    return this.stories.store(this.story);
+  }
 
-  const store = new StoryStore(story, browser);
-  find("#stories").hidden = false;
-  find("#forget").textContent = "Delete this story";
-  find("#rename").addEventListener("click", safely(async () => {
-    const title = prompt("What is the story called?", store.story.title);
+  // Makes a story, and opens it.
+  async make(title, nodes) {
+    const story = await this.stories.make(title, nodes);
+    await this.browser.savePage(story.id, this.choices());
+    open(story);
+  }
+
+  async remove(story) {
+    if (!confirm(`Delete “${nameOf(story)}”? This can't be undone; export it first to keep it.`)) return;
+    await this.stories.remove(story);
+    if (story.id !== this.story.id) return this.list();
+    const [next] = await this.stories.list();
+    if (next) open(next);
+    else await this.make();
+  }
+
+  // Lists the stories.
+  async list() {
+    find("#move").hidden = this.stories === this.browser || !(await this.#unmoved()).length;
+    const row = (story) => {
+      const link = Object.assign(document.createElement("a"), { href: `#${story.id}`, textContent: nameOf(story) });
+      if (story.id === this.story.id) link.setAttribute("aria-current", "true");
+      const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Delete" });
+      remove.setAttribute("aria-label", `Delete ${nameOf(story)}`);
+      remove.addEventListener("click", safely(() => this.remove(story)));
+      const item = document.createElement("li");
+      item.append(link, remove);
+      return item;
+    };
+    find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
+  }
+
+  showTitle(story) {
+    this.story = story;
+    find("#title-behind").hidden = false;
+    find("#title").textContent = nameOf(story);
+  }
+
+  async #rename(story) {
+    const title = prompt("What is the story called?", story.title);
     if (title === null) return;
-    await store.rename(title);
-    await list(store);
-  }));
-  const { nodes } = await browser.load();
-  find("#move").hidden = nodes.length === 0;
-  find("#move").addEventListener("click", safely(async () => {
+    await this.stories.rename(story, title);
+    story.title = title;
+    this.showTitle(story);
+    await this.list();
+  }
+
+  // The browser's stories that have a text.
+  async #unmoved() {
+    const all = (await this.browser.list()).map(async (story) => ({ story, nodes: (await this.browser.nodes?.(story)) ?? [] }));
+    return (await Promise.all(all)).filter(({ nodes }) => nodes.length);
+  }
+
+  async #move() {
     tell("Moving …");
-    const moved = await upload("From this browser", nodes);
-    await browser.clear();
+    let moved;
+    for (const { story, nodes } of await this.#unmoved()) {
+      moved = await this.stories.make(story.title, nodes);
+      await this.browser.remove(story);
+    }
     open(moved);
-  }));
-  showTitle(story);
-  return store;
-}
-
-// Lists the stories of the server.
-export const list = async (store) => draw((await stories()).data, store);
-
-export function showTitle(story) {
-  find("#title-behind").hidden = false;
-  find("#title").textContent = titleOf(story);
-}
-
-function draw(data, { story }) {
-  showTitle(story);
-  const link = (each) => {
-    const element = document.createElement("a");
-    element.href = `#${each.id}`;
-    element.textContent = titleOf(each);
-    if (each.id === story.id) element.setAttribute("aria-current", "true");
-    const item = document.createElement("li");
-    item.append(element);
-    return item;
-  };
-  find("#story-list").replaceChildren(...data.map(link));
+  }
 }

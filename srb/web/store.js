@@ -1,4 +1,6 @@
-// Where a story is kept: nowhere, or in the browser. story_store.js keeps it on the server.
+// Where stories are kept: nowhere, or in the browser. story_store.js keeps them on the server.
+
+import { newId, ROOT, titleOf } from "./tree.js";
 
 const finished = (request) =>
   new Promise((resolve, reject) => {
@@ -10,6 +12,7 @@ const finished = (request) =>
 export class Store {
   // Whether others see it as well. Such a store adds the alternatives of a request itself, and texts only grow below others.
   isShared = false;
+  story = { id: "", title: "" };
 
   // The nodes, and what else is on the page: {nodes, page}.
   async load() {
@@ -24,59 +27,165 @@ export class Store {
   // Keeps nodes that have changed, and what else is on the page.
   async save(_nodes, _page) {}
 
-  // Removes the story.
-  async clear() {}
-
   // The fields of a request that goes on from a node.
   place(tree, id) {
     return { prompt: tree.prompt(id) };
   }
 
-  // Goes on telling what others do: listener.changed(node), renamed(title), deleted().
+  // Goes on telling what changes: listener.changed(node), renamed(story), deleted().
   async watch(_listener) {}
 }
 
+// No stories, where the browser keeps nothing. What the others do, too; a story is {id, title}.
+export class Stories {
+  // The one that was changed last first.
+  async list() {
+    return [{ id: "", title: "" }];
+  }
+
+  async make(_title, _nodes) {
+    throw new Error("This browser keeps no stories. Reload the page for another one.");
+  }
+
+  async rename(_story, _title) {}
+
+  async remove(_story) {}
+
+  store(_story) {
+    return new Store();
+  }
+
+  // What a device shows of a story: where one is in it, its settings, and what was typed.
+  async page(_id) {
+    return {};
+  }
+
+  async savePage(_id, _page) {}
+}
+
 // In the browser's IndexedDB: a record per node, so that saving costs what has changed.
-export class BrowserStore extends Store {
+export class BrowserStories extends Stories {
   // Raises what the browser says where it keeps nothing, as in some private windows.
   static async open() {
-    const opening = indexedDB.open("srb", 1);
-    opening.onupgradeneeded = () => {
-      opening.result.createObjectStore("nodes", { keyPath: "id" });
-      opening.result.createObjectStore("page");
-    };
-    return new BrowserStore(await finished(opening));
+    const opening = indexedDB.open("srb", 2);
+    opening.onupgradeneeded = ({ oldVersion }) => upgrade(opening, oldVersion);
+    return new BrowserStories(await finished(opening));
   }
 
   constructor(database) {
     super();
     this.database = database;
+    this.removed = new Set(); // ids of stories that nothing may be kept of any more
   }
 
-  // name: of what the page showed, which each of the server's stories has its own of.
-  async load(name = "page") {
-    const transaction = this.database.transaction(["nodes", "page"]);
-    const [nodes, page] = await Promise.all([
-      finished(transaction.objectStore("nodes").getAll()),
-      finished(transaction.objectStore("page").get(name)),
-    ]);
-    return { nodes, page: page ?? {} };
+  async list() {
+    const all = await finished(this.database.transaction("stories").objectStore("stories").getAll());
+    return all.sort((a, b) => b.changed - a.changed);
   }
 
-  save(nodes, page, name = "page") {
-    const transaction = this.database.transaction(["nodes", "page"], "readwrite");
-    for (const node of nodes) transaction.objectStore("nodes").put(node);
-    transaction.objectStore("page").put(page, name);
+  async make(title = "", nodes = []) {
+    const story = { id: newId(), title, changed: Date.now() };
+    await this.write(({ stories, nodes: kept }) => {
+      stories.put(story);
+      for (const node of nodes) kept.put({ ...node, story: story.id });
+    });
+    return story;
+  }
+
+  async rename(story, title) {
+    story.title = title;
+    await this.write(({ stories }) => stories.put({ ...story, changed: Date.now() }));
+  }
+
+  async remove({ id }) {
+    this.removed.add(id);
+    const ids = await finished(this.database.transaction("nodes").objectStore("nodes").index("story").getAllKeys(id));
+    await this.write(({ stories, nodes, page }) => {
+      stories.delete(id);
+      page.delete(id);
+      for (const each of ids) nodes.delete(each);
+    });
+  }
+
+  store(story) {
+    return new BrowserStore(story, this);
+  }
+
+  nodes({ id }) {
+    return finished(this.database.transaction("nodes").objectStore("nodes").index("story").getAll(id));
+  }
+
+  async page(id) {
+    return (await finished(this.database.transaction("page").objectStore("page").get(id))) ?? {};
+  }
+
+  savePage(id, fields) {
+    return this.write(({ page }) => page.put(fields, id));
+  }
+
+  // Does what changes the object stores, in one transaction.
+  write(change) {
+    const names = ["stories", "nodes", "page"];
+    const transaction = this.database.transaction(names, "readwrite");
+    change(Object.fromEntries(names.map((name) => [name, transaction.objectStore(name)])));
     transaction.commit(); // now, as the page may be about to close
     return new Promise((resolve, reject) => {
       transaction.oncomplete = resolve;
       transaction.onabort = () => reject(transaction.error);
     });
   }
+}
 
-  clear() {
-    const transaction = this.database.transaction(["nodes", "page"], "readwrite");
-    transaction.objectStore("nodes").clear();
-    return finished(transaction.objectStore("page").delete("page"));
+class BrowserStore extends Store {
+  constructor(story, stories) {
+    super();
+    Object.assign(this, { story, stories, listener: null });
   }
+
+  async load() {
+    const [nodes, page] = await Promise.all([this.stories.nodes(this.story), this.stories.page(this.story.id)]);
+    return { nodes, page };
+  }
+
+  async add(fields) {
+    if (!this.story.title) await this.rename(titleOf(fields));
+    return fields;
+  }
+
+  async rename(title) {
+    await this.stories.rename(this.story, title);
+    this.listener?.renamed(this.story);
+  }
+
+  async save(nodes, fields) {
+    if (this.stories.removed.has(this.story.id)) return;
+    await this.stories.write(({ stories, nodes: kept, page }) => {
+      if (nodes.length) stories.put({ ...this.story, changed: Date.now() });
+      for (const node of nodes) kept.put({ ...node, story: this.story.id });
+      page.put(fields, this.story.id);
+    });
+  }
+
+  async watch(listener) {
+    this.listener = listener;
+  }
+}
+
+// Version 1 had one story, whose nodes didn't say so.
+function upgrade({ result: database, transaction }, version) {
+  database.createObjectStore("stories", { keyPath: "id" });
+  if (version < 1) {
+    database.createObjectStore("page");
+    database.createObjectStore("nodes", { keyPath: "id" }).createIndex("story", "story");
+    return;
+  }
+  const [nodes, page, stories] = ["nodes", "page", "stories"].map((name) => transaction.objectStore(name));
+  nodes.createIndex("story", "story");
+  nodes.getAll().onsuccess = ({ target: { result } }) => {
+    if (!result.length) return;
+    const first = result.find((node) => node.parent === ROOT);
+    stories.put({ id: "first", title: first ? titleOf(first) : "", changed: Date.now() });
+    for (const node of result) nodes.put({ ...node, story: "first" });
+    page.get("page").onsuccess = ({ target }) => target.result && page.put(target.result, "first");
+  };
 }

@@ -2,12 +2,8 @@
 
 import { stories, watch } from "./api.js";
 import { reason } from "./generation.js";
-import { Store } from "./store.js";
-import { ROOT, said, textOf } from "./tree.js";
-
-const TITLE_LENGTH = 50;
-
-const titleOf = (node) => said(node).trim().replace(/\s+/g, " ").slice(0, TITLE_LENGTH);
+import { Store, Stories } from "./store.js";
+import { ROOT, textOf, titleOf } from "./tree.js";
 
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
@@ -32,24 +28,56 @@ const toServer = (node) => ({
 
 const parentOf = (node) => (node.parent === ROOT ? null : node.parent);
 
-// Makes a story of a tree's nodes, and returns it.
-export const upload = (title, nodes) =>
-  stories("", "POST", { title, nodes: nodes.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) })) });
+// The stories of the server.
+export class ServerStories extends Stories {
+  // browser: keeps what this device shows of each.
+  constructor(browser) {
+    super();
+    this.browser = browser;
+  }
 
-export class StoryStore extends Store {
+  async list() {
+    return (await stories()).data;
+  }
+
+  make(title = "", nodes = []) {
+    return stories("", "POST", { title, nodes: nodes.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) })) });
+  }
+
+  rename({ id }, title) {
+    return stories(`/${id}`, "PATCH", { title });
+  }
+
+  remove({ id }) {
+    return stories(`/${id}`, "DELETE");
+  }
+
+  store(story) {
+    return new StoryStore(story, this);
+  }
+
+  page(id) {
+    return this.browser.page(id);
+  }
+
+  savePage(id, page) {
+    return this.browser.savePage(id, page);
+  }
+}
+
+class StoryStore extends Store {
   isShared = true;
 
-  // browser: a store for what this device shows of it.
-  constructor(story, browser) {
+  constructor(story, all) {
     super();
-    Object.assign(this, { story, browser });
+    Object.assign(this, { story, all });
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
     this.kept = new Map(); // by node, as the server knows it
   }
 
   async load() {
-    const [{ nodes, change }, { page }] = await Promise.all([stories(this.path), this.browser.load(this.story.id)]);
+    const [{ nodes, change }, page] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
     this.change = change;
     return { nodes: nodes.map((each) => this.#fromServer(each)), page };
   }
@@ -57,23 +85,15 @@ export class StoryStore extends Store {
   async add(fields) {
     const parent = fields.parent === ROOT ? null : Number(fields.parent);
     const added = await stories(`${this.path}/nodes`, "POST", { ...toServer(fields), parent });
-    if (!this.story.title) await this.rename(titleOf(fields));
+    if (!this.story.title) this.story = await this.all.rename(this.story, titleOf(fields));
     return { ...this.#fromServer(added), ...fields };
-  }
-
-  async rename(title) {
-    this.story = await stories(this.path, "PATCH", { title });
   }
 
   async save(nodes, page) {
     const changed = nodes.filter((node) => this.kept.has(node.id) && this.kept.get(node.id) !== kept(node));
     for (const node of changed) this.kept.set(node.id, kept(node));
     const remark = (node) => stories(`${this.path}/nodes/${node.id}`, "PATCH", { kept: kept(node) });
-    await Promise.all([this.browser.save([], page, this.story.id), ...changed.map(remark)]);
-  }
-
-  clear() {
-    return stories(this.path, "DELETE");
+    await Promise.all([this.all.savePage(this.story.id, page), ...changed.map(remark)]);
   }
 
   place(_tree, id) {
@@ -83,7 +103,7 @@ export class StoryStore extends Store {
   async watch(listener) {
     const onEvent = (event) => {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
-      if (event.event === "story") listener.renamed((this.story = event.story).title);
+      if (event.event === "story") listener.renamed((this.story = event.story));
       return event.event === "deleted";
     };
     await watch(this.story.id, { after: this.change, onEvent });

@@ -14,8 +14,13 @@ export const isTurn = (node) => Boolean(node?.typed && node.label);
 // What a node says to a reader.
 export const said = (node) => (isTurn(node) ? node.label : textOf(node));
 
+const TITLE_LENGTH = 50;
+
+// What a story that begins with this node is called.
+export const titleOf = (node) => said(node).trim().replace(/\s+/g, " ").slice(0, TITLE_LENGTH);
+
 // Random, and without crypto.randomUUID, which pages over plain HTTP don't have.
-const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export class Tree {
   #children = new Map(); // the nodes below each node that has some, with those that were discarded
@@ -163,15 +168,9 @@ export class Tree {
     return null;
   }
 
-  export() {
-    return { format: "srb-tree", version: 1, current: this.current, nodes: [...this.nodes.values()] };
-  }
-
-  // Adds what an exported tree has and this one hasn't, and goes where it was. Returns the nodes that it has.
+  // Adds what a tree that was `imported` has and this one hasn't, and goes where it was. Returns the nodes that it has.
   // Throws an Error in words, and leaves this tree as it was.
   import(data) {
-    if (data?.format !== "srb-tree" || data.version !== 1 || !Array.isArray(data.nodes))
-      throw new Error("this file is not a tree that this page has exported");
     const known = new Set([ROOT, ...this.nodes.keys(), ...data.nodes.map((node) => node?.id)]);
     for (const node of data.nodes) check(node, known);
     const before = this.nodes;

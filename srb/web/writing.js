@@ -62,10 +62,11 @@ export class Writing {
     const ask = (parent, asked, first) => {
       const node = desk.tree.nodes.get(parent);
       const healed = (!desk.store.isShared && isHealed(node, [fields, ...asked.map((each) => each.fields)])) || undefined;
+      const settings = chosen({ ...fields, ...asked[0].fields }, until);
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
-        return { parent, order, label, batch, healed, until: until && { ...until, from: 0 } };
+        return { parent, order, label, batch, healed, until: until && { ...until, from: 0 }, ...(index ? {} : { settings }) };
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
@@ -209,6 +210,9 @@ export class Writing {
     this.tell();
   }
 }
+
+// What was set, as the tree shows it.
+const chosen = ({ n, logprobs, max_tokens, ...others }, until) => (until ? others : { max_tokens, ...others });
 
 const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
 

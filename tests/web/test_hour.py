@@ -58,10 +58,30 @@ def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
     story.wait_done()
     expect(status).to_have_text("Stopped.")
     keyboard.press("t")
-    story.find("#new").focus()
+    tree = story.find("#tree [role=treeitem]")
+    tree.nth(2).focus()
+    expect(tree.nth(2)).to_contain_text("3 alternatives")
+    keyboard.press("ArrowUp")
+    expect(tree.nth(1)).to_be_focused()
+    keyboard.press("ArrowRight")
+    keyboard.press("ArrowLeft")
     keyboard.press("Enter")
-    expect(story.find("#story")).to_have_value("")
-    expect(status).to_have_text("")
+    expect(story.find("#story")).to_have_value(PROMPT)
+    expect(story.cards).to_have_count(3)
+    story.screenshot("tree")
+
+    story.find("#new").focus()
+    story.page.evaluate("document.body.dataset.left = true")
+    keyboard.press("Enter")
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    assert story.text == ""
+    expect(story.find("#setting-n")).to_have_value("3")
+    expect(status).to_have_text("Ctrl-Enter generates.")
+    keyboard.press("t")
+    expect(story.find("#story-list a")).to_have_text(["(no title)", PROMPT[:50]])
+    story.find("#story-list a").nth(1).focus()
+    keyboard.press("Enter")
+    expect(story.find("#story")).to_have_value(PROMPT)
 
 
 def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: Server) -> None:

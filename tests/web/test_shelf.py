@@ -107,7 +107,7 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
         expect(story.cards).to_have_count(1)
         story.wait_done()
     assert (blank.text, other.text) == ("The king slept.", "The queen rode.")
-    other.find("#tree button", has_text="The king slept.").click()
+    other.find("#tree [role=treeitem]", has_text="The king slept.").click()
     expect(other.cards).to_have_count(1)
     assert other.said(other.cards.first) == blank.said(blank.cards.first)
     other.press(other.cards.first, "Discard")
@@ -121,18 +121,35 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     assert blank.accessibility_faults() == []
 
 
-def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Server, tmp_path: Path) -> None:
-    # The same browser has written at another server, without a history, at the same address.
+V1 = """([prompt, said]) => new Promise((resolve) => {
+    const opening = indexedDB.open("srb", 1);
+    opening.onupgradeneeded = () => {
+        const nodes = opening.result.createObjectStore("nodes", {keyPath: "id"});
+        nodes.put({id: "a", parent: "root", typed: true, batch: 1, order: 0, pieces: [{text: prompt, ids: null}]});
+        said.forEach((text, order) =>
+            nodes.put({id: `b${order}`, parent: "a", batch: 2, order, end: "", pieces: [{text, ids: null}]}));
+        opening.result.createObjectStore("page").put({current: "a", draft: prompt}, "page");
+    };
+    opening.onsuccess = () => { opening.result.close(); resolve(); };
+})"""
+
+
+def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Server) -> None:
+    # The same browser has written at another server, without a history, before it kept several stories.
+    said = [" Never sleep.", " Always sleep."]
+    blank.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    blank.page.goto(server.url + "/web/icon.svg")
+    blank.page.evaluate(V1, [PROMPT, said])
     blank.page.route("**/health", lambda route: route.fulfill(json={"model": "a model"}))
     blank.open(server.url)
-    blank.set(n=2, max_tokens=5)
-    blank.generate(PROMPT, cards=2)
-    said = [blank.said(card) for card in blank.cards.all()]
+    expect(blank.find("#story")).to_have_value(PROMPT)
+    assert [blank.said(card) for card in blank.cards.all()] == said
     blank.page.unroute("**/health")
-    blank.reload()
+    blank.page.goto(server.url)
+    blank.wait_ready()
     blank.find("#open-shelf").click()
     blank.leave("#move")
-    expect(blank.find("#title")).to_have_text("From this browser")
+    expect(blank.find("#title")).to_have_text(PROMPT[:50])
     expect(blank.find("#story")).to_have_value(PROMPT)
     assert [blank.said(card) for card in blank.cards.all()] == said
     expect(blank.find("#move")).to_be_hidden()

@@ -10,6 +10,8 @@ pytestmark = [pytest.mark.web, pytest.mark.e2e]
 
 SETUP = """
 const {Tree, ROOT, textOf} = await import("/web/tree.js");
+const {exported, imported} = await import("/web/exchange.js");
+const {rows} = await import("/web/places.js");
 const piece = (text, ...ids) => ({text, ids, p: 0.5, top: [{id: 9, text: " other", p: 0.4}]});
 const write = (tree, text) => {
   const node = tree.written(text);
@@ -93,18 +95,49 @@ def test_undo_goes_back_and_brings_back(story: Story) -> None:
 def test_an_exported_tree_is_imported_beside_what_is_there(story: Story) -> None:
     script = """
     tree.go(said);
-    const file = JSON.parse(JSON.stringify(tree.export()));
+    const about = {model: "a model", settings: {temperature: "1.2", seed: ""}};
+    const file = JSON.parse(JSON.stringify(exported(tree, about)));
     const other = new Tree();
     write(other, "Mine");
-    other.import(file);
-    return [other.text(other.current), other.prompt(other.current), other.children(ROOT).length];
+    other.import(imported(file));
+    return [other.text(other.current), other.prompt(other.current), other.children(ROOT).length,
+            file.model, file.settings, file.nodes[1].pieces];
     """
-    assert run(story, script) == ["Once upon a time", [1, 2, 3, 4], 2]
+    packed = [[" a", 3, 0.5], [" time", 4, 0.5]]
+    assert run(story, script) == ["Once upon a time", [1, 2, 3, 4], 2, "a model", {"temperature": "1.2"}, packed]
+
+
+def test_a_file_of_the_first_version_is_imported(story: Story) -> None:
+    script = """
+    const file = {format: "srb-tree", version: 1, current: said, nodes: [...tree.nodes.values()]};
+    const other = new Tree();
+    other.import(imported(JSON.parse(JSON.stringify(file))));
+    return [other.prompt(said), other.nodes.get(said).pieces[0].top.length];
+    """
+    assert run(story, script) == [[1, 2, 3, 4], 1]
+
+
+def test_the_way_to_where_the_story_is_is_drawn_straight(story: Story) -> None:
+    script = """
+    const add = (parent, id) => tree.add({id, parent, kept: true, batch: Number(id)}).id;
+    for (const [parent, id] of [[said, "7"], [said, "8"], ["7", "9"], [ROOT, "6"]]) add(parent, id);
+    tree.go("7");
+    return rows(tree).map(({id, column, isBranch, goesOn}) => [id.length > 1 ? "" : id, column, isBranch, goesOn]);
+    """
+    assert run(story, script) == [
+        ["", 0, False, True],  # the root
+        ["6", 1, True, False],
+        ["", 0, False, True],
+        ["", 0, False, True],
+        ["8", 1, True, False],
+        ["7", 0, False, True],
+        ["9", 0, False, False],
+    ]
 
 
 def test_importing_keeps_what_is_newer_here_and_brings_back_what_was_discarded(story: Story) -> None:
     script = """
-    const file = JSON.parse(JSON.stringify(tree.export()));
+    const file = imported(JSON.parse(JSON.stringify(exported(tree))));
     tree.nodes.get(said).pieces.push(piece(" ago", 5));
     tree.discard(said);
     tree.import(file);
@@ -158,6 +191,8 @@ def test_a_node_that_is_removed_is_gone(story: Story) -> None:
 def test_what_is_no_tree_changes_nothing(story: Story, nodes: str, message: str) -> None:
     file = f"{{format: 'srb-tree', version: 1, nodes: {nodes}}}"
     with pytest.raises(Error, match=message):
-        run(story, f"tree.import({file})")
-    script = f"try {{ tree.import({file}) }} catch {{}} return [tree.nodes.size, tree.current, tree.text(said)]"
+        run(story, f"tree.import(imported({file}))")
+    script = (
+        f"try {{ tree.import(imported({file})) }} catch {{}} return [tree.nodes.size, tree.current, tree.text(said)]"
+    )
     assert run(story, script) == [2, "root", "Once upon a time"]

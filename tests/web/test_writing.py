@@ -15,6 +15,14 @@ pytestmark = [pytest.mark.web, pytest.mark.e2e]
 PROMPT = "The old lighthouse keeper had one rule, and everybody in the village knew what it was:"
 
 
+STORED = """async () => {
+    const done = (request) => new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+    const database = await done(indexedDB.open("srb"));
+    return JSON.stringify(await done(database.transaction("nodes").objectStore("nodes").getAll())).length;
+}"""
+"""How long the nodes are that the browser keeps."""
+
+
 def evaluated(server: Server) -> int:
     count: int = server.health()["prompt_tokens_evaluated"]
     return count
@@ -204,11 +212,12 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
         download.value.save_as(tmp_path / name)
     assert (tmp_path / "story.md").read_text() == text + "\n"
     story.page.on("dialog", lambda dialog: dialog.accept())
-    story.page.get_by_role("button", name="Delete the tree").click()
-    expect(story.find("#story")).to_have_value("")
-    story.reload()
+    full = story.page.evaluate(STORED)
+    assert (tmp_path / "story.json").stat().st_size < full / 5  # less than a tenth of a longer story
+    story.leave("#forget")
     assert story.text == ""
     story.find("#open-shelf").click()
+    expect(story.find("#story-list li")).to_have_count(1)
     story.find("#import").set_input_files(tmp_path / "story.json")
     expect(story.find("#story")).to_have_value(text)
     before = evaluated(server)
@@ -217,7 +226,11 @@ def test_the_tree_is_exported_and_imported(story: Story, tmp_path: Path, server:
     (tmp_path / "other.json").write_text('{"nodes": []}')
     story.find("#import").set_input_files(tmp_path / "other.json")
     expect(story.find("#error")).to_contain_text("not a tree")
-    assert len(json.loads((tmp_path / "story.json").read_text())["nodes"]) == 3
+    file = json.loads((tmp_path / "story.json").read_text())
+    assert len(file["nodes"]) == 3
+    assert file["model"]
+    assert file["settings"]["max_tokens"] == "10"
+    assert all("seed" in node for node in file["nodes"][1:])
 
 
 def test_three_temperatures_are_compared(story: Story) -> None:
