@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import importlib.util
 import sys
@@ -12,6 +13,8 @@ from srb.errors import InvalidRequestError, SettingsError
 from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.measures import Findings
+from srb.terminal.rate import rate
+from srb.terminal.rating import Ratings, read_ratings, strengths
 from srb.terminal.report import write_report
 from srb.terminal.results import Results, read_results, write_tables
 from srb.terminal.running import Usage, judge, run
@@ -35,6 +38,12 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="no spec: one report about the results in these folders",
     )
+    parser.add_argument(
+        "--rate",
+        type=Path,
+        metavar="FOLDER",
+        help="no spec: rate the texts in this folder, two at a time, in a browser",
+    )
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
 
 
@@ -43,10 +52,12 @@ def compare(settings: Settings, arguments: argparse.Namespace) -> int:
     for module in EXTRAS:
         if importlib.util.find_spec(module) is None:
             raise SettingsError(f"srb compare needs {module}: pip install 'llama-srb[compare]'")
-    if (arguments.spec is None) == (arguments.report is None):
-        raise SettingsError("srb compare takes a spec, or --report with the folders of earlier runs")
+    if [arguments.spec, arguments.report, arguments.rate].count(None) != 2:
+        raise SettingsError("srb compare takes a spec, or --report or --rate with the results of earlier runs")
     if arguments.report:
         return _report(arguments.report, arguments.out)
+    if arguments.rate:
+        return _rate(arguments.rate)
     check_url_options(settings, arguments)
     spec = read_spec(arguments.spec, settings)
     folder = arguments.out or Path(f"{arguments.spec.stem}-results")
@@ -115,7 +126,7 @@ def _finish(folder: Path, results: Results, usage: Usage) -> None:
         notes.append(
             f"The run was interrupted: {cut} more alternatives were cut off, and are marked. Run it again to go on."
         )
-    write_report(folder / "report.html", found, notes=notes, date=_now())
+    write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
 
 
 def _report(folders: list[Path], out: Path | None) -> int:
@@ -132,6 +143,24 @@ def _report(folders: list[Path], out: Path | None) -> int:
     write_tables(out, found)
     write_report(out / "report.html", found, notes=[f"Runs: {', '.join(names)}."], date=_now())
     print(f"{len(results)} alternatives; see {out / 'report.html'}")
+    return 0
+
+
+def _rate(folder: Path) -> int:
+    """Has a person rate what is in a folder, and writes its report anew."""
+    results = read_results(folder)
+    ratings = Ratings(folder, results)
+    if not ratings.left and not ratings.given:
+        raise SettingsError(
+            f"{folder} has no two different texts of one prompt and seed; compare two settings at least"
+        )
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(rate(ratings))
+    found = Findings.of(results)
+    write_report(folder / "report.html", found, notes=[], date=_now(), ratings=ratings.given)
+    for kind, each in strengths(ratings.given).items():
+        print(f"{each.elo:5.0f} ({each.low:.0f} to {each.high:.0f}) {found.names[kind]}")
+    print(f"{len(ratings.given)} ratings; see {folder / 'report.html'}")
     return 0
 
 

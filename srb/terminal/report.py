@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from srb import __version__
 from srb.terminal.measures import Findings, Measures, Result, repeats
 from srb.terminal.plots import panels_of, plot
+from srb.terminal.rating import Rating, strengths
 from srb.terminal.show import harmless
 
 STYLE = """
@@ -25,9 +27,9 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .text { border: 1px solid #8884; border-radius: .5rem; padding: .5rem .75rem; margin: .5rem 0; }
 .cut { border-style: dashed; }
 .count { font-weight: bold; color: #c60; }
-.more, .interval { color: #888; font-size: .85rem; }
+.more, .interval { color: light-dark(#666, #999); font-size: .85rem; }
 .interval { white-space: nowrap; }
-.row { grid-column: 1 / -1; color: #888; font-size: .85rem; }
+.row { grid-column: 1 / -1; color: light-dark(#666, #999); font-size: .85rem; }
 body:has(#shade:checked) .t { background: rgb(230 110 0 / calc(var(--s) * 1%)); }
 body:has(#shade:checked) .t:hover { outline: 1px solid; }
 .aligned { display: grid; grid-template-columns: repeat(var(--kinds), minmax(16rem, 1fr)); }
@@ -41,12 +43,12 @@ prompt and seed, against the first column; p is that of a paired permutation tes
 by Benjamini and Hochberg. Texts that were cut off count in no measure."""
 
 
-def write_report(path: Path, found: Findings, *, notes: list[str], date: str) -> None:
+def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> None:
     """Writes the report of what there is. notes: what else to say at the top. date: of the report, in words."""
-    path.write_text(render(found, notes=notes, date=date), encoding="utf-8")
+    path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
 
 
-def render(found: Findings, *, notes: list[str], date: str) -> str:
+def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> str:
     """The report as a page."""
     prompts = {each.prompt: each.prompt_text for each in found.results}
     models = list(dict.fromkeys(each.model for each in found.results))
@@ -60,6 +62,7 @@ def render(found: Findings, *, notes: list[str], date: str) -> str:
         f"<div class=plots>{picture}</div>" if picture else "",
         _measures(found),
         _tests(found),
+        _ratings(found, ratings),
         f"<p class=more>{_text(NOTES)}</p>",
         _settings(found),
         "<p><label><input type=checkbox id=shade> Shade what was unlikely; pointing at it tells what was likelier"
@@ -111,6 +114,20 @@ def _tests(found: Findings) -> str:
             f"<td class=number>{_number(each.p)}</td><td class=number>{_number(each.adjusted)}</td></tr>"
         )
     return f"<h2>Differences by seed</h2><div class=wide><table>{''.join(rows)}</table></div>"
+
+
+def _ratings(found: Findings, ratings: Sequence[Rating]) -> str:
+    # What was rated of kinds that are no longer there says something of the others, but has no name.
+    known = {kind: each for kind, each in strengths(ratings).items() if kind in found.names}
+    if not known:
+        return ""
+    rows = "".join(
+        f"<tr><td>{_text(found.names[kind])}</td><td class=number>{each.elo:.0f} "
+        f"<span class=interval>{each.low:.0f} to {each.high:.0f}</span></td><td class=number>{each.count}</td></tr>"
+        for kind, each in known.items()
+    )
+    head = "<tr><th>texts of</th><th>Elo</th><th>ratings</th></tr>"
+    return f"<h2>Blind ratings</h2><div class=wide><table>{head}{rows}</table></div>"
 
 
 def _settings(found: Findings) -> str:

@@ -220,7 +220,7 @@ def result_of(line: Row) -> Result:
     return Result(**{name: value for name, value in line.items() if name in _FIELDS})
 
 
-def read_results(folder: Path, run: str) -> list[Result]:
+def read_results(folder: Path, run: str = "") -> list[Result]:
     """What an earlier run has left in a folder, which is called `run` in the report. Raises `SettingsError`."""
     path = folder / "results.jsonl"
     try:

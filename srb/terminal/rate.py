@@ -1,0 +1,79 @@
+"""The page where two texts are compared without knowing what they are of: `srb compare --rate FOLDER`."""
+
+import asyncio
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from srb.terminal.rating import Ratings
+
+PAGE = Path(__file__).with_name("rate.html")
+
+RATINGS = web.AppKey("ratings", Ratings)
+
+
+def create_app(ratings: Ratings, secret: str) -> web.Application:
+    """The page at `/SECRET/`, which no other page knows, and what it asks."""
+    app = web.Application()
+    app[RATINGS] = ratings
+    app.router.add_get(f"/{secret}/", _page)
+    app.router.add_get(f"/{secret}/pair", _pair)
+    app.router.add_post(f"/{secret}/pair", _rate)
+    return app
+
+
+async def rate(ratings: Ratings) -> None:
+    """Serves the page on this machine until it's cancelled, or Ctrl-C comes."""
+    secret = secrets.token_urlsafe(16)
+    runner = web.AppRunner(create_app(ratings, secret), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        print(f"rate {ratings.left} pairs at http://{host}:{port}/{secret}/ and then press Ctrl-C", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _page(_request: web.Request) -> web.Response:
+    nonce = secrets.token_urlsafe(16)
+    policy = (
+        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:"
+    )
+    headers = {
+        "Content-Security-Policy": f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }
+    text = PAGE.read_text("utf-8").replace("NONCE", nonce)
+    return web.Response(text=text, content_type="text/html", headers=headers)
+
+
+async def _pair(request: web.Request) -> web.Response:
+    return web.json_response(_state(request.app[RATINGS]))
+
+
+async def _rate(request: web.Request) -> web.Response:
+    ratings = request.app[RATINGS]
+    try:
+        winner = json.loads(await request.read())["winner"]
+    except (ValueError, TypeError, KeyError):
+        winner = None
+    if winner == "undo":
+        ratings.undo()
+    elif winner not in (0, 0.5, 1):
+        raise web.HTTPBadRequest(text='winner is 0, 0.5, 1 or "undo"')
+    elif ratings.next:
+        ratings.rate(winner)
+    return web.json_response(_state(ratings))
+
+
+def _state(ratings: Ratings) -> dict[str, Any]:
+    """What the page shows; it isn't told what the texts are of."""
+    pair = ratings.next
+    shown = pair and {"prompt": pair.left.prompt_text, "texts": [pair.left.text, pair.right.text]}
+    return {"pair": shown, "left": ratings.left, "rated": len(ratings.given)}

@@ -1,0 +1,121 @@
+"""Blind ratings: which pairs are shown, what is kept, and how strong each kind is by it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srb.errors import SettingsError
+from srb.terminal.measures import Kind, Result
+from srb.terminal.rate import create_app
+from srb.terminal.rating import Rating, Ratings, pairs_of, read_ratings, strengths
+
+A, B, C = kinds = [("", "m", name) for name in "abc"]
+
+
+def result(kind: Kind, seed: int, text: str, prompt: str = "p") -> Result:
+    run, model, setting = kind
+    return Result(prompt, setting, seed, text, 3, "stop", None, -1.0, model=model, prompt_text="Once", run=run)
+
+
+RESULTS = [result(kind, seed, f"{kind[2]}{seed}") for kind in kinds for seed in (1, 2)]
+
+
+def rated(one: Kind, other: Kind, winner: float, seed: int = 1) -> Rating:
+    return Rating("p", seed, (one, other), winner)
+
+
+def test_pairs_have_the_same_prompt_and_seed_and_different_texts() -> None:
+    cut = Result("p", "a", 3, "cut", 1, "abort", "cancelled", None, model="m")
+    results = [*RESULTS, result(A, 3, "x"), result(B, 3, " x "), result(A, 4, "y", "q"), result(C, 4, "z"), cut]
+    pairs = pairs_of(results)
+    assert len(pairs) == len({pair.key for pair in pairs}) == 6
+    assert all(pair.left.seed == pair.right.seed and pair.left.kind != pair.right.kind for pair in pairs)
+    assert {pair.left.kind < pair.right.kind for pair in pairs} == {True, False}, "the side tells nothing"
+    assert pairs == pairs_of(results)
+
+
+def test_ratings_are_kept_and_can_be_taken_back(tmp_path: Path) -> None:
+    ratings = Ratings(tmp_path, RESULTS)
+    ratings.undo()
+    first = ratings.next
+    assert first
+    ratings.rate(1)
+    ratings.rate(0.5)
+    second = Ratings(tmp_path, RESULTS)
+    assert second.given == ratings.given
+    assert second.left == ratings.left == 4
+    ratings.undo()
+    ratings.undo()
+    ratings.undo()
+    assert ratings.next == first
+    assert read_ratings(tmp_path) == []
+    ratings.rate(0)
+    assert read_ratings(tmp_path) == [Rating("p", first.left.seed, (first.left.kind, first.right.kind), 0)]
+    (tmp_path / "ratings.jsonl").write_text("[]\n")
+    with pytest.raises(SettingsError, match=r"ratings\.jsonl, line 1, is no rating"):
+        read_ratings(tmp_path)
+
+
+@settings(max_examples=8)
+@given(
+    st.lists(st.tuples(st.sampled_from([(A, B), (B, A), (A, C), (B, C)]), st.sampled_from([0.0, 0.5, 1.0])), min_size=1)
+)
+def test_strengths_are_the_likeliest_ones(given: list[tuple[tuple[Kind, Kind], float]]) -> None:
+    """Each kind wins as often as its strength says, counting the game against 1,000 points that each is given."""
+    ratings = [rated(*pair, winner) for pair, winner in given]
+    found = strengths(ratings)
+    elos = {kind: each.elo for kind, each in found.items()}
+
+    def wins(one: float, other: float) -> float:
+        return float(1 / (1 + math.pow(10, (other - one) / 400)))
+
+    for kind, elo in elos.items():
+        own = [each for each in ratings if kind in each.kinds]
+        won = math.fsum(each.winner if each.kinds[1] == kind else 1 - each.winner for each in own) + 0.5
+        others = [elos[each.kinds[0] if each.kinds[1] == kind else each.kinds[1]] for each in own]
+        assert won == pytest.approx(math.fsum(wins(elo, other) for other in [*others, 1000]), abs=1e-3)
+        assert found[kind].count == len(own)
+    assert sorted(elos.values(), reverse=True) == list(elos.values())
+
+
+def test_who_wins_is_stronger_and_more_ratings_make_it_surer() -> None:
+    few = strengths([rated(A, B, 0), rated(A, B, 0), rated(A, B, 1)])
+    many = strengths([rated(A, B, winner, seed) for seed in range(30) for winner in (0, 0, 1)])
+    for found in (few, many):
+        assert list(found) == [A, B]
+        assert found[A].low <= found[A].elo <= found[A].high
+    assert many[A].high - many[A].low < few[A].high - few[A].low
+    # With many ratings the odds are those of the wins, 2 to 1.
+    assert many[A].elo - many[B].elo == pytest.approx(400 * math.log10(2), abs=5)
+    assert many[A].low > many[B].high
+    assert strengths([]) == {}
+
+
+async def test_the_page_isnt_told_what_the_texts_are_of(aiohttp_client: Any, tmp_path: Path) -> None:
+    ratings = Ratings(tmp_path, RESULTS)
+    client = await aiohttp_client(create_app(ratings, "secret"))
+    assert (await client.get("/")).status == 404
+    page = await client.get("/secret/")
+    assert "script-src 'nonce-" in page.headers["Content-Security-Policy"]
+    reply = await (await client.get("/secret/pair")).json()
+    pair = ratings.next
+    assert pair
+    shown = {"prompt": "Once", "texts": [pair.left.text, pair.right.text]}
+    assert reply == {"pair": shown, "left": 6, "rated": 0}
+
+    async def say(winner: object) -> Any:
+        return await client.post("/secret/pair", data=json.dumps({"winner": winner}))
+
+    assert (await (await say(1)).json())["rated"] == 1
+    assert ratings.given == [Rating("p", pair.left.seed, (pair.left.kind, pair.right.kind), 1)]
+    assert (await (await say("undo")).json()) == reply
+    wrong: list[object] = [2, "1", None, []]
+    assert [(await say(each)).status for each in wrong] == [400] * 4
+    for _ in range(7):
+        reply = await (await say(0.5)).json()
+    assert reply == {"pair": None, "left": 0, "rated": 6}
