@@ -45,6 +45,12 @@ export async function applyTemplate(messages) {
   return (await response.json()).prompt;
 }
 
+// The token ids of a text, as those of a prompt.
+export async function tokenize(prompt) {
+  const response = await call("tokenize", { method: "POST", body: JSON.stringify({ prompt }) });
+  return (await response.json()).tokens;
+}
+
 // Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
 // reached, `controller` ends the reading at least.
 export async function cancel(id, controller, index) {

@@ -14,6 +14,7 @@ export class Desk {
     this.tree = new Tree();
     this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
     this.cards = null;
+    this.context = null;
     this.store = new Store();
     this.unsaved = new Set();
   }
@@ -29,6 +30,7 @@ export class Desk {
     this.settings.values = page.settings ?? {};
     this.compare.values = page.compare ?? {};
     this.asking.values = page.asking ?? {};
+    document.querySelector("#note").value = page.note ?? "";
     this.#draw();
     this.story.value = page.draft ?? this.story.value;
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
@@ -72,11 +74,18 @@ export class Desk {
     const go = (id) => this.go(id);
     this.story.value = this.asking.text(this.tree);
     this.asking.draw(this.tree);
+    this.#measure();
     drawPath(document.querySelector("#path"), this.tree, go);
     drawTree(document.querySelector("#tree"), this.tree, go);
     document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
     document.querySelector("#undo").disabled = this.tree.history.length === 0;
     this.cards.show();
+  }
+
+  #measure() {
+    const { asking, context, story, tree } = this;
+    const rest = asking.isOn ? "" : story.value;
+    context?.draw(tree.prompt(tree.current), rest, asking.isOn ? 0 : tree.text(tree.current).length);
   }
 
   // Between continuing a text and asking; what was typed stays.
@@ -144,7 +153,7 @@ export class Desk {
   savePage(nodes = []) {
     const { current, shown, history } = this.tree;
     this.store
-      .save(nodes, { current, shown, history, draft: this.story.value, ...this.choices })
+      .save(nodes, { current, shown, history, draft: this.story.value, note: document.querySelector("#note").value, ...this.choices })
       .catch((error) => complain(new Error(`What you did can't be kept: ${error.message}. Export the tree.`)));
   }
 }

@@ -3,6 +3,7 @@
 import { health, openapi, setKey } from "./api.js";
 import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
+import { Context } from "./context.js";
 import { Desk } from "./desk.js";
 import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
@@ -99,6 +100,7 @@ function listen(desk, writing, shelf, resume) {
     if (!document.body.dataset.ready) location.reload(); // the stories can be seen only now
   });
   document.addEventListener("input", () => desk.savePage());
+  find("#story").addEventListener("input", () => desk.asking.isOn || desk.context.measure(story.value));
   addEventListener("pagehide", () => desk.save());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
@@ -126,11 +128,12 @@ async function openShelf(history, choices) {
 }
 
 async function begin() {
-  const [{ components }, { model, history }] = await Promise.all([openapi(), health()]);
+  const [{ components }, { model, history, max_cells: size }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
   const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
   const story = new Manuscript(find("#manuscript"));
   const desk = new Desk(settings, new Compare(settings, story), story);
+  desk.context = new Context(size, desk.asking);
   const writing = new Writing(desk);
   const resume = () => writing.resume().catch(complain);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
@@ -144,11 +147,11 @@ async function begin() {
     story.focus();
   }));
   onClick("#explore", safely(async () => {
-    const id = await writing.place();
-    if (id === undefined) return;
-    desk.go(id);
+    const place = await writing.place();
+    if (!place) return;
+    desk.go(place.id);
     writing.forget();
-    await explorer.open(id, desk.tree.prompt(id));
+    await explorer.open(place.id, place.prompt);
   }));
   const { shelf, store } = await openShelf(history, () => desk.choices);
   listen(desk, writing, shelf, resume);

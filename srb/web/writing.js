@@ -55,11 +55,11 @@ export class Writing {
     const fields = desk.settings.read();
     const until = desk.settings.until;
     if (columns.length > 1) fields.seed ??= drawSeed();
-    const parents = await this.#parents(columns);
+    const parents = await this.#parents(columns, fields);
     if (!parents) return;
     const batch = Date.now();
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
-    const ask = (parent, asked, first) => {
+    const ask = async (parent, asked, first) => {
       const node = desk.tree.nodes.get(parent);
       const healed = (!desk.store.isShared && isHealed(node, [fields, ...asked.map((each) => each.fields)])) || undefined;
       const settings = chosen({ ...fields, ...asked[0].fields }, until);
@@ -70,7 +70,8 @@ export class Writing {
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
-      return this.#ask({ ...branches(asked, avoiding), heal: healed, ...desk.store.place(desk.tree, parent) }, (request) => {
+      const place = await this.#place(parent, { ...fields, n: plan.length });
+      return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         desk.go(parents[0], [...new Set(parents)]);
         if (nodes.length) desk.cards.reveal(nodes[0]);
@@ -81,9 +82,18 @@ export class Writing {
     await Promise.all(columns.map((column, k) => ask(parents[k], [column], k)));
   }
 
-  // The node of the text so far, with its tokens known; undefined when reading it was stopped.
+  // The node of the text so far and what is sent of that; undefined when reading it was stopped.
   async place() {
-    return (await this.#parents([{}]))?.[0];
+    const [id] = (await this.#parents([{}], {})) ?? [];
+    const prompt = id === undefined ? undefined : this.desk.tree.prompt(id);
+    return id === undefined ? undefined : { id, prompt: (await this.desk.context.fit(prompt)) ?? prompt };
+  }
+
+  // Where a request of these fields goes on from, and what it sends of the text.
+  async #place(id, fields) {
+    const { context, store, tree } = this.desk;
+    const cut = await context.fit(tree.prompt(id), fields);
+    return { ...store.place(tree, id), ...(cut && { prompt: cut }) };
   }
 
   // New alternatives that begin with the text so far up to a node.
@@ -101,7 +111,7 @@ export class Writing {
     if (tree.children(node.id).length) return desk.go(node.id); // its text must stay: others go on from its end
     const fields = { ...settings.read(), n: 1 };
     if (!store.isShared)
-      return this.#ask({ ...fields, ...store.place(tree, node.id) }, (request) => {
+      return this.#ask({ ...fields, ...(await this.#place(node.id, fields)) }, (request) => {
         const until = settings.until && { ...settings.until, from: textOf(node).length };
         Object.assign(node, { request, index: 0, after: 0, until });
         delete node.end;
@@ -109,7 +119,7 @@ export class Writing {
       });
     const column = { label: `${node.label ?? `Alternative ${node.order + 1}`}, continued`, fields: {} };
     fields.seed ??= drawSeed();
-    await this.#ask({ ...branches([column], fields), ...store.place(tree, node.id) }, () => {
+    await this.#ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, () => {
       desk.go(tree.current, [...tree.shown, node.id]);
       return [];
     });
@@ -125,13 +135,21 @@ export class Writing {
 
   // The nodes that columns continue. What was typed gets its token ids from the server, and is evaluated, unless the
   // story is kept there. null when that was stopped.
-  async #parents(columns) {
+  async #parents(columns, fields) {
     const { desk } = this;
     const ids = [];
     for (const { prompt } of columns) ids.push(await desk.write(prompt ?? desk.story.value));
     for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || node.pieces[0].ids) continue;
+      const text = desk.tree.text(id);
+      const cut = await desk.context.idsOfCut(text, fields);
+      if (cut) {
+        Object.assign(node.pieces[0], { ids: cut });
+        node.whole = true;
+        desk.save(node);
+        continue;
+      }
       const leaving = new AbortController();
       const move = (isLost) => {
         reading.isLost = isLost;
@@ -144,7 +162,7 @@ export class Writing {
       const reading = { isReading: true, stop };
       const opened = (id) => (reading.id = id);
       const listener = { onOpen: opened, onProgress: tellProgress, onLost: () => move(true), onBack: () => move(false) };
-      const evaluating = () => evaluate(desk.tree.text(id), { ...listener, signal: leaving.signal });
+      const evaluating = () => evaluate(text, { ...listener, signal: leaving.signal });
       const known = await this.#during(reading, evaluating);
       if (!known) return null;
       node.pieces[0].ids = known;

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from e2e.conftest import Server, start
@@ -18,6 +18,7 @@ AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 
 expect.set_options(timeout=60_000)
@@ -109,6 +110,17 @@ class Story:
     def screenshot(self, name: str) -> None:
         SCREENSHOTS.mkdir(exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def pictures(self, name: str) -> None:
+        """Pictures of this state on a desk, a phone and a wide screen, in light and dark, to be looked at."""
+        for scheme in SCHEMES:
+            self.page.emulate_media(color_scheme=scheme)
+            for width, height in ((2200, 1200), (390, 844), (1400, 900)):
+                self.page.set_viewport_size({"width": width, "height": height})
+                assert self.page.evaluate("document.documentElement.scrollWidth") <= width, (
+                    f"{name} is wider than {width}"
+                )
+                self.screenshot(f"{name}-{width}-{scheme}")
 
     def accessibility_faults(self) -> list[str]:
         """What axe-core finds that is serious or critical."""

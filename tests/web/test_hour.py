@@ -68,7 +68,7 @@ def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
     keyboard.press("Enter")
     expect(story.find("#story")).to_have_value(PROMPT)
     expect(story.cards).to_have_count(3)
-    story.screenshot("tree")
+    story.pictures("tree")
 
     story.find("#new").focus()
     story.page.evaluate("document.body.dataset.left = true")
@@ -106,6 +106,27 @@ def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: 
     ]
     story.find("#continue").check()
     assert story.text == json.loads(server.request("/apply-template", {"messages": messages})[1])["prompt"]
+
+
+def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_a_note(blank: Story, server: Server) -> None:
+    blank.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "max_cells": 96}))
+    blank.open(server.url)
+    blank.set(n=2, max_tokens=5)
+    text = "".join(f"Night {k}: the lamp burned. " for k in range(40))
+    blank.find(".pinned summary").click()
+    note = "The keeper is called Ada."
+    blank.find("#note").fill(note)
+    with blank.page.expect_request("**/v1/completions") as asked:
+        blank.generate(text, cards=2)
+    sent = json.loads(server.request("/detokenize", {"tokens": json.loads(asked.value.post_data or "")["prompt"]})[1])
+    assert sent["content"].startswith(note + "\n\n")
+    assert sent["content"].endswith(text[-100:])
+    assert len(json.loads(asked.value.post_data or "")["prompt"]) <= 96 - 2 * 5
+    assert blank.text == text
+    expect(blank.find("#meter-words")).to_contain_text("the model sees the last")
+    blank.screenshot("longer-than-the-context")
+    blank.reload()
+    expect(blank.find("#note")).to_have_value(note)
 
 
 def test_lengths_end_at_boundaries(story: Story) -> None:

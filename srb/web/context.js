@@ -1,0 +1,70 @@
+// How much of a text the model sees: all of it, or its end where it is longer than the context; and the note before it.
+
+import { tokenize } from "./api.js";
+
+const LETTERS = 4; // of a token, where nobody has counted
+const USUAL = 128; // tokens of an alternative, where that is left to the server
+const STEP = 1 / 8; // of the context: so far the beginning moves at once, so that most requests have it in common
+
+const numbers = new Intl.NumberFormat();
+
+export class Context {
+  // size: of the context, in tokens; undefined where the server doesn't say. asking: whose conversations have a system prompt in place of a note.
+  constructor(size = Infinity, asking) {
+    Object.assign(this, { size, asking });
+    this.box = document.querySelector("#note");
+    this.meter = document.querySelector("#meter");
+    this.words = document.querySelector("#meter-words");
+    if (size < Infinity) this.meter.max = size;
+    else this.meter.parentElement.hidden = true;
+  }
+
+  get note() {
+    return this.asking.isOn ? "" : this.box.value.trim();
+  }
+
+  // The tokens that a prompt may have, so that the alternatives have room behind it.
+  #room({ n = 1, max_tokens: length = USUAL } = {}) {
+    const wanted = n * (length > 0 ? length : USUAL);
+    return Math.floor(Math.max(this.size / 4, this.size - wanted - 1));
+  }
+
+  // What is sent in place of a prompt, which is token ids or a text; null where that can be sent as it is.
+  async fit(prompt, fields) {
+    const ids = Array.isArray(prompt) ? prompt : await this.#count(prompt, fields);
+    const room = this.#room(fields);
+    if (!ids || (!this.note && ids.length <= room)) return null;
+    const [first, note] = await Promise.all([tokenize(""), tokenize(this.note && `${this.note}\n\n`)]);
+    const text = first.every((id, k) => ids[k] === id) ? ids.slice(first.length) : ids; // it begins only once
+    const pinned = note.slice(0, room / 2);
+    const left = text.length - (room - pinned.length);
+    const step = this.size * STEP;
+    return [...pinned, ...text.slice(left > 0 ? Math.min(Math.ceil(left / step) * step, text.length - 1) : 0)];
+  }
+
+  // The token ids of a text that isn't sent as it is, so that evaluating it would be in vain; else null.
+  async #count(text, fields) {
+    if (!this.note && text.length <= this.#room(fields)) return null;
+    return tokenize(text);
+  }
+
+  async idsOfCut(text, fields) {
+    const ids = await this.#count(text, fields);
+    return ids && (this.note || ids.length > this.#room(fields)) ? ids : null;
+  }
+
+  // Shows how full it is. known: the text's ids, or a text of which the box has more.
+  draw(prompt, text, length) {
+    this.known = Array.isArray(prompt) ? { tokens: prompt.length, length } : { tokens: 0, length: 0 };
+    this.measure(text);
+  }
+
+  measure(text) {
+    const tokens = Math.max(0, Math.round(this.known.tokens + (text.length - this.known.length) / LETTERS));
+    this.meter.value = tokens;
+    this.words.textContent = tokens > this.#room()
+      ? `${numbers.format(tokens)} tokens: the model sees the last ${numbers.format(this.#room())}`
+      : `${numbers.format(tokens)} of ${numbers.format(this.size)} tokens`;
+    this.meter.classList.toggle("over", tokens > this.#room());
+  }
+}
