@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from srb.engine.adapters import Adapters
@@ -18,6 +19,8 @@ from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
 from srb.engine.media import Media, Part, no_media
 from srb.engine.request import CompletionRequest, Explore, SamplingParams, Text
+from srb.engine.saved import SLOT, Saving, read_saved
+from srb.engine.slot_file import write_slot
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
 from srb.engine.texts import Score, Scoring, Writing, all_to_tokens, has_texts, to_tokens, with_tokens
@@ -261,6 +264,23 @@ class EngineClient(ABC):
         async for event in self.generate(scoring.request):
             scoring.take(event)
         return scoring.result()
+
+    async def save(self, path: str | Path, prompt: Text) -> int:
+        """Writes the evaluated state of a text to a file; returns how many tokens it has. See `Engine.save`.
+
+        Raises what `submit` raises, `SrbError` for a fault, and `OSError`.
+        """
+        saving = Saving(await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True))
+        async for event in self.generate(saving.request):
+            saving.take(event)
+        saved = await self.ask(SLOT, saving.found)
+        await asyncio.to_thread(write_slot, Path(path), self.identity, saved)
+        return saved.n_tokens
+
+    async def load(self, path: str | Path) -> tuple[int, ...]:
+        """Keeps what `save` has written, and returns its tokens. See `Engine.load`."""
+        saved = await asyncio.to_thread(read_saved, path, self.identity)
+        return tuple(await self.ask(SLOT, lambda slots: slots.keep(saved)))
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""

@@ -1,11 +1,10 @@
 """Retained states in files, so that what was evaluated outlives the process.
 
-A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `srb.state_file` has its format. IDENTITY
-is a hash of all that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a hash of the
-piece's tokens and of its parent's name. So a name always means the same content, and servers that share a folder can't
-get in each other's way: a file appears whole, and is never changed. It may vanish at any time, and then its tokens are
-evaluated again.
-"""
+A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `srb.engine.state_file` has its format.
+IDENTITY is a hash of all that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a hash
+of the piece's tokens and of its parent's name. So a name always means the same content, and servers that share a
+folder can't get in each other's way: a file appears whole, and is never changed. It may vanish at any time, and then
+its tokens are evaluated again. """
 
 import hashlib
 import logging
@@ -22,9 +21,9 @@ from pathlib import Path
 
 from srb.engine.backend import State
 from srb.engine.radix import Tokens, common_prefix
+from srb.engine.state_file import MAGIC, piece_name, read_record, read_state, write_state
 from srb.engine.store import Record, StoreStats
 from srb.errors import SettingsError
-from srb.state_file import MAGIC, piece_name, read_record, read_state, write_state
 
 logger = logging.getLogger("srb")
 

@@ -17,8 +17,8 @@ from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest
+from srb.engine.state_file import read_state
 from srb.errors import SettingsError
-from srb.state_file import read_state
 
 MIB = 1 << 20
 TOKENS = pack(tuple(range(10)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from srb.engine.adapters import Adapters
 from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
@@ -31,6 +31,7 @@ from srb.engine.shift import LEAST_CELLS, fit, may_shift
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
+from srb.engine.texts import Answer as Answer
 from srb.engine.texts import ForPrograms, with_tokens
 from srb.errors import InvalidRequestError, SrbError
 
@@ -53,9 +54,6 @@ class _Question:
     slot: int
     ask: Callable[[Slots], Any]
     answer: "Future[Any]"
-
-
-Answer = TypeVar("Answer")
 
 
 class Engine(ForPrograms):

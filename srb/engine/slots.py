@@ -38,11 +38,19 @@ class Slots:
 
     def save(self, slot: int) -> SavedSlot:
         """What is known of the tokens of a slot."""
-        n_tokens, pieces = self._retained.copies(self._tokens.get(slot, pack(())))
+        return self.copies(self._tokens.get(slot, pack(())))
+
+    def copies(self, tokens: Tokens) -> SavedSlot:
+        """What is known of some tokens."""
+        n_tokens, pieces = self._retained.copies(tokens)
         return SavedSlot(n_tokens, tuple(pieces))
 
     def restore(self, slot: int, saved: SavedSlot) -> None:
         """Keeps what was saved, and has it be the tokens of a slot. Raises `InvalidRequestError` if it has no room."""
+        self._tokens[slot] = self.keep(saved)
+
+    def keep(self, saved: SavedSlot) -> Tokens:
+        """Keeps what was saved, and returns its tokens. Raises `InvalidRequestError` if it has no room."""
         tokens = pack(())
         for piece in saved.pieces:
             tokens = tokens[: piece.start] + piece.tokens
@@ -55,7 +63,7 @@ class Slots:
                 "--cache-ram, or with --cache-disk",
                 param="filename",
             )
-        self._tokens[slot] = tokens
+        return tokens
 
     def erase(self, slot: int) -> int:
         """Forgets the tokens of a slot, and what is known of them but for what others go on from.

@@ -2,19 +2,26 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum, inf
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from srb.engine.backend import Tokenizer
 from srb.engine.events import ErrorEvent, Event, StreamEvent
 from srb.engine.kinds import check_text
 from srb.engine.request import CompletionRequest, LogitsProcessor, SamplingParams, Text
+from srb.engine.saved import SLOT, Saving, read_saved
+from srb.engine.slot_file import write_slot
+from srb.engine.slots import Slots
 from srb.errors import InvalidRequestError
 
 Tokenize = Callable[..., tuple[int, ...]]
 """`Engine.tokenize`."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,13 @@ class ForPrograms(ABC):
     @abstractmethod
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
 
+    @property
+    @abstractmethod
+    def identity(self) -> str: ...
+
+    @abstractmethod
+    def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]": ...
+
     @abstractmethod
     def add_request(self, request: CompletionRequest) -> None: ...
 
@@ -137,6 +151,34 @@ class ForPrograms(ABC):
         for event in self.run(scoring.request):
             scoring.take(event)
         return scoring.result()
+
+    def save(self, path: str | Path, prompt: Text) -> int:
+        """Writes the evaluated state of a text to a file, for `load`; returns how many tokens it has. See `run`.
+
+        Only what isn't known of it is evaluated: of a prompt and what an alternative has said, the last token.
+        Raises `InvalidRequestError` if the engine keeps nothing (`cache_bytes`), or the text has less than 16 tokens,
+        and `OSError`.
+        """
+        saving = Saving(to_tokens(prompt, self.tokenize, is_prompt=True))
+        for event in self.run(saving.request):
+            saving.take(event)
+        saved = self._answer_of(SLOT, saving.found)
+        write_slot(Path(path), self.identity, saved)
+        return saved.n_tokens
+
+    def load(self, path: str | Path) -> tuple[int, ...]:
+        """Keeps what `save` has written, and returns its tokens: a prompt that begins with them begins there.
+
+        Raises `InvalidRequestError` if it isn't such a file, is of another model, or has no room in `cache_bytes`.
+        """
+        saved = read_saved(path, self.identity)
+        return tuple(self._answer_of(SLOT, lambda slots: slots.keep(saved)))
+
+    def _answer_of(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
+        answer = self.ask(slot, question)
+        while not answer.done():
+            self.step()
+        return answer.result()
 
 
 def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:

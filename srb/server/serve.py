@@ -22,8 +22,8 @@ from srb.server.keeping import Keeper
 from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics
 from srb.server.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
+from srb.server.slot_routes import check_folder
 from srb.settings import Settings, read_keys
-from srb.slot_file import check_folder
 from srb.wire.body import Limits
 
 logger = logging.getLogger("srb")

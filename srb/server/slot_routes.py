@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.errors import InvalidRequestError, NotSupportedError, SrbError
+from srb.engine.slot_file import read_slot, write_slot
+from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
 from srb.server.exchange import ENGINE, LIMITS, read_body
-from srb.slot_file import read_slot, write_slot
 from srb.wire.fields import show
 from srb.wire.llama_body import parse_filename
 
@@ -19,6 +19,13 @@ SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
 def add_routes(app: web.Application) -> None:
     """Adds the route to the application."""
     app.router.add_post("/slots/{id_slot}", change_slot)
+
+
+def check_folder(folder: Path | None) -> Path | None:
+    """The folder of `--slot-save-path`. Raises `SettingsError` if it isn't one."""
+    if folder is not None and not folder.is_dir():
+        raise SettingsError(f"--slot-save-path {folder} is not a folder; make it first")
+    return folder
 
 
 async def change_slot(request: web.Request) -> web.Response:

@@ -55,6 +55,14 @@ def test_logits_processor() -> None:
     assert len(texts["no letter e"]) > 10
 
 
+def test_saved_prompt() -> None:
+    lines = run(sys.executable, str(EXAMPLES / "saved_prompt.py")).splitlines()
+    first, second = (int(line.split(" tokens evaluated")[0]) for line in lines[:2])
+    assert first > 400
+    assert second < 20
+    assert len(lines) == 5
+
+
 def test_compare(tmp_path: Path) -> None:
     output = run(sys.executable, "-m", "srb", "compare", str(EXAMPLES / "compare.toml"), "--out", str(tmp_path / "out"))
     assert output.startswith("48 of 48 alternatives; ")

@@ -1,6 +1,7 @@
 """What is shared, saved and restored in the real llama.cpp is what would have been evaluated."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from driver import request, run, texts
@@ -8,7 +9,7 @@ from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest
+from srb.engine.request import CompletionRequest, SamplingParams
 from srb.llama import LlamaBackend
 from srb.settings import Settings
 
@@ -97,3 +98,13 @@ def test_a_conversation_evaluates_the_new_tokens_of_each_turn(backend: LlamaBack
         assert engine.stats().prompt_tokens_evaluated - before == (1 + 7 if turn else len(text))
         text += [*answer, *b"and on "]
     assert backend.held() == []
+
+
+def test_a_state_is_saved_by_one_engine_and_loaded_by_another(backend: LlamaBackend, tmp_path: Path) -> None:
+    params = SamplingParams(seed=3, max_tokens=20)
+    expected = Engine(backend, cache_bytes=1 << 24).generate_texts(STORY, 2, params)
+    assert Engine(backend, cache_bytes=1 << 24).save(tmp_path / "story", STORY) == len(STORY)
+    engine = Engine(backend, cache_bytes=1 << 24)
+    assert engine.load(tmp_path / "story") == tuple(STORY.encode())
+    assert engine.generate_texts(STORY, 2, params) == expected
+    assert (engine.stats().prompt_tokens_evaluated, backend.held()) == (0, [])

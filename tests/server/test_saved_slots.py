@@ -13,7 +13,7 @@ from srb.disk_cache import DiskCache
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.errors import SettingsError
-from srb.slot_file import check_folder
+from srb.server.slot_routes import check_folder
 
 PROMPT = "What is the capital of France? "
 CACHE_BYTES = 100_000

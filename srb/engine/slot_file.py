@@ -1,7 +1,7 @@
 """Files with the states of a slot, as `POST /slots/{id_slot}?action=save` writes them.
 
 header      _HEADER: a SHA-256 of what the states must fit (`Backend.identity`), and how many tokens they hold
-pieces      each as in a file of its own (`srb.state_file`), parents before their children
+pieces      each as in a file of its own (`srb.engine.state_file`), parents before their children
 """
 
 import hashlib
@@ -11,19 +11,11 @@ from pathlib import Path
 from srb.engine.backend import State
 from srb.engine.retained import PieceCopy
 from srb.engine.slots import SavedSlot
+from srb.engine.state_file import piece_name, read_piece, state_parts, write_parts
 from srb.engine.store import Record
-from srb.errors import SettingsError
-from srb.state_file import piece_name, read_piece, state_parts, write_parts
 
 _MAGIC = b"srbslot1"
 _HEADER = struct.Struct("<8s32sI")
-
-
-def check_folder(folder: Path | None) -> Path | None:
-    """The folder of `--slot-save-path`. Raises `SettingsError` if it isn't one."""
-    if folder is not None and not folder.is_dir():
-        raise SettingsError(f"--slot-save-path {folder} is not a folder; make it first")
-    return folder
 
 
 def write_slot(path: Path, identity: str, saved: SavedSlot) -> int:

@@ -1,0 +1,47 @@
+"""Evaluated texts in files, for programs: what was evaluated once needn't be again, not even by another process."""
+
+from pathlib import Path
+
+from srb.engine.events import ErrorEvent, Event
+from srb.engine.radix import pack
+from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.retained import WORTH_SHARING
+from srb.engine.slot_file import read_slot
+from srb.engine.slots import SavedSlot, Slots
+from srb.errors import InvalidRequestError
+
+SLOT = 1 << 30
+"""Where the texts that are saved end: in none of the slots that are remembered."""
+
+
+class Saving:
+    """Saves a text: its request evaluates what isn't known of it, and then what is known is found."""
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self._tokens = tokens
+        params = SamplingParams(max_tokens=0, seed=0, lora=())
+        self.request = CompletionRequest((tokens,), (params,), slot=SLOT)
+
+    def take(self, event: Event) -> None:
+        """Raises `SrbError` for a fault."""
+        if isinstance(event, ErrorEvent):
+            raise event.error
+
+    def found(self, slots: Slots) -> SavedSlot:
+        """What is to be written. Raises `InvalidRequestError` if the engine hasn't kept all of it."""
+        saved, n_tokens = slots.copies(pack(self._tokens)), len(self._tokens)
+        if saved.n_tokens < n_tokens:
+            raise InvalidRequestError(
+                f"{saved.n_tokens} of the text's {n_tokens} tokens were kept, so it can't be saved: give the engine "
+                f"more cache_bytes (--cache-ram), and a text of at least {WORTH_SHARING} tokens",
+                param="prompt",
+            )
+        return saved
+
+
+def read_saved(path: str | Path, identity: str) -> SavedSlot:
+    """What a file has. Raises `InvalidRequestError` if it isn't one, or of another model."""
+    try:
+        return read_slot(Path(path), identity)[0]
+    except ValueError as error:
+        raise InvalidRequestError(f"{path} can't be loaded: {error}", param="path") from None
