@@ -4,7 +4,7 @@ A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `s
 IDENTITY is a hash of all that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a hash
 of the piece's tokens and of its parent's name. So a name always means the same content, and servers that share a
 folder can't get in each other's way: a file appears whole, and is never changed. It may vanish at any time, and then
-its tokens are evaluated again. """
+its tokens are evaluated again."""
 
 import hashlib
 import logging

@@ -92,7 +92,10 @@ async def serve(settings: Settings) -> None:
                     place, url, curl = describe(runner, settings)
                     engine.url = None if settings.uds else url
                     print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
-                    print(f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}}'\n""", flush=True)
+                    print(
+                        f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}}'\n""",
+                        flush=True,
+                    )
                     tell_ready(settings, url)
                     if keeper.is_on:
                         await keeper.resume_all(engine, model, goes_on=settings.resume)
