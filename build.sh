@@ -129,9 +129,9 @@ tune() {
     fi
 }
 
-# Those get mtmd who ask for images or run the tests, and those who have it already.
+# Those get mtmd who ask for images, run the tests or make wheels for others, and those who have it already.
 want_mtmd() {
-    case " $* " in " test "* | *" --mmproj"* | *" -mm "*) MTMD=ON ;; esac
+    case " $* " in " test "* | " dist "* | " into "* | *" --mmproj"* | *" -mm "*) MTMD=ON ;; esac
     [ -z "${SRB_MMPROJ-}" ] || MTMD=ON
     [ "$MTMD" = ON ] || { MTMD=ON; [ -n "$(find_wheel)" ]; } || MTMD=OFF
 }

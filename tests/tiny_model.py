@@ -52,7 +52,7 @@ def write_tiny_model(
     """Writes the model to `path` and returns it, or one that isn't tiny.
 
     arch: llama; qwen3; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is
-        recurrent; or jamba, a hybrid, whose every other layer is recurrent.
+        recurrent; or jamba, a hybrid, whose every other layer is recurrent; qwen2vl (M-RoPE).
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
     n_head_kv: heads of keys and values, where several others share one (of llama); left out: `n_head`.
     scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
@@ -77,6 +77,8 @@ def write_tiny_model(
         writer.add_head_count_kv([0 if is_recurrent[i] else n_head for i in range(n_layer)])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // n_head)
+    if arch == "qwen2vl":
+        writer.add_rope_dimension_sections([4, 2, 2, 0])
     if arch == "gemma3":
         writer.add_sliding_window(WINDOW)
         writer.add_sliding_window_pattern([i % 2 == 0 for i in range(n_layer)])

@@ -30,8 +30,9 @@ def has_mtmd() -> bool:
 
 
 def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, seed: int = 0) -> Path:
-    """Writes a projector, LLaVA's (mlp) or gemma3's, whose images are computed without regard to the order of cells.
+    """Writes a projector: LLaVA's (mlp); gemma3's, in whose images each cell attends to all; or qwen2vl_merger.
 
+    The last one's images have a cell for each 8 by 8 pixels, and as many positions as the longer side has of these.
     n_embd: of the model that it is for; the tiny one has 64.
     """
     rng = np.random.default_rng(seed)
@@ -56,10 +57,14 @@ def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, see
         writer.add_tensor(name, rng.standard_normal(shape, np.float32) * np.float32(scale))
 
     weight("v.patch_embd.weight", _N_EMBD, 3, PATCH, PATCH)
-    weight("v.position_embd.weight", N_CELLS, _N_EMBD)
+    if kind == "qwen2vl_merger":
+        weight("v.patch_embd.weight.1", _N_EMBD, 3, PATCH, PATCH)
+    else:
+        weight("v.position_embd.weight", N_CELLS, _N_EMBD)
     for i in range(2):
         for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
             weight(f"v.blk.{i}.{name}.weight", _N_EMBD, _N_EMBD)
+            writer.add_tensor(f"v.blk.{i}.{name}.bias", np.zeros(_N_EMBD, np.float32))
         for name in ("ln1", "ln2"):
             writer.add_tensor(f"v.blk.{i}.{name}.weight", np.ones(_N_EMBD, np.float32))
             writer.add_tensor(f"v.blk.{i}.{name}.bias", np.zeros(_N_EMBD, np.float32))
@@ -70,7 +75,8 @@ def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, see
         weight("mm.input_projection.weight", _N_EMBD, n_embd)
         writer.add_tensor("mm.soft_emb_norm.weight", np.ones(_N_EMBD, np.float32))
     else:
-        weight("mm.0.weight", _N_FF, _N_EMBD, scale=1.0)
+        n_in = 4 * _N_EMBD if kind == "qwen2vl_merger" else _N_EMBD
+        weight("mm.0.weight", _N_FF, n_in, scale=1.0)
         weight("mm.0.bias", _N_FF)
         weight("mm.2.weight", n_embd, _N_FF)
         weight("mm.2.bias", n_embd)

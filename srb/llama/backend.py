@@ -80,6 +80,11 @@ class LlamaBackend:
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
+            if self.media and self.media.has_positions and self.window is not None:
+                raise ModelLoadError(
+                    f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "
+                    "have positions of their own (M-RoPE); srb can't do both"
+                )
             self._weights = choice.weights
             self._fingerprint = fingerprint(choice.weights)
             self.identity = "/".join(

@@ -12,6 +12,7 @@ import numpy as np
 
 from srb.engine.adapters import Lora
 from srb.engine.backend import Batch, State
+from srb.engine.media import Media
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.adapters import Pointers, set_adapters
@@ -19,6 +20,8 @@ from srb.llama.control_vectors import set_control_vectors
 from srb.llama.logprobs import Floats
 from srb.llama.media import LlamaMedia
 from srb.llama.params import context_params
+from srb.llama.positions import Positions
+from srb.llama.rows import Rows
 from srb.llama.state import relaid
 from srb.settings import Settings
 
@@ -96,12 +99,14 @@ class Context:
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._scratch = n_seqs  # a sequence for what is saved or restored
-        self._rows = _Rows(params.n_batch, n_outputs)
+        self._rows = Rows(params.n_batch, n_outputs)
         self._views: dict[
             int, Floats
         ] = {}  # of rows of logits, by their address: to make one takes longer than to use it
         self._adapters = adapters or {}
         self._media = media
+        self._positions = Positions()
+        self._has_positions = media is not None and media.has_positions  # others than one for each cell
         self._lora: Lora = ()  # of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -129,10 +134,9 @@ class Context:
             self._lora = batch.lora
         with log.collected() as complaints:
             if batch.media:
-                assert self._media, "who has read them can evaluate them"
-                code = self._media.decode(self._context, batch.media, batch.positions[0], batch.seq_ids[0])
+                code = self._decode_media(batch, batch.media)
             else:
-                code = llama_cpp.llama_decode(self._context, self._rows.fill(batch))
+                code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
         # A GPU may still be at it. Its time is the decode's, and after an interruption its memory is still in use.
         llama_cpp.llama_synchronize(self._context)
         if code == 2:
@@ -143,6 +147,14 @@ class Context:
             raise BackendError(f"llama_decode failed with code {code}: {reason}", seq_ids=named)
         complaints.log()
         return True
+
+    def _decode_media(self, batch: Batch, media: Media) -> int:
+        assert self._media, "who has read them can evaluate them"
+        start, seq_id = batch.positions[0], batch.seq_ids[0]
+        code = self._media.decode(self._context, media, self._positions.of(seq_id, start), seq_id)
+        if not code and self._has_positions:
+            self._positions.add(seq_id, (start, len(media.tokens), media.content.n_positions))
+        return code
 
     def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
         return self._interrupted is not None and self._interrupted()
@@ -192,22 +204,28 @@ class Context:
         """Makes `target` share the first `n_tokens` cells of `source`."""
         if n_tokens < self.continuable_from(source):  # llama.cpp would go on with a state of other tokens, silently
             raise RuntimeError(f"sequence {source} can't be forked after {n_tokens} tokens")
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, self._positions.of(source, n_tokens))
+        self._positions.fork(source, target, n_tokens)
 
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
         """Leaves the sequence its first `n_tokens`. False if it can't be continued then."""
-        if self.length(seq_id) > n_tokens and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, n_tokens, -1):
+        end = self._positions.of(seq_id, n_tokens)
+        if self.length(seq_id) > end and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1):
             return False
-        return self.length(seq_id) == n_tokens and n_tokens >= self.continuable_from(seq_id)
+        self._positions.truncate(seq_id, n_tokens)
+        is_whole = self._positions.is_length(seq_id, n_tokens, self.length(seq_id))
+        return is_whole and n_tokens >= self.continuable_from(seq_id)
 
     def remove(self, seq_id: int) -> None:
         """Empties the sequence."""
         if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
             raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
+        self._positions.remove(seq_id)
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         """What a sequence's cells from `start` to `end` hold, if that is at most `max_bytes`."""
-        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, start, end)
+        places = self._positions.of(seq_id, start), self._positions.of(seq_id, end)
+        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, *places)
         try:
             size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
             if size > max_bytes:
@@ -215,20 +233,26 @@ class Context:
             state = bytearray(size)
             pointer = _bytes_of(state)
             written = llama_cpp.llama_state_seq_get_data(self._context, pointer, len(state), self._scratch)
-            return state if written == len(state) else None
+            if written != len(state):
+                return None
+            return state + self._positions.packed(seq_id, start, end) if self._has_positions else state
         finally:
             self.remove(self._scratch)
 
     def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds what `save` returned to a sequence, also what a context with other flash attention did."""
+        first = self._positions.of(seq_id, start)
+        if self._has_positions:
+            state = self._positions.take(state, seq_id, end)
         with log.collected() as complaints:
             restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
         if restored:
-            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, start, end)
+            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, first, self._positions.of(seq_id, end))
             if start and self._window and end - start > self._window:
                 self._replace_window(seq_id)
         else:
             complaints.log()
+            self._positions.truncate(seq_id, start)
         self.remove(self._scratch)
         return restored
 
@@ -247,37 +271,6 @@ class Context:
         llama_cpp.llama_state_seq_get_data_ext(self._context, pointer, len(state), self._scratch, partial)
         if llama_cpp.llama_state_seq_set_data_ext(self._context, pointer, len(state), seq_id, partial) != len(state):
             self.remove(seq_id)
-
-
-class _Rows:
-    """The arrays behind a `llama_batch` of up to `size` rows, `outputs` of which may have logits."""
-
-    def __init__(self, size: int, outputs: int) -> None:
-        self._size = size
-        self._outputs = outputs
-        self._tokens: Any = (ctypes.c_int32 * size)()
-        self._positions: Any = (ctypes.c_int32 * size)()
-        self._seq_ids: Any = (ctypes.c_int32 * size)()
-        self._logits: Any = (ctypes.c_int8 * size)()
-        self._n_seq_ids = (ctypes.c_int32 * size)(*[1] * size)
-        pointer = ctypes.POINTER(ctypes.c_int32)
-        item, base = ctypes.sizeof(ctypes.c_int32), ctypes.addressof(self._seq_ids)
-        self._seq_id_pointers = (pointer * size)(*[ctypes.cast(base + i * item, pointer) for i in range(size)])
-
-    def fill(self, batch: Batch) -> llama_cpp.llama_batch:
-        """The rows as C wants them, valid until the next call."""
-        n = len(batch)
-        if not 0 < n <= self._size:
-            raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")
-        if (outputs := sum(batch.logits)) > self._outputs:
-            raise BackendError(f"a batch has up to {self._outputs} rows with logits, not {outputs}")
-        self._tokens[:n] = batch.tokens
-        self._positions[:n] = batch.positions
-        self._seq_ids[:n] = batch.seq_ids
-        self._logits[:n] = batch.logits
-        return llama_cpp.llama_batch(
-            n, self._tokens, None, self._positions, self._n_seq_ids, self._seq_id_pointers, self._logits
-        )
 
 
 def _bytes_of(state: State) -> Any:

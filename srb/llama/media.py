@@ -42,12 +42,14 @@ class Chunk:
     def __init__(self, mtmd: Any, pointer: int) -> None:
         self.pointer = pointer
         self.n_cells = int(mtmd.mtmd_input_chunk_get_n_tokens(pointer))
+        self.n_positions = int(mtmd.mtmd_input_chunk_get_n_pos(pointer))
         weakref.finalize(self, mtmd.mtmd_input_chunk_free, pointer)
 
 
 class LlamaMedia:
     """A projector. Implements `srb.engine.media.MediaReader`, and has the engine's thread evaluate what it has read.
 
+    has_positions: whether an image has other positions than one for each cell (M-RoPE).
     path: its file. n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
     Raises `ModelLoadError`.
     """
@@ -83,11 +85,7 @@ class LlamaMedia:
             for kind, has in (("image", mtmd.mtmd_support_vision), ("audio", mtmd.mtmd_support_audio))
             if has(self._context)
         )
-        if mtmd.mtmd_decode_use_mrope(self._context):
-            self.close()
-            raise ModelLoadError(
-                f"--mmproj {path} can't be used: in this model an image's positions aren't one for each token (M-RoPE)"
-            )
+        self.has_positions: bool = mtmd.mtmd_decode_use_mrope(self._context)
         self.identity = fingerprint(path)[:16]
         self.n_encoded = 0
         self._tokenizer = tokenizer

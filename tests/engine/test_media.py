@@ -161,3 +161,13 @@ def test_a_tree_never_leads_into_the_middle_of_an_image(images: list[tuple[int, 
         assert whole(tokens, k + len(each.tokens) // 2) in (k, k + len(each.tokens))
     assert n_common in ends
     assert words(tokens) == tuple(range(len(images)))
+
+
+def test_images_whose_placeholders_begin_alike_share_nothing() -> None:
+    media = Media.of("a", 6, None)
+    twin = (*media.tokens[:4], -5, -6)
+    tree: PrefixTree[str] = PrefixTree()
+    tree.add("other", pack((1, 2, *twin, 3)))
+    for tokens in ((1, 2, *media.tokens, 3), (1, 2, *media.tokens)):
+        assert tree.find(pack(tokens)).n_tokens == 2
+    assert tree.find(pack((1, 2, *twin, 4))).n_tokens == 8

@@ -136,6 +136,44 @@ def test_images_that_see_all_of_themselves(load: Load, tmp_path: Path) -> None:
     assert engine.stats().media_encoded == 1
 
 
+@pytest.fixture
+def wide(load: Load, tmp_path: Path) -> LlamaBackend:
+    """A backend whose images have other positions than one for each cell."""
+    model = write_tiny_model(tmp_path / "qwen.gguf", arch="qwen2vl")
+    projector = write_tiny_projector(tmp_path / "mmproj.gguf", kind="qwen2vl_merger")
+    return load(model=model, mmproj=projector, flash_attn="off")
+
+
+def test_images_with_a_width_and_a_height(wide: LlamaBackend) -> None:
+    engine = Engine(wide, cache_bytes=10_000_000)
+    prompts: list[list[Part]] = [
+        [BEFORE, png(1, 48, 24), AFTER],
+        [BEFORE, png(1, 48, 24), AFTER],  # known to the last token
+        [BEFORE, png(1, 48, 24), " and ", png(2, 24, 40), " and ", png(1, 48, 24), AFTER],  # goes on behind an image
+        [BEFORE, png(1, 48, 24), " and ", png(2, 24, 40), "?", AFTER],
+        [png(3, 16, 40), png(1, 48, 24), AFTER],
+    ]
+    for parts in prompts:
+        assert_alike(said(engine, *parts), evaluated_by_mtmd(wide, *parts))
+    assert engine.stats().media_encoded == 3
+    assert wide.held() == []
+
+
+def test_alternatives_behind_such_an_image_go_back_and_on(wide: LlamaBackend) -> None:
+    """Forks, cuts and saved answers are by tokens, where the memory counts in positions."""
+    engine = Engine(wide, cache_bytes=10_000_000)
+    parts: list[Part] = [BEFORE, png(1, 48, 24), AFTER]
+    tokens, media = engine.tokenize_parts(parts)
+    banned = tuple(chr(k) for k in range(32, 127) if k % 3)
+    params = SamplingParams(max_tokens=12, ignore_eos=True, seed=0, banned_strings=banned)
+    events = run(engine, CompletionRequest((tokens,), params.alternatives(4), media=media))
+    assert not set("".join(texts(events).values())) & set(banned)
+    answer = next(iter(texts(run(engine, ask(engine, *parts))).values()))
+    if answer.isascii():
+        parts[-1] = AFTER + answer
+    assert_alike(said(engine, *parts, " indeed"), evaluated_by_mtmd(wide, *parts, " indeed"))
+
+
 def test_one_image_for_eight_and_for_the_next_request(load: Load, projector: Path) -> None:
     backend = load(mmproj=projector)
     engine = Engine(backend, cache_bytes=10_000_000)
