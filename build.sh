@@ -131,7 +131,7 @@ tune() {
 
 # Those get mtmd who ask for images, run the tests or make wheels for others, and those who have it already.
 want_mtmd() {
-    case " $* " in " test "* | " dist "* | " into "* | *" --mmproj"* | *" -mm "*) MTMD=ON ;; esac
+    case " $* " in " test "* | " dist "* | *" --mmproj"* | *" -mm "*) MTMD=ON ;; esac
     [ -z "${SRB_MMPROJ-}" ] || MTMD=ON
     [ "$MTMD" = ON ] || { MTMD=ON; [ -n "$(find_wheel)" ]; } || MTMD=OFF
 }
