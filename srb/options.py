@@ -159,8 +159,8 @@ class MemoryOptions:
     )
     swa_full: bool = _option(
         True,
-        "for models with a sliding window: keep the cells of all tokens; --no-swa-full needs less memory, but"
-        " evaluates more tokens again",
+        "for models with a sliding window: keep the cells of all tokens; --no-swa-full needs less memory, but "
+        "evaluates more tokens again",
     )
     cache_ram: int = _option(
         1024,
@@ -216,8 +216,8 @@ class MemoryOptions:
     )
     override_tensor: str | None = _option(
         None,
-        "which memory holds which tensors: PATTERN=BUFFER, several with commas between, for example exps=CPU;"
-        " PATTERN is a regular expression for the tensors' names",
+        "which memory holds which tensors: PATTERN=BUFFER, several with commas between, for example exps=CPU; "
+        "PATTERN is a regular expression for the tensors' names",
         short="-ot",
     )
     cpu_moe: bool = _option(
@@ -243,8 +243,8 @@ class SpeedOptions:
     ubatch_size: int = _option(512, "how many tokens are computed at once", short="-ub", low=1)
     prefill_chunk: int = _option(
         0,
-        "how many prompt tokens are evaluated after each token of the running alternatives; 0: as many as fit"
-        " into a pause of 0.3 s",
+        "how many prompt tokens are evaluated after each token of the running alternatives; 0: as many as fit "
+        "into a pause of 0.3 s",
         low=0,
     )
     threads: int | None = _option(
@@ -390,8 +390,8 @@ class SafetyOptions:
     )
     allowed_hosts: str | None = _option(
         None,
-        "the host names that requests may use, beside localhost and IP addresses, with commas between; *: all"
-        " (default: this machine's own name where the server listens on a loopback address, and all names "
+        "the host names that requests may use, beside localhost and IP addresses, with commas between; *: all "
+        "(default: this machine's own name where the server listens on a loopback address, and all names "
         "elsewhere)",
     )
     show_prompts: bool = _option(False, "show the texts of prompts in GET /v1/requests")

@@ -131,123 +131,126 @@ class SamplingParams:
     """
 
     temperature: float = _field(0.8, "0 always takes the likeliest token; higher is wilder.")
-    dynatemp_range: float = _field(
-        0.0, "the temperature varies by that much with the entropy of the distribution; 0: off."
-    )
+    dynatemp_range: float = _field(0.0, "how much the temperature varies with the entropy of the distribution; 0: off.")
     dynatemp_exponent: float = _field(
-        1.0, "how the temperature follows the entropy: 1 in proportion to it, 2 to its square."
+        1.0, "how the temperature follows the entropy: 1 in proportion to the entropy, 2 to its square."
     )
     top_k: int = _field(40, "draw from the k likeliest tokens; 0 or -1: off.")
     top_p: float = _field(0.95, "draw from the smallest set of tokens whose probabilities add up to p; 1: off.")
-    min_p: float = _field(0.05, "drop tokens less likely than min_p times the likeliest; 0: off.")
-    typical_p: float = _field(1.0, "keep the tokens closest to the expected surprise, up to that probability; 1: off.")
+    min_p: float = _field(0.05, "drop tokens that are less likely than min_p times the likeliest; 0: off.")
+    typical_p: float = _field(
+        1.0, "keep the tokens closest to the expected surprise, until their probabilities add up to this; 1: off."
+    )
     top_n_sigma: float = _field(
         -1.0, "drop tokens whose logit is more than n standard deviations below the highest; 0 or less: off."
     )
     xtc_probability: float = _field(
-        0.0, "with that probability, drop all but the least likely of the tokens above xtc_threshold; 0: off."
+        0.0,
+        "how often XTC takes effect: with this probability, all tokens above xtc_threshold but the least likely "
+        "of them are dropped; 0: off.",
     )
-    xtc_threshold: float = _field(
-        0.1, "the probability from which on xtc_probability may drop tokens; more than 0.5: off."
-    )
+    xtc_threshold: float = _field(0.1, "XTC may drop tokens whose probability is above this; more than 0.5: off.")
     repeat_penalty: float = _field(
-        1.0, "make the last repeat_last_n tokens, those of the prompt too, less likely by this factor; 1: off."
+        1.0, "make the last repeat_last_n tokens less likely by this factor; the prompt's tokens count, too; 1: off."
     )
     repeat_last_n: int = _field(64, "how many tokens back the penalties look; -1: the whole context.")
     presence_penalty: float = _field(
-        0.0, "take so much off the logits of the last repeat_last_n tokens, those of the prompt too; 0: off."
+        0.0, "subtract this from the logits of the last repeat_last_n tokens; the prompt's tokens count, too; 0: off."
     )
     frequency_penalty: float = _field(
-        0.0, "the same as presence_penalty, but as many times as a token is among them; 0: off."
+        0.0, "subtract this from a token's logit for each time that it is among the last repeat_last_n tokens; 0: off."
     )
     dry_multiplier: float = _field(
-        0.0, "penalize what would continue a repetition longer than dry_allowed_length; 0: off."
+        0.0, "DRY makes it less likely that a repetition goes on, once it is longer than dry_allowed_length; 0: off."
     )
     dry_base: float = _field(1.75, "DRY's penalty grows by this factor with each further token of the repetition.")
-    dry_allowed_length: int = _field(2, "the longest repetition that goes free, in tokens.")
+    dry_allowed_length: int = _field(2, "the longest repetition that has no penalty from DRY, in tokens.")
     dry_penalty_last_n: int = _field(64, "how many tokens back DRY looks; -1: the whole context.")
-    dry_sequence_breakers: tuple[str, ...] = _field(("\n", ":", '"', "*"), "texts that a repetition doesn't go across.")
+    dry_sequence_breakers: tuple[str, ...] = _field(("\n", ":", '"', "*"), "texts at which a repetition ends, for DRY.")
     mirostat: int = _field(
         0,
-        "1 or 2 keeps the surprise near mirostat_tau, learning at mirostat_eta, in place of all narrowing samplers; "
-        "0: off.",
+        "1 or 2 keeps the surprise near mirostat_tau, in place of all narrowing samplers; 0: off.",
     )
     mirostat_tau: float = _field(5.0, "the surprise that mirostat aims at, in bits.")
     mirostat_eta: float = _field(0.1, "how fast mirostat learns.")
-    adaptive_target: float = _field(-1.0, "prefer tokens near that probability, adapting as it goes; negative: off.")
+    adaptive_target: float = _field(
+        -1.0, "prefer tokens whose probability is near this, and adapt while the text grows; negative: off."
+    )
     adaptive_decay: float = _field(
-        0.9, "how slowly adaptive_target adapts: low follows the last tokens, high is steadier."
+        0.9, "how slowly adaptive_target adapts: low values follow the last tokens, high values are steadier."
     )
     logit_bias: tuple[tuple[int, float], ...] = _field(
         (), "pairs of a token id and what is added to its logit; -inf bans it."
     )
-    samplers: tuple[str, ...] = _field(SAMPLERS, "the narrowing samplers to use, in order; others are off.")
-    min_keep: int = _field(0, "top_p, min_p, typical_p and xtc leave at least that many tokens.")
-    grammar: str | None = _field(None, "GBNF that the text must match, from its rule `root`.")
+    samplers: tuple[str, ...] = _field(SAMPLERS, "the narrowing samplers to use, in this order; all others are off.")
+    min_keep: int = _field(0, "top_p, min_p, typical_p and xtc leave at least this many tokens.")
+    grammar: str | None = _field(None, "a grammar in GBNF that the text must match, beginning with its rule `root`.")
     json_schema: str | None = _field(
-        None, "the JSON text of a JSON schema that the text must match; in place of a grammar."
+        None, "the JSON text of a JSON schema that the text must match; not together with a grammar."
     )
     regex: str | None = _field(
-        None, "a regular expression that the whole text must match, in Rust's syntax; in place of a grammar."
+        None, "a regular expression that the whole text must match, in Rust's syntax; not together with a grammar."
     )
     lark: str | None = _field(
         None,
-        "a grammar in llguidance's dialect of Lark that the text must match, from its rule `start`; in place of a "
-        "grammar in GBNF.",
+        "a grammar in llguidance's dialect of Lark that the text must match, beginning with its rule `start`; not "
+        "together with a grammar in GBNF.",
     )
-    seed: int = _field(-1, "of this alternative's own random stream; -1: drawn when the request is made.")
-    min_tokens: int = _field(0, "no end-of-generation token before that many tokens.")
+    seed: int = _field(-1, "the seed of this alternative's random numbers; -1: drawn when the request is made.")
+    min_tokens: int = _field(0, "draw no end-of-generation token before the alternative has this many tokens.")
     max_tokens: int | None = _field(
         None,
-        "how many tokens may be generated. Left out: the engine's default, or less where the context has less room. "
-        "-1: as many as the context has room for, shared between the alternatives. 0: the prompt is evaluated and "
-        "nothing is generated.",
+        "how many tokens may be generated. Left out: the engine's default, or less if the context has less room. "
+        "-1: as many as the context has room for, shared between the alternatives. 0: the prompt is evaluated, "
+        "and nothing is generated.",
     )
-    stop: tuple[str, ...] = _field((), "strings that end the alternative; they don't show in its text.")
+    stop: tuple[str, ...] = _field((), "strings that end the alternative; the string itself isn't shown in the text.")
     banned_strings: tuple[str, ...] = _field(
         (),
-        "phrases that never come: when one is complete, the alternative goes back to where it began, and draws "
-        "another token there. With (?i) before it, a phrase is found without regard to case.",
+        "phrases that never come: when a phrase is complete, the alternative goes back to where the phrase began, "
+        "and draws another token there. With (?i) before it, a phrase is found with small and capital letters "
+        "alike.",
     )
     max_rewinds: int = _field(
         1000,
-        "how often an alternative may go back for banned_strings and avoid; after that all is let through, and `stop` "
-        "says so.",
+        "how often an alternative may go back for banned_strings and avoid. After that nothing is held back any "
+        "more, and `stop` says so.",
     )
     diversity: float = _field(
         0.0,
-        "take so much off a token's logit for each other alternative of the prompt that went on with it after the same "
-        "two tokens; 0: off.",
+        "makes alternatives differ: subtract this from a token's logit for each other alternative of the prompt "
+        "that went on with this token after the same two tokens; 0: off.",
     )
     avoid: tuple[str | tuple[int, ...], ...] | None = _field(
         None,
-        "texts, or their token ids, whose first 8 words the alternative isn't to begin with, nor with those of the "
-        "other alternatives of its prompt that have such a list, which may be empty: it goes back, and draws another "
-        "token. Left out: off.",
+        "texts, or their token ids: the alternative doesn't begin with the first 8 words of one of them, nor with "
+        "those of another alternative of its prompt that has such a list. If it would, it goes back, and draws "
+        "another token. The list may be empty. Left out: off.",
     )
     negative_prompt: Any = _field(
         None,
-        "a prompt to keep away from, by guidance_scale: a text, or the ids of its tokens. Left out: the prompt's last "
-        "token alone.",
+        "a prompt to keep away from, with guidance_scale: a text, or the ids of its tokens. Left out: the "
+        "prompt's last token alone.",
     )
     guidance_scale: float = _field(
         1.0,
-        "how far the logits go from those after the negative prompt and the same text to the prompt's own: 1 arrives "
-        "there, and is off, more goes beyond, 0 stays.",
+        "how far to keep away from the negative prompt: the logits are the negative ones + this * (the prompt's "
+        "own - the negative ones). 1: off; 1.5 to 3 are usual.",
     )
     lora: tuple[tuple[int | str, float], ...] | None = _field(
         None,
-        "pairs of an adapter's number or name and its scale; those that aren't named have no part. Left out: as the "
-        "server has set them.",
+        "pairs of an adapter's number or name and its scale; adapters that aren't named aren't used. Left out: as "
+        "the server has set them.",
     )
     ignore_eos: bool = _field(False, "never draw an end-of-generation token.")
     logits_processor: LogitsProcessor | None = _field(
         None,
-        "a Python function that is called before each token is drawn, in the engine's thread, and may change the "
-        "logits in place. It gets the token ids of the prompt and of the text so far, an array of int32 that can't be "
-        "changed, and the logits of all tokens of the vocabulary, an array of float32: the model's, after "
-        "guidance_scale and before logit_bias and all else. -inf bans a token; at least one logit must be finite. It "
-        "returns None. An error that it raises ends this alternative alone. Only in the library, not with replicas.",
+        "a Python function that is called before each token is drawn, in the engine's thread. It may change the "
+        "logits in place. It gets two arrays: the token ids of the prompt and of the text so far (int32, can't be "
+        "changed), and the logits of all tokens of the vocabulary (float32: the model's, after guidance_scale "
+        "and before logit_bias and everything else). -inf bans a token; at least one logit must be finite. It "
+        "returns None. An error that it raises ends only this alternative. Only in the library, and not with "
+        "replicas.",
     )
     label: str | None = _field(None, "a name for this alternative; it comes back in `start`.")
 
@@ -357,10 +360,10 @@ class Explore:
     Raises `InvalidRequestError` for a value out of range.
     """
 
-    depth: int = _field(4, "how many nodes there are at most from the prompt to the end of a text.")
-    top_k: int = _field(5, "how many tokens may go on from a node: the likeliest.")
-    min_probability: float = _field(0.01, "tokens that are less likely than that at their place are left out.")
-    max_nodes: int = _field(100, "how many nodes are told: the likeliest of all.")
+    depth: int = _field(4, "how many nodes there may be from the prompt to the end of a text.")
+    top_k: int = _field(5, "how many tokens may follow a node: the likeliest ones.")
+    min_probability: float = _field(0.01, "tokens that are less likely than this at their place are left out.")
+    max_nodes: int = _field(100, "how many nodes the answer has: the likeliest of all.")
     min_entropy: float = _field(
         0.0,
         "fork only where the entropy of what follows is at least so many nats. Where it isn't, the text runs on with "
@@ -417,19 +420,19 @@ class CompletionRequest:
     )
     distinct: bool = _field(
         False,
-        "the alternatives of a prompt begin with different tokens, as long as their samplers leave enough of them.",
+        "the alternatives of a prompt begin with different tokens, if the samplers leave enough of them.",
     )
     heal: bool = _field(
         False,
-        "the last token of each prompt is taken back, and the first one that is drawn begins with its text, which "
-        "isn't said again: a text that ends with a space, or within a word, goes on as if it had been written at once. "
-        "It is done where other tokens begin with that text, too. Not with a grammar, a search, or echo with logprobs.",
+        "for a prompt that ends with a space, or within a word: its last token is taken back, and the first token "
+        "that is drawn begins with the text of that token. This text isn't said again. Nothing is "
+        "taken back if no other token begins with it. Not with a grammar, a search, or echo with logprobs.",
     )
     search: str = _field(
         "sample",
-        "how the texts are found. sample: token by token. beam: the n likeliest that a beam search finds, the best "
-        "first. stochastic_beam: n different whole texts, drawn without replacement from all that there can be. "
-        "Searches go by the model's probabilities after logit_bias, and no samplers.",
+        "how texts are found. sample: they are drawn token by token. beam: the n likeliest texts that a beam "
+        "search finds, the best one first. stochastic_beam: n different whole texts, drawn without replacement "
+        "from all possible texts. Searches use the model's probabilities after logit_bias, and no samplers.",
     )
     beams: int | None = _field(
         None,
@@ -438,30 +441,30 @@ class CompletionRequest:
     )
     length_penalty: float = _field(
         1.0,
-        "of a beam search: texts are compared by their log-probability divided by their number of tokens to the power "
-        "of this; more is for longer texts.",
+        "for a beam search: texts are compared by their log-probability divided by their number of tokens to the "
+        "power of this. A higher penalty prefers longer texts.",
     )
     early_stopping: bool | str = _field(
         False,
-        "when a beam search ends. true: as soon as it has found as many texts as it has beams; false: when the beams "
-        'are unlikely to come to a better one; "never": when they can\'t.',
+        "when a beam search ends. true: when it has found as many texts as it has beams. false: when the best "
+        'beam wouldn\'t be better if it ended now. "never": when no beam can become better.',
     )
     logprobs: int | None = _field(
         None,
-        "report each generated token with its log-probability, and so many of the likeliest at its place, 0 to 100. "
-        "Left out: don't.",
+        "report each generated token with its log-probability, and this many of the likeliest tokens at its "
+        "place, 0 to 100. Left out: off.",
     )
     post_sampling_probs: bool = _field(
-        False, "report probabilities by the distribution that the samplers left, not by the model's own."
+        False, "report the probabilities that the samplers left, and not the model's own."
     )
     echo: bool = _field(
-        False, "each alternative's text begins with its prompt; with `logprobs`, its tokens are reported, too."
+        False, "each alternative's text begins with its prompt; with `logprobs`, the prompt's tokens are reported, too."
     )
     return_tokens: bool = _field(False, "report the ids of the tokens with their text.")
-    special_tokens: bool = _field(False, "the control tokens among those generated show in the text, with their names.")
-    return_progress: bool = _field(False, "report how far the prompts have come while they are evaluated.")
+    special_tokens: bool = _field(False, "show the control tokens among those generated in the text, with their names.")
+    return_progress: bool = _field(False, "report how much of the prompts is evaluated, while they are evaluated.")
     cache_prompt: bool = _field(
-        True, "begin with what other requests have evaluated, and keep what this one evaluates for others."
+        True, "begin with what other requests have evaluated, and keep what this request evaluates for others."
     )
     context_shift: bool = _field(
         False,
@@ -473,12 +476,14 @@ class CompletionRequest:
     )
     n_discard: int = _field(0, "of a context_shift, how many tokens leave each time; 0: half of those behind n_keep.")
     slot: int = _field(
-        0, "where the tokens of its first alternative are remembered, for `Engine.ask`; the others follow it."
+        0,
+        "the number under which the tokens of its first alternative are remembered, for `Engine.ask`; the other "
+        "alternatives have the next numbers.",
     )
     explore: Explore | None = _field(
         None,
-        "tell the tree of likely continuations of the one prompt, and generate no text; the one branch then has "
-        "nothing but its `max_tokens`. `CompletionRequest.exploring` makes such a request.",
+        "answer with the tree of likely continuations of the one prompt, and generate no text. The one branch "
+        "then has nothing but its `max_tokens`. `CompletionRequest.exploring` makes such a request.",
     )
     media: tuple[Media, ...] = _field(
         (),
@@ -488,9 +493,9 @@ class CompletionRequest:
     id: str = field(default_factory=new_request_id, metadata={"meaning": "unique among the requests of an engine."})
     resumed: tuple[Resumed, ...] = _field(
         (),
-        "what each alternative has already, by index, where the request goes on after it was interrupted. Its events "
-        "are those that would have followed: it has no `StartEvent`, no text is said twice, and `length` and `usage` "
-        "count all tokens.",
+        "what each alternative has already, by index, if the request goes on after it was interrupted. Its events "
+        "are those that would have followed: there is no `StartEvent`, no text is said twice, and `length` and "
+        "`usage` count all tokens.",
     )
 
     def __post_init__(self) -> None:

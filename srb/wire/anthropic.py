@@ -77,29 +77,33 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
 class AnthropicTool(BaseModel):
     """One of `tools`."""
 
-    type: Literal["custom"] | None = Field(None, description="there is no other.")
+    type: Literal["custom"] | None = Field(None, description="no other type is accepted.")
     name: str = Field(description="its name.")
-    description: str | None = Field(None, description="what the model should know of it.")
+    description: str | None = Field(None, description="what the tool does, for the model to read.")
     input_schema: dict[str, Any] = Field(description="the JSON schema of its input, which every call matches.")
 
 
 class AnthropicChoice(BaseModel):
     """What `tool_choice` says."""
 
-    type: Literal["auto", "any", "tool", "none"] = Field(description="any: there has to be a call.")
-    name: str | None = Field(None, description="of the tool that is to be called.")
-    disable_parallel_tool_use: bool = Field(False, description="there is one call at most.")
+    type: Literal["auto", "any", "tool", "none"] = Field(
+        description="any: the answer must have a call. tool: a call of the tool with this name."
+    )
+    name: str | None = Field(None, description="the name of the tool that must be called.")
+    disable_parallel_tool_use: bool = Field(False, description="the answer has at most one call.")
 
 
 class MessagesFields(SamplingFields):
     """The body of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     messages: list[AnthropicTurn] = Field(description="the conversation.")
     system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")
     tools: list[AnthropicTool] | None = Field(None, description="functions that the model may call.")
-    tool_choice: AnthropicChoice | None = Field(None, description="whether it may, or must, and which.")
-    stream: bool = Field(False, description="answer with events.")
+    tool_choice: AnthropicChoice | None = Field(
+        None, description="whether the model may call tools, or must, and which one."
+    )
+    stream: bool = Field(False, description="answer with a stream of events.")
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
     @property

@@ -40,29 +40,30 @@ class CompletionFields(SamplingFields):
 
     prompt: Prompt = Field(None, description="a text, a list of token ids, or a list of either.")
     messages: list[Message] | None = Field(
-        None, description="a conversation in place of the prompt, which the model's chat template makes of it."
+        None, description="a conversation in place of the prompt; the model's chat template makes the prompt of it."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
     tools: list[ToolFields] | None = Field(None, description="functions that the model may call, in a chat.")
     tool_choice: ToolChoice = Field(
-        None, description='"auto", "none", "required", or the one function that is to be called.'
+        None, description='"auto", "none", "required", or the one function that must be called.'
     )
     parallel_tool_calls: Parallel = Field(
         None,
-        description="whether there may be several calls in one answer; left out: if the model's template writes such.",
+        description="whether one answer may have several calls. Left out: if the model's template can write several.",
     )
-    functions: list[Any] | None = Field(None, description="refused, unless empty: they have become tools.")
-    suffix: str | None = Field(None, description="refused, unless empty.")
+    functions: list[Any] | None = Field(None, description="refused, unless it is empty: send tools instead.")
+    suffix: str | None = Field(None, description="refused, unless it is empty.")
     n: Int | None = Field(
-        None, description="alternatives of each prompt. Left out: the server's `--n`, or 1 in OpenAI's format."
+        None,
+        description="how many alternatives each prompt gets. Left out: the server's `--n`, or 1 in OpenAI's format.",
     )
     branches: list[BranchFields] | None = Field(
         None,
-        description="one object per alternative, with what is different for that one alone; `n` may be left out.",
+        description="one object per alternative, with the fields that are different for this one; `n` may be left out.",
     )
     seed: Int | None = Field(
         None,
-        description="alternative k has (seed + k) mod 2^32 and a random stream of its own; -1: drawn.",
+        description="alternative k has the seed (seed + k) mod 2^32, and random numbers of its own; -1: drawn.",
     )
     distinct: bool | None = None
     heal: bool | None = None
@@ -72,15 +73,16 @@ class CompletionFields(SamplingFields):
     early_stopping: EarlyStopping | None = None
     logprobs: Int | StrictBool | None = None
     top_logprobs: Int | None = Field(
-        None, description="in a chat, where logprobs is true or false, how many of the likeliest tokens to show."
+        None, description="for chats, in which logprobs is true or false: how many of the likeliest tokens to show."
     )
-    n_probs: Int | None = Field(None, description="the same as logprobs, but 0 is off.")
+    n_probs: Int | None = Field(None, description="the same as logprobs, but 0 means off.")
     post_sampling_probs: bool | None = None
     echo: bool | None = None
     return_tokens: bool | None = None
     return_progress: bool | None = None
     timings_per_token: bool | None = Field(
-        None, description="in a stream of a chat or of llama-server's, `timings` with each piece of text."
+        None,
+        description="in the streams of chats and of llama-server's routes: send `timings` with each piece of text.",
     )
     cache_prompt: bool | None = None
     context_shift: bool | None = Field(
@@ -94,31 +96,32 @@ class CompletionFields(SamplingFields):
     n_discard: Int | None = None
     id_slot: Int | None = Field(
         None,
-        description="with `--slot-save-path`, the slot that its first alternative is remembered in, for "
-        "POST /slots/{id_slot}; the others follow it. Left out, or -1: 0.",
+        description="with `--slot-save-path`: the slot of the first alternative, for POST /slots/{id_slot}; "
+        "the other alternatives have the next slots. Left out, or -1: 0.",
     )
     best_of: Int | None = Field(
         None,
-        description="so many are run, and the n with the highest mean log-probability returned; "
+        description="run this many alternatives, and return the n with the highest mean log-probability; "
         'only with "stream": false.',
     )
     stream_options: dict[str, Any] | None = Field(
         None, description='{"include_usage": true} adds a last chunk with the usage.'
     )
     story: str | None = Field(
-        None, description="the id of a story, with `--history`: the alternatives become nodes of it as they grow."
+        None,
+        description="with `--history`: the id of a story. The alternatives become nodes of the story while they grow.",
     )
     node: Int | None = Field(
         None,
-        description="which node of the story they go on from. Left out: they begin the story. Without a prompt, the "
-        "prompt is all that leads to that node.",
+        description="the node of the story that the alternatives go on from. Left out: they begin the story. Without a "
+        "prompt, the prompt is the text of the path to this node.",
     )
     detach: bool | None = Field(
         None,
-        description="the request goes on without readers; GET /v1/completions/{id}/events reads it again. Else it is "
-        "cancelled when its connection is closed.",
+        description="the request goes on when its connection is closed; GET /v1/completions/{id}/events reads it "
+        "again. Without it, closing the connection cancels the request.",
     )
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: Stream | None = Field(
         None,
         description="\"events\" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: "

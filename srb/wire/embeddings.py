@@ -23,14 +23,14 @@ MAX_TOKENS = 300_000
 class EmbeddingFields(BodyFields):
     """The body of the routes for embeddings."""
 
-    input: Any = Field(None, description="a prompt, or a list of them.")
-    content: Any = Field(None, description="llama-server's name for it.")
-    prompt: Any = Field(None, description="the name for it at /api/embeddings.")
+    input: Any = Field(None, description="a prompt, or a list of prompts.")
+    content: Any = Field(None, description="llama-server's name for `input`.")
+    prompt: Any = Field(None, description="the name for `input` at /api/embeddings.")
     encoding_format: str = Field("float", description="float or base64.")
     embd_normalize: Int = Field(
         2, description="the norm that makes the length 1; 0: the largest number is 32760; -1: as it is."
     )
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 Style = Literal["openai", "llama", "ollama", "ollama_one"]

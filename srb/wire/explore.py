@@ -34,7 +34,7 @@ class ExploreFields(BodyFields):
     min_probability: Float | None = _field("min_probability")
     max_nodes: Int | None = _field("max_nodes")
     min_entropy: Float | None = _field("min_entropy")
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
     @property
     def ignored(self) -> list[str]:

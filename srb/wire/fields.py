@@ -155,7 +155,7 @@ class KeptTexts(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     request: str = Field(description="its id.")
-    index: Int | None = Field(None, description="which of its alternatives. Left out: all.")
+    index: Int | None = Field(None, description="the index of one of its alternatives. Left out: all of them.")
 
 
 Avoid = Annotated[
@@ -167,9 +167,9 @@ Avoid = Annotated[
 class AdapterScale(BaseModel):
     """An adapter, by its number or its name, and how much of it is wanted."""
 
-    id: Int | str | None = Field(None, description="its number, from 0, or its name.")
+    id: Int | str | None = Field(None, description="its number, counted from 0, or its name.")
     name: str | None = Field(None, description="its name, in place of `id`.")
-    scale: Float = Field(1.0, description="0 is nothing of it, 1 is as it was trained.")
+    scale: Float = Field(1.0, description="0: the adapter has no effect; 1: the effect that it was trained for.")
 
     @property
     def asked(self) -> tuple[int | str, float]:
@@ -231,7 +231,7 @@ class SamplingFields(BodyFields):
     dry_penalty_last_n: Int | None = None
     dry_sequence_breakers: Breakers | None = Field(
         None,
-        description="texts that a repetition doesn't go across: a list, a list as JSON, or with commas between.",
+        description="texts at which a repetition ends: a list, a list as JSON text, or one with commas between.",
     )
     mirostat: Int | None = None
     mirostat_tau: Float | None = None
@@ -249,18 +249,18 @@ class SamplingFields(BodyFields):
     avoid: Avoid | None = Field(
         None,
         description=f"{meanings(SamplingParams)['avoid']} At /v1/completions an entry may be "
-        '{"request": "cmpl-..."}, with an `index` or for all of its texts.',
+        '{"request": "cmpl-..."}, which stands for all texts of this request, or with an `index` for one of them.',
     )
     negative_prompt: str | list[int | str] | None = Field(
         None,
-        description="a prompt to keep away from, by guidance_scale: a text, or a list of token ids and texts. "
+        description="a prompt to keep away from, with guidance_scale: a text, or a list of token ids and texts. "
         "Left out: the prompt's last token alone.",
     )
     guidance_scale: Float | None = None
     lora: list[AdapterScale] | None = Field(
         None,
-        description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; those that are not in the list have no '
-        "part. Left out: as the server has set them.",
+        description='the adapters to use, such as [{"id": 0, "scale": 0.5}]; others are not '
+        "used. Left out: as the server has set them.",
     )
     ignore_eos: bool | None = None
     grammar: str | None = None
@@ -269,12 +269,12 @@ class SamplingFields(BodyFields):
     samplers: Strings | None = None
     logit_bias: dict[str, Any] | list[Any] | None = Field(
         None,
-        description="what is added to the logits of tokens, from -100 to 100, false for a ban: "
+        description="numbers that are added to the logits of tokens, from -100 to 100; false bans the token: "
         '{"15043": 1.0, " the": false} or [[15043, 1.0], [" the", false]]. A text stands for each of its tokens.',
     )
     banned_tokens: Ids | None = Field(
         None,
-        description="ids and texts; the same as a bias of false. Or a text: ids with commas between.",
+        description="a list of ids and texts, or ids with commas between; the same as a logit_bias of false.",
     )
     json_schema: Annotated[Any, BeforeValidator(as_schema)] = Field(
         None,
@@ -282,11 +282,11 @@ class SamplingFields(BodyFields):
     )
     response_format: dict[str, Any] | None = Field(
         None,
-        description="the same in OpenAI's notation; its type is text, json_object or json_schema.",
+        description="what the text must match, in OpenAI's notation; its type is text, json_object or json_schema.",
     )
     structured_outputs: dict[str, Any] | None = Field(
         None,
-        description=f"what the text must match in vLLM's notation: one of {', '.join(KINDS)}.",
+        description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}.",
     )
 
     def ignored(self, mirostat: int | None, search: str | None = None) -> list[str]:

@@ -36,11 +36,12 @@ _WITHOUT_EFFECT = (
 class KoboldFields(CompletionFields):
     """The body of `POST /api/v1/generate` and `POST /api/extra/generate/stream`."""
 
-    memory: str = Field("", description="what stands before the prompt, and stays if the prompt is cut.")
+    memory: str = Field("", description="a text that stands before the prompt, and stays if the prompt is cut.")
     max_context_length: Int | None = Field(
-        None, description="the prompt is cut at its beginning to fit into so many tokens, with what is generated."
+        None,
+        description="how many tokens prompt and text may have; a longer prompt is cut at its beginning.",
     )
-    genkey: str = Field("", description="the name by which to look at the request, or to end it.")
+    genkey: str = Field("", description="a name for the request, with which you can look at the request, or end it.")
     sampler_order: list[Int] | None = Field(
         None, description="ids: 0 top_k, 1 top_a, 2 top_p and min_p, 3 tfs, 4 typical_p, 5 temperature, 6 penalties."
     )
@@ -61,7 +62,7 @@ class CountFields(BodyFields):
     """The body of `POST /api/extra/tokencount`."""
 
     prompt: str = Field("", description="a text.")
-    special: bool = Field(True, description="begin with BOS where the model wants it.")
+    special: bool = Field(True, description="begin with the BOS token if the model wants it.")
 
 
 class IdsFields(BodyFields):

@@ -44,10 +44,11 @@ class LlamaFields(CompletionFields):
     """The body of `POST /completion`."""
 
     response_fields: list[str] | None = Field(
-        None, description="the only fields to return; a slash goes into an object."
+        None, description="which fields to return; a slash names a field of an object: timings/prompt_n."
     )
     t_max_predict_ms: Int | None = Field(
-        None, description="after so long an alternative ends at its next new line; 0: never."
+        None,
+        description="milliseconds from its first token after which an alternative ends at its next new line; 0: never.",
     )
 
 
@@ -64,15 +65,15 @@ class AdapterFields(RootModel[list[AdapterScale]]):
 class ExtraFields(BodyFields):
     """A file for `input_extra`."""
 
-    text: str = Field(description="what is in it.")
-    filename: str = Field("file", description="its name.")
+    text: str = Field(description="the text of the file.")
+    filename: str = Field("file", description="the name of the file.")
 
 
 class InfillFields(LlamaFields):
     """The body of `POST /infill`."""
 
-    input_prefix: Parts = Field(description="what comes before.")
-    input_suffix: Parts = Field(description="what comes after.")
+    input_prefix: Parts = Field(description="the text before the gap.")
+    input_suffix: Parts = Field(description="the text after the gap.")
     input_extra: list[ExtraFields] | None = Field(None, description="other files that may help.")
 
 

@@ -42,8 +42,8 @@ Content = Annotated[str | Mixed, BeforeValidator(as_content, json_schema_input_t
 class CalledFields(BaseModel):
     """The function of a call."""
 
-    name: str = Field(description="its name.")
-    arguments: str | dict[str, Any] = Field("{}", description="its arguments: an object, or the JSON text of one.")
+    name: str = Field(description="the name of the function.")
+    arguments: str | dict[str, Any] = Field("{}", description="the arguments: an object, or the JSON text of one.")
 
 
 class CallFields(BaseModel):
@@ -51,8 +51,8 @@ class CallFields(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field("function", description="there is no other.")
-    function: CalledFields = Field(description="what was called.")
+    type: str = Field("function", description="no other type is accepted.")
+    function: CalledFields = Field(description="the function that was called, and its arguments.")
 
 
 class Message(BaseModel):
@@ -62,7 +62,7 @@ class Message(BaseModel):
 
     role: str
     content: Content
-    tool_calls: list[CallFields] | None = Field(None, description="what the assistant called.")
+    tool_calls: list[CallFields] | None = Field(None, description="the calls that the assistant made.")
 
     @model_validator(mode="before")
     @classmethod

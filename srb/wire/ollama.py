@@ -29,25 +29,25 @@ NEVER = "9999-12-31T23:59:59Z"
 class OllamaFields(BodyFields):
     """What the bodies of both have in common."""
 
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
-    stream: bool = Field(True, description="a line for each piece of text, or one object.")
-    options: SamplingFields | None = Field(None, description="how to draw; num_predict is max_tokens.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+    stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
+    options: SamplingFields | None = Field(None, description="how to draw tokens; num_predict is max_tokens.")
     format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
     think: bool | str | None = Field(
         None, description="the variable `enable_thinking` of the chat template. Thoughts stay in the text."
     )
     logprobs: bool | None = Field(None, description="report each token with its log-probability.")
-    top_logprobs: Int | None = Field(None, description="with so many of the likeliest at its place.")
+    top_logprobs: Int | None = Field(None, description="report this many of the likeliest tokens at each place.")
 
 
 class OllamaGenerateFields(OllamaFields):
     """The body of `POST /api/generate`."""
 
-    prompt: str = Field("", description="a user's message, or with `raw` a text to go on with.")
+    prompt: str = Field("", description="a user's message, or with `raw` a text to go on from.")
     system: str | None = Field(None, description="a system message.")
     raw: bool = Field(False, description="take the prompt as it is, without the chat template.")
-    suffix: str | None = Field(None, description="refused, unless empty.")
+    suffix: str | None = Field(None, description="refused, unless it is empty.")
     images: list[str] | None = Field(None, description="images before the prompt, in base64.")
 
 
@@ -61,7 +61,7 @@ class OllamaChatFields(OllamaFields):
 class OllamaShowFields(BodyFields):
     """The body of `POST /api/show`."""
 
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
     def ignored(self, model: str) -> list[str]:
         """The names of the fields that have no effect, where there is this model."""

@@ -19,13 +19,13 @@ class RerankFields(BodyFields):
 
     query: str | None = Field(None, description="what the documents are ranked by.")
     documents: list[Any] | None = Field(
-        None, description=f"1 to {MAX_INPUTS} texts, or objects with such a `text`; from best to worst in the answer."
+        None, description=f"1 to {MAX_INPUTS} texts, or objects with such a `text`; the answer has the best one first."
     )
-    texts: list[Any] | None = Field(None, description="TEI's name for them; the answer is a list then, as TEI's.")
-    top_n: Int | None = Field(None, description="how many of the best to answer with, 1 or more; left out: all.", ge=1)
+    texts: list[Any] | None = Field(None, description="TEI's name for documents; the answer is then a list, as in TEI.")
+    top_n: Int | None = Field(None, description="how many of the best documents the answer has. Left out: all.", ge=1)
     return_documents: bool = Field(False, description="whether the answer has the documents' texts, too.")
-    return_text: bool = Field(False, description="TEI's name for it.")
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    return_text: bool = Field(False, description="TEI's name for return_documents.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def conversation_of(items: list[InputItem]) -> list[Message]:
 
 
 class _OfFunction(BaseModel):
-    type: Literal["function"] = Field("function", description="there is no other.")
+    type: Literal["function"] = Field("function", description="no other type is accepted.")
 
 
 class ResponseTool(
@@ -78,7 +78,7 @@ def _as_items(value: Any) -> Any:
 class ResponseFields(SamplingFields):
     """The body of `POST /v1/responses` and `POST /v1/responses/input_tokens`."""
 
-    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     input: Annotated[list[InputItem], BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem])] = Field(
         description="a user's text, or a list of messages, calls and what came of these, with texts or parts of the "
         "types input_text and output_text."
@@ -88,21 +88,23 @@ class ResponseFields(SamplingFields):
         None, description='its `format`: {"type": "text"}, json_object, or json_schema with a `schema`.'
     )
     include: list[str] | None = Field(None, description=f"{LOGPROBS} shows the tokens with their log-probabilities.")
-    top_logprobs: Int | None = Field(None, description="the same, with so many of the likeliest tokens at each place.")
-    stream: bool = Field(False, description="answer with events.")
-    metadata: dict[str, Any] | None = Field(None, description="comes back in the response.")
-    store: bool | None = Field(None, description="false is ignored: a response is kept as any request, for a while.")
+    top_logprobs: Int | None = Field(
+        None, description="the same, with this many of the likeliest tokens at each place."
+    )
+    stream: bool = Field(False, description="answer with a stream of events.")
+    metadata: dict[str, Any] | None = Field(None, description="an object that comes back in the response.")
+    store: bool | None = Field(None, description="has no effect: a response is kept for a while, as every request.")
     tools: list[ResponseTool] | None = Field(None, description="functions that the model may call.")
     tool_choice: ToolChoice = Field(
-        None, description='"auto", "none", "required", or the one function that is to be called.'
+        None, description='"auto", "none", "required", or the one function that must be called.'
     )
-    parallel_tool_calls: Parallel = Field(None, description="as in chats.")
+    parallel_tool_calls: Parallel = Field(None, description="whether one answer may have several calls, as in chats.")
     previous_response_id: str | None = Field(
-        None, description="the response that the input goes on from, while that is kept."
+        None, description="the response that the input goes on from; it must still be kept."
     )
     conversation: Any = Field(None, description="refused: conversations are not kept.")
     background: bool = Field(
-        False, description="the response goes on without readers; without `stream` the answer comes at once."
+        False, description="the response goes on without readers. Without `stream` the answer comes at once."
     )
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 

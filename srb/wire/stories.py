@@ -36,39 +36,45 @@ class NodeFields(_Fields):
     """The body of `POST /v1/stories/{story}/nodes`."""
 
     parent: Id | None = Field(
-        None, description="the id of the node that it goes on from. Left out: it begins the story."
+        None, description="the id of the node that this one goes on from. Left out: this node begins the story."
     )
-    text: Text = Field(description="what is written there.")
-    author: Literal["person", "model"] = Field("person", description="who has written it.")
-    notes: Text | None = Field(None, description="what is to be remembered about it.")
-    tokens: Tokens | None = Field(None, description="the token ids that stand for the text, if they are known.")
+    text: Text = Field(description="the text of the node.")
+    author: Literal["person", "model"] = Field("person", description="who has written the node.")
+    notes: Text | None = Field(None, description="a note about the node.")
+    tokens: Tokens | None = Field(None, description="the ids of the tokens of exactly this text, if they are known.")
     kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
-    label: Text | None = Field(None, description="a name for it.")
-    request: Text | None = Field(None, description="the id of the request that it comes from.")
-    index: Id | None = Field(None, description="which of the request's alternatives it is.")
-    seed: Id | None = Field(None, description="what it was drawn with.")
-    settings: dict[str, Any] | None = Field(None, description="what it was drawn with, where that isn't the default.")
+    label: Text | None = Field(None, description="a name for the node.")
+    request: Text | None = Field(None, description="the id of the request that the node comes from.")
+    index: Id | None = Field(None, description="the index of the alternative in this request.")
+    seed: Id | None = Field(None, description="the seed that the text was drawn with.")
+    settings: dict[str, Any] | None = Field(
+        None, description="the settings that the text was drawn with, without those at their defaults."
+    )
     length: Id | None = Field(None, description="how many tokens were generated.")
-    finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why it ended.")
-    stop_reason: Text | None = Field(None, description="the stop string that it ended at, or why it was ended.")
+    finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why the text ended.")
+    stop_reason: Text | None = Field(
+        None, description="the stop string at which the text ended, or why somebody ended it."
+    )
     created: Id | None = Field(None, description="when it was written, in seconds since 1970. Left out: now.")
 
 
 class ImportedNodeFields(NodeFields):
     """A node of a whole tree, as `GET /v1/stories/{story}` shows it."""
 
-    id: Id | Text | None = Field(None, description="what others of these nodes call it; it gets a new one.")
-    parent: Id | Text | None = Field(  # type: ignore[assignment]
-        None, description="the id of the one that it goes on from. Left out: it begins the story."
+    id: Id | Text | None = Field(
+        None, description="an id that the `parent` of other nodes names; the node gets a new one."
     )
-    change: Any = Field(None, description="without effect.")
+    parent: Id | Text | None = Field(  # type: ignore[assignment]
+        None, description="the id of the node that this one goes on from. Left out: this node begins the story."
+    )
+    change: Any = Field(None, description="has no effect.")
 
 
 class StoryFields(_Fields):
     """The body of `POST /v1/stories`: a title, or all that `GET /v1/stories/{story}` shows of another one."""
 
-    title: Text = Field("", max_length=MAX_TITLE_CHARS, description="what it is called.")
-    nodes: list[ImportedNodeFields] = Field([], description="the nodes that it is to begin with.")
+    title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
+    nodes: list[ImportedNodeFields] = Field([], description="the nodes that the story begins with.")
 
     @property
     def ignored(self) -> list[str]:
@@ -81,11 +87,11 @@ class StoryFields(_Fields):
 class TitleFields(_Fields):
     """The body of `PATCH /v1/stories/{story}`."""
 
-    title: Text = Field(max_length=MAX_TITLE_CHARS, description="what it is called.")
+    title: Text = Field(max_length=MAX_TITLE_CHARS, description="the title of the story.")
 
 
 class RemarkFields(_Fields):
     """The body of `PATCH /v1/stories/{story}/nodes/{node}`. What is left out stays; null takes it back."""
 
     kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
-    notes: Text | None = Field(None, description="what is to be remembered about it.")
+    notes: Text | None = Field(None, description="a note about the node.")

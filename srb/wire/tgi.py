@@ -24,15 +24,15 @@ class TgiParameters(SamplingFields):
     """The `parameters` of a request."""
 
     best_of: Int | None = Field(
-        None, description="so many are run, and the likeliest is the answer; the others are in its details."
+        None, description="run this many alternatives: the likeliest is the answer, and the others are in its details."
     )
     do_sample: bool | None = Field(
-        None, description="false: always take the likeliest token, unless a field says how to draw."
+        None, description="true: draw tokens. false: take the likeliest token, unless a field says how to draw."
     )
-    details: bool | None = Field(None, description="show the tokens, and why it ended.")
+    details: bool | None = Field(None, description="show the tokens, and why the text ended.")
     decoder_input_details: bool | None = Field(None, description="show the tokens of the prompt in the details, too.")
     return_full_text: bool | None = Field(None, description="begin the text with the prompt.")
-    top_n_tokens: Int | None = Field(None, description="show so many of the likeliest tokens at each place.")
+    top_n_tokens: Int | None = Field(None, description="show this many of the likeliest tokens at each place.")
     truncate: Int | None = Field(None, description="take only so many tokens of the prompt, the last ones.")
     grammar: Any = Field(
         None, description='{"type": "json", "value": SCHEMA}, the same with regex and a text, or GBNF as a text.'
