@@ -394,6 +394,9 @@ class SafetyOptions:
         "(default: this machine's own name where the server listens on a loopback address, and all names "
         "elsewhere)",
     )
+    allow_remote_media: bool = _option(
+        False, "fetch the images and sounds that requests name by a URL, from public addresses alone"
+    )
     show_prompts: bool = _option(False, "show the texts of prompts in GET /v1/requests")
     slots: bool = _option(True, "answer GET /slots, which shows the settings of running requests")
     log_level: str = _option("info", "how severe a message must be to be logged", choices=LOG_LEVELS)

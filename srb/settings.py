@@ -44,6 +44,7 @@ SERVER_OPTIONS = frozenset(
         "ssl_key_file",
         "cors_origins",
         "allowed_hosts",
+        "allow_remote_media",
         "show_prompts",
         "exit_on_fatal",
         "context_shift",

@@ -35,6 +35,7 @@ from srb.server import (
 )
 from srb.server.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
 from srb.server.keeping import KEEPER, Keeper
+from srb.server.media import FETCH, Fetch
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.refusals import SHAPES, error_response, errors_as_json
 from srb.server.slot_routes import SLOT_FOLDER
@@ -62,12 +63,14 @@ def create_app(
     allowed_hosts: hosts.Hosts = hosts.LOCAL,
     keeper: Keeper | None = None,
     slot_folder: Path | None = None,
+    fetch: Fetch | None = None,
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
     Starting and stopping the engine is the caller's, and so is making it fill the metrics.
 
     keeper: keeps requests and stories; left out: nothing does. Its history is the caller's to close.
+    fetch: gets images and sounds that requests name by their addresses; left out: they may not.
     slot_folder: where slots are saved, which then are `limits.saved_slots`.
 
     Raises `SettingsError` for a wrong origin.
@@ -86,6 +89,7 @@ def create_app(
     app[KEEPER] = keeper or Keeper()
     app[LIMITS] = limits
     app[SLOT_FOLDER] = slot_folder
+    app[FETCH] = fetch
     app[ANSWERS] = WeakKeyDictionary()
     app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()

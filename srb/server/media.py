@@ -1,6 +1,8 @@
 """The images and sounds of requests: from their bodies into prompts."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -12,6 +14,11 @@ from srb.wire.media import File, Part, Take
 _MAX_BODY_BYTES = 32 << 20
 """Of a request to a model that takes images: two photographs, say, in base64."""
 
+Fetch = Callable[[Sequence[str]], Coroutine[Any, Any, list[bytes]]]
+
+FETCH: web.AppKey[Fetch | None] = web.AppKey("fetch")
+"""Gets what is at addresses that requests name; None: that isn't allowed."""
+
 
 def body_limit(app: web.Application) -> int:
     """How many bytes a body may have that asks for a text. Raises `UnavailableError`."""
@@ -19,19 +26,23 @@ def body_limit(app: web.Application) -> int:
 
 
 def media_taker(app: web.Application) -> Take:
-    """What makes prompts of texts and files. To be called in a worker thread."""
-    engine = app[ENGINE]
+    """What makes prompts of texts and files. To be called in a worker thread, as it may wait for the event loop."""
+    engine, fetch, loop = app[ENGINE], app[FETCH], asyncio.get_running_loop()
 
     def take(parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        return engine.tokenize_parts([part if isinstance(part, str) else _contents(part) for part in parts])
+        fetched: dict[str, bytes] = {}
+        if urls := list(dict.fromkeys(part.url for part in parts if isinstance(part, File) and part.url is not None)):
+            if not engine.media_kinds:
+                return engine.tokenize_parts(())  # which says why not
+            if fetch is None:
+                raise InvalidRequestError(
+                    "this server fetches no images and sounds from elsewhere; send a URL that begins with data:, or "
+                    "start it with --allow-remote-media",
+                    code="unsupported_media",
+                )
+            fetched = dict(zip(urls, asyncio.run_coroutine_threadsafe(fetch(urls), loop).result(), strict=True))
+        return engine.tokenize_parts(
+            [part if isinstance(part, str) else part.data if part.url is None else fetched[part.url] for part in parts]
+        )
 
     return take
-
-
-def _contents(file: File) -> bytes:
-    if file.url is not None:
-        raise InvalidRequestError(
-            "this server fetches no images and sounds from elsewhere; send a URL that begins with data:",
-            code="unsupported_media",
-        )
-    return file.data

@@ -22,6 +22,7 @@ from srb.server.keeping import Keeper
 from srb.server.listen import describe, is_exposed, listening
 from srb.server.metrics import Metrics
 from srb.server.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
+from srb.server.remote_media import fetch
 from srb.server.slot_routes import check_folder
 from srb.settings import Settings, read_keys
 from srb.wire.body import Limits
@@ -73,6 +74,7 @@ async def serve(settings: Settings) -> None:
         allowed_hosts=read_hosts(settings),
         keeper=keeper,
         slot_folder=check_folder(settings.slot_save_path),
+        fetch=fetch if settings.allow_remote_media else None,
     )
     runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()

@@ -35,6 +35,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         linger: float = 0,
         history: History | HistoryError | None = None,
         slot_folder: Path | None = None,
+        fetch: Any = None,
         **options: Any,
     ) -> Client:
         keeper = Keeper(history)
@@ -59,6 +60,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
             allowed_hosts=allowed_hosts or Hosts(),
             keeper=keeper,
             slot_folder=slot_folder,
+            fetch=fetch,
         )
         server = TestServer(app)
         # It has handler_cancellation anyway, and can't be told twice.

@@ -1,0 +1,120 @@
+"""Images and sounds at other addresses (`--allow-remote-media`), fetched without becoming a way into this network.
+
+A server that fetches what strangers name can be made to read what only it can reach: other services of its machine, or
+a cloud's secrets. So only public addresses are spoken to. They are looked at where the connection is made, after names
+were resolved and anew for each redirect, so that no name can change its mind in between.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from srb.errors import InvalidRequestError
+
+MAX_BYTES = 20 << 20
+SECONDS = 10.0
+"""For all that a request names."""
+
+_REDIRECTS = 3
+_TYPES = ("image/", "audio/", "application/octet-stream", "binary/octet-stream")
+_WITH_IPV4_INSIDE = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
+
+IsAllowed = Callable[[str], bool]
+"""Whether an IP address may be spoken to."""
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the internet's, and no way around to one that isn't."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _WITH_IPV4_INSIDE)
+
+
+class _RefusedError(Exception):
+    pass
+
+
+class _Resolver(AbstractResolver):
+    """Resolves names to addresses that are allowed, and to no others."""
+
+    def __init__(self, is_allowed: IsAllowed) -> None:
+        self._resolver = aiohttp.ThreadedResolver()
+        self._is_allowed = is_allowed
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        allowed = [each for each in found if self._is_allowed(each["host"])]
+        if not allowed:
+            raise _RefusedError("its address isn't a public one")
+        return allowed
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[bytes]:
+    """What is at these addresses. Raises `InvalidRequestError`, which says little about what there is elsewhere."""
+    connector = aiohttp.TCPConnector(resolver=_Resolver(is_allowed), use_dns_cache=False)
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+    ) as session:
+        try:
+            async with asyncio.timeout(SECONDS):
+                return list(await asyncio.gather(*(_fetch(session, url, is_allowed) for url in urls)))
+        except TimeoutError:
+            raise _error(f"that took longer than {SECONDS:g} seconds") from None
+        except _RefusedError as error:
+            raise _error(str(error)) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            refused = error.__cause__ if isinstance(error.__cause__, _RefusedError) else None
+            raise _error(str(refused or "no answer came")) from None
+
+
+async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed) -> bytes:
+    place = URL(url)
+    for _ in range(_REDIRECTS + 1):
+        _check(place, is_allowed)
+        headers = {"Accept": "image/*, audio/*", "Accept-Encoding": "identity"}
+        async with session.get(place, allow_redirects=False, headers=headers) as answer:
+            if answer.status in (301, 302, 303, 307, 308):
+                place = place.join(URL(answer.headers.get("Location", "")))
+                continue
+            if answer.status != 200:
+                raise _RefusedError(f"the answer was {answer.status}")
+            if not answer.headers.get("Content-Type", _TYPES[-1]).lower().startswith(_TYPES):
+                raise _RefusedError("what is there is neither an image nor a sound")
+            return await _read(answer)
+    raise _RefusedError(f"it leads elsewhere more than {_REDIRECTS} times")
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for chunk in answer.content.iter_chunked(1 << 16):
+        data += chunk
+        if len(data) > MAX_BYTES:
+            raise _RefusedError(f"it has more than {MAX_BYTES} bytes")
+    return bytes(data)
+
+
+def _check(place: URL, is_allowed: IsAllowed) -> None:
+    """Refuses an address before anything is asked there: a number isn't resolved, so `_Resolver` doesn't see it."""
+    host = place.host or ""
+    if place.scheme not in ("http", "https") or not host:
+        raise _RefusedError("its address begins neither with http:// nor with https://")
+    # Whatever systems take for a number, such as 0x7f.1 or 2130706433, ends with a part that begins with a digit.
+    is_number = ":" in host or host.rstrip(".").rsplit(".", 1)[-1][:1].isdigit()
+    if is_number and not is_allowed(host):
+        raise _RefusedError("its address isn't a public one")
+
+
+def _error(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"an image or a sound can't be fetched: {reason}", code="invalid_media")

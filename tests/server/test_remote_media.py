@@ -1,0 +1,114 @@
+"""Images at other addresses, and what keeps requests from reading what only the server can reach."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from server.conftest import Connect
+from server.test_media_parts import CAT, DOG, Seeing, post, text, user
+
+from srb.errors import InvalidRequestError
+from srb.server import remote_media
+from srb.server.remote_media import MAX_BYTES, fetch, is_public
+
+
+def only_this(address: str) -> bool:
+    return address == "127.0.0.1"
+
+
+@pytest.fixture
+async def elsewhere(aiohttp_server: Callable[..., Awaitable[TestServer]]) -> TestServer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        match request.path:
+            case "/cat":
+                return web.Response(body=CAT, content_type="image/png")
+            case "/dog":
+                raise web.HTTPFound("/again")
+            case "/again":
+                return web.Response(body=DOG, content_type="audio/wav")
+            case "/page":
+                return web.Response(text="<html>", content_type="text/html")
+            case "/large":
+                return web.Response(body=bytes(MAX_BYTES + 1), content_type="image/png")
+            case "/slow":
+                await asyncio.sleep(3600)
+            case "/loop":
+                raise web.HTTPFound("/loop")
+            case "/inside":
+                raise web.HTTPFound("http://127.0.0.2:1/")
+            case "/file":
+                raise web.HTTPFound("file:///etc/passwd")
+        raise web.HTTPNotFound
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    return await aiohttp_server(app)
+
+
+async def test_what_a_request_names_is_fetched(connect: Connect, elsewhere: TestServer) -> None:
+    seeing = Seeing()
+    client = await connect(seeing.backend, fetch=lambda urls: fetch(urls, only_this))
+    images = [{"type": "image_url", "image_url": {"url": str(elsewhere.make_url(path))}} for path in ("/cat", "/dog")]
+    await post(client, "/v1/chat/completions", {"messages": user(*images, text("?")), "stream": False})
+    assert seeing.first == "u:<[cat]><[dog]>?\na:"
+
+
+async def test_nothing_is_fetched_unless_it_is_allowed(connect: Connect, elsewhere: TestServer) -> None:
+    client = await connect(Seeing().backend)
+    image = {"type": "image_url", "image_url": {"url": str(elsewhere.make_url("/cat"))}}
+    answer = await post(client, "/v1/chat/completions", {"messages": user(image)}, 400)
+    assert "--allow-remote-media" in answer["error"]["message"]
+
+
+async def test_what_cant_be_fetched(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_media, "SECONDS", 0.5)
+    for path, reason in (
+        ("/page", "neither an image nor a sound"),
+        ("/none", "the answer was 404"),
+        ("/large", f"more than {MAX_BYTES} bytes"),
+        ("/loop", "more than 3 times"),
+        ("/inside", "isn't a public one"),
+        ("/file", "neither with http"),
+        ("/slow", "longer than 0.5 seconds"),
+    ):
+        with pytest.raises(InvalidRequestError, match=reason):
+            await fetch([str(elsewhere.make_url("/cat")), str(elsewhere.make_url(path))], only_this)
+
+
+async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> None:
+    port = elsewhere.port
+    hosts = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
+    for host in (*hosts, "0", "[::]"):
+        with pytest.raises(InvalidRequestError, match="isn't a public one"):
+            await fetch([f"http://{host}:{port}/cat"])
+
+
+async def test_a_name_is_looked_at_when_it_is_resolved(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that had a public address a moment ago."""
+
+    async def resolve(_self: Any, host: str, port: int = 0, family: Any = 0) -> list[dict[str, Any]]:
+        found = {"hostname": host, "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
+        return [found | {"host": "127.0.0.1"}]
+
+    monkeypatch.setattr("aiohttp.ThreadedResolver.resolve", resolve)
+    with pytest.raises(InvalidRequestError, match="isn't a public one"):
+        await fetch([f"http://example.org:{elsewhere.port}/cat"])
+    assert await fetch([f"http://example.org:{elsewhere.port}/cat"], only_this) == [CAT]
+
+
+PRIVATE = """10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255 ::1 fe80::1
+fe80::1%eth0 fc00::1 ff02::1 ::ffff:10.0.0.1 64:ff9b::a00:1 2002:a00:1:: x"""
+
+
+@pytest.mark.parametrize("address", PRIVATE.split())
+def test_addresses_that_arent_public(address: str) -> None:
+    assert not is_public(address)
+
+
+def test_addresses_that_are() -> None:
+    assert is_public("8.8.8.8")
+    assert is_public("2606:4700::1111")
