@@ -199,11 +199,11 @@ async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests(
     gate = Gate(backend)
     async with engine_on(backend) as engine:
         requests = [request(n=2), request(n=3)]
-        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
-        await until(lambda: (engine.health.running, engine.health.waiting) == (1, 1))
+        streams = [await engine.submit(each) for each in requests]  # so the engine has both
         backend.script = lambda _params, _tokens: 1 // 0
         gate.open()
-        for each, events in zip(requests, await asyncio.gather(*tasks), strict=True):
+        for each, stream in zip(requests, streams, strict=True):
+            events = [event async for step in stream for event in step]
             check_order(events, each, started=isinstance(events[0], StartEvent))
             assert any(isinstance(event, ErrorEvent) and "ZeroDivisionError" in event.error.message for event in events)
         assert engine.health.status == "dead"

@@ -334,7 +334,9 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
     """The prompt of a chat, as it would be evaluated. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
-    return prompt_of(fields.messages or [], fields.chat_template_kwargs or {}, template, _tools(fields))
+    if fields.messages is None:
+        raise InvalidRequestError("messages is missing", param="messages")
+    return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, _tools(fields))
 
 
 def _tools(fields: CompletionFields) -> Tools | None:
