@@ -96,6 +96,15 @@ class FakeReader:
 
     kinds = ("image", "audio")
     n_encoded = 0
+    n_wait = 0
+    """How often it is asked for an image before that is ready."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}
+
+    def is_ready(self, media: Media) -> bool:
+        self.asked[media.name] = self.asked.get(media.name, 0) + 1
+        return self.asked[media.name] > self.n_wait
 
     def read(self, file: bytes) -> list[int | Media]:
         if file == b"bad":

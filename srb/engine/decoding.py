@@ -47,7 +47,7 @@ class Decoding:
         self._outbox = outbox
         self._totals = totals
         self._beams = Beams(backend, cells, outbox, totals, self.finish)
-        self._planner = Planner(backend.n_batch, backend.n_outputs, prefill_chunk)
+        self._planner = Planner(backend.n_batch, backend.n_outputs, prefill_chunk, backend.media)
         self._observe = observe
         self._clock = clock
 

@@ -63,6 +63,12 @@ class MediaReader(Protocol):
     def read(self, file: bytes) -> "list[int | Media]":
         """What stands for a file in a prompt: the media, and the tokens around. Raises `InvalidRequestError`."""
 
+    def is_ready(self, media: Media) -> bool:
+        """Whether media can be evaluated without a long wait; if not, that is prepared from now on, beside all else.
+
+        For the engine's thread alone.
+        """
+
 
 def no_media() -> InvalidRequestError:
     """The refusal of a model without a projector."""

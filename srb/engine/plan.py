@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from srb.engine.adapters import Lora
 from srb.engine.backend import Batch
 from srb.engine.costs import Costs
+from srb.engine.media import MediaReader
 from srb.engine.sequence import Holder, Prompt, Row, Sequence
 
 PAUSE = 0.25
@@ -90,14 +91,17 @@ class Planner:
     What has the least left goes first. A prompt may be passed by so many tokens of later ones that it still takes at
     most `_PATIENCE` times as long as alone after those before it.
 
-    n_batch, n_outputs: how many prompt tokens fit, and how many with logits.
+    Media that aren't ready are waited for only where there is nothing else to do.
+
+    n_batch, n_outputs: how many prompt tokens fit, and how many with logits. media: knows which are ready.
     prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
     """
 
-    def __init__(self, n_batch: int, n_outputs: int, prefill_chunk: int) -> None:
+    def __init__(self, n_batch: int, n_outputs: int, prefill_chunk: int, media: MediaReader | None = None) -> None:
         self._n_batch = n_batch
         self._n_outputs = n_outputs
         self._prefill_chunk = prefill_chunk
+        self._media = media
         self._rows_are_next = False  # where they take turns with prompts
         self._last: Lora = ()  # of the last batch
 
@@ -108,6 +112,8 @@ class Planner:
         """
         running = [row for prompt in prompts for row in prompt.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
+        if self._media and (ready := self._ready(prefilling)) != prefilling and (running or ready):
+            prefilling = ready
         plans: dict[Lora, Plan] = {}
 
         def plan_of(prompt: Prompt) -> Plan:
@@ -146,6 +152,16 @@ class Planner:
         order = sorted(plans, key=lambda lora: lora != self._last)  # to change adapters takes a while
         self._last = order[-1] if order else ()
         return [plans[lora] for lora in order]
+
+    def _ready(self, prefilling: list[Prompt]) -> list[Prompt]:
+        """Those that don't go on with media that aren't ready. What comes later in a prompt is prepared meanwhile."""
+        assert self._media
+        found = []
+        for prompt in prefilling:
+            ahead = next((at for at in prompt.media if at >= prompt.evaluated), None)
+            if ahead is None or self._media.is_ready(prompt.media[ahead]) or ahead > prompt.evaluated:
+                found.append(prompt)
+        return found
 
     def _pieces(
         self,

@@ -8,8 +8,8 @@ what it doesn't know as a video. It reads sounds, whose headers are checked befo
 import ctypes
 import hashlib
 import os
-import threading
 import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from srb.llama.params import is_on_gpu
 from srb.llama.sound_file import is_sound, safe_sound
 from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
+
+Vectors = NDArray[np.float32]
+"""Of shape (cells, n_embd)."""
 
 _CACHE_BYTES = 64 << 20
 """Of vectors, so that an image that comes again behind another text isn't encoded again."""
@@ -92,11 +95,12 @@ class LlamaMedia:
         self._n_embd = int(llama_cpp.llama_model_n_embd_inp(model))
         self._n_batch = n_batch
         self._n_ubatch = n_ubatch
-        self._encoding = threading.Lock()
-        self._vectors: dict[str, NDArray[np.float32]] = {}  # by the media's names, the least recently used first
+        self._encoder = ThreadPoolExecutor(1, "srb-media")  # a context isn't for two threads at once
+        self._vectors: dict[str, Future[Vectors]] = {}  # by the media's names, the least recently used first
 
     def close(self) -> None:
         """Frees it. What was read lives on, and must not be evaluated any more."""
+        self._encoder.shutdown(cancel_futures=True)
         context, self._context = self._context, None
         if context:
             self._mtmd.mtmd_free(context)
@@ -162,7 +166,11 @@ class LlamaMedia:
 
     def decode(self, context: Any, media: Media, position: int, seq_id: int) -> int:
         """Evaluates media in a `llama_context`; returns what llama_decode does. Raises `BackendError`."""
-        vectors = self._encoded(media)
+        try:
+            vectors = self._encoded(media).result()
+        except BackendError:
+            del self._vectors[media.name]
+            raise
         after = ctypes.c_int32()
         callback = self._mtmd.mtmd_helper_post_decode_callback()
         code: int = self._mtmd.mtmd_helper_decode_image_chunk(
@@ -179,25 +187,30 @@ class LlamaMedia:
         )
         return code
 
-    def _encoded(self, media: Media) -> NDArray[np.float32]:
-        """The vectors of media, of shape (cells, n_embd)."""
-        with self._encoding:
-            vectors = self._vectors.pop(media.name, None)
-            if vectors is None:
-                vectors = self._encode(media.content)
-                self.n_encoded += 1
-            self._vectors[media.name] = vectors
-            while sum(each.nbytes for each in self._vectors.values()) > _CACHE_BYTES and len(self._vectors) > 1:
-                del self._vectors[next(iter(self._vectors))]
-            return vectors
+    def is_ready(self, media: Media) -> bool:
+        """Whether media is encoded. If not, that begins now, in a thread of its own. See `MediaReader.is_ready`."""
+        return self._encoded(media).done()
 
-    def _encode(self, chunk: Chunk) -> NDArray[np.float32]:
+    def _encoded(self, media: Media) -> "Future[Vectors]":
+        vectors = self._vectors.pop(media.name, None)
+        if vectors is None:
+            vectors = self._encoder.submit(self._encode, media.content)
+        self._vectors[media.name] = vectors
+        done = [name for name, each in self._vectors.items() if each.done() and not each.exception()]
+        size = sum(self._vectors[name].result().nbytes for name in done)
+        for name in done[:-1]:
+            if size > _CACHE_BYTES and name != media.name:
+                size -= self._vectors.pop(name).result().nbytes
+        return vectors
+
+    def _encode(self, chunk: Chunk) -> Vectors:
         with log.collected() as complaints:
             code = self._mtmd.mtmd_encode_chunk(self._context, chunk.pointer)
         if code:
             raise BackendError(f"an image can't be encoded: {_reason(complaints)}")
         complaints.log()
         vectors = self._mtmd.mtmd_get_output_embd(self._context)
+        self.n_encoded += 1
         return np.ctypeslib.as_array(vectors, (chunk.n_cells, self._n_embd)).copy()
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent
 from srb.engine.media import Media, Part, placed, whole, words
 from srb.engine.radix import PrefixTree, pack
 from srb.engine.request import CompletionRequest, Explore, SamplingParams
@@ -68,6 +69,27 @@ def test_an_image_goes_beside_running_sequences_in_a_decode_of_its_own() -> None
     events = run(engine, ask(engine, "x", CAT, DOG, "y", CAT, "z"))  # the backend sees to it
     assert encoded(engine) == 3
     assert set(texts([event for event in events if event.request_id != story.id])) == {0}
+
+
+def test_nobody_waits_for_an_image_that_is_being_encoded() -> None:
+    backend = backend_of()
+    backend.media.n_wait = 6  # type: ignore[union-attr]
+    engine = Engine(backend)
+    looking = ask(engine, BEFORE, CAT, AFTER)
+    engine.add_request(looking)
+    story = ask(engine, "Once upon a time", n=2)
+    events = run(engine, story)
+    ends = [event.request_id for event in events if isinstance(event, DoneEvent)]
+    assert ends == [story.id, looking.id]
+    assert texts([event for event in events if event.request_id == looking.id]) == texts(
+        run(Engine(backend_of()), looking)
+    )
+
+
+def test_an_image_is_waited_for_where_there_is_nothing_else_to_do() -> None:
+    backend = backend_of()
+    backend.media.n_wait = 10**9  # type: ignore[union-attr]
+    assert len(texts(run(Engine(backend), ask(Engine(backend), "x", CAT, "y", n=2), steps=20))) == 2
 
 
 def test_an_image_of_few_cells_is_told_apart_by_the_hash_of_its_contents() -> None:
