@@ -62,7 +62,7 @@ function generations(tree, id) {
     const { settings: { max_tokens: tokens, ...settings } = {}, until } = nodes.find((node) => node.settings) ?? {};
     const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
     if (tokens) facts.push(`${tokens} tokens`);
-    if (until) facts.push(`${until.count} ${until.unit}`);
+    if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
     for (const [name, value] of Object.entries(settings)) facts.push(`${name} ${JSON.stringify(value)}`);
     if (batch > 1e12) facts.push(when.format(batch)); // on the server a batch is a node's number
     return shorten(facts.join(" · "), 160);

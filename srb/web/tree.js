@@ -17,7 +17,10 @@ export const said = (node) => (isTurn(node) ? node.label : textOf(node));
 const TITLE_LENGTH = 50;
 
 // What a story that begins with this node is called.
-export const titleOf = (node) => said(node).trim().replace(/\s+/g, " ").slice(0, TITLE_LENGTH);
+export function titleOf(node) {
+  const words = said(node).trim().replace(/\s+/g, " ");
+  return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
+}
 
 // Random, and without crypto.randomUUID, which pages over plain HTTP don't have.
 export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");

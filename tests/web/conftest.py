@@ -169,7 +169,7 @@ def start_server() -> Iterator[Callable[..., Server]]:
 
 
 @contextmanager
-def _profile(browser: Browser) -> Iterator[Story]:
+def profile(browser: Browser) -> Iterator[Story]:
     """A page with nothing stored. At the end it must have had no fault and have asked no other host."""
     context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
     story = Story(context.new_page())
@@ -190,14 +190,14 @@ def _profile(browser: Browser) -> Iterator[Story]:
 @pytest.fixture
 def blank(browser: Browser) -> Iterator[Story]:
     """A page with nothing stored."""
-    with _profile(browser) as story:
+    with profile(browser) as story:
         yield story
 
 
 @pytest.fixture
 def other(browser: Browser) -> Iterator[Story]:
     """A page on another device."""
-    with _profile(browser) as story:
+    with profile(browser) as story:
         yield story
 
 

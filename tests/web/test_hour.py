@@ -78,7 +78,7 @@ def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
     expect(story.find("#setting-n")).to_have_value("3")
     expect(status).to_have_text("Ctrl-Enter generates.")
     keyboard.press("t")
-    expect(story.find("#story-list a")).to_have_text(["(no title)", PROMPT[:50]])
+    expect(story.find("#story-list a")).to_have_text(["(no title)", PROMPT[:43]])
     story.find("#story-list a").nth(1).focus()
     keyboard.press("Enter")
     expect(story.find("#story")).to_have_value(PROMPT)

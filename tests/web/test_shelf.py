@@ -57,7 +57,7 @@ def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
     other.press(other.cards.nth(1), "Keep")
     other.reload()
     assert other.text == PROMPT + said[1]
-    expect(other.find("#title")).to_have_text(PROMPT[:50])
+    expect(other.find("#title")).to_have_text(PROMPT[:43])
 
 
 def test_it_goes_on_when_the_server_is_killed_and_started_again(
@@ -151,7 +151,7 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Serv
     blank.wait_ready()
     blank.find("#open-shelf").click()
     blank.leave("#move")
-    expect(blank.find("#title")).to_have_text(PROMPT[:50])
+    expect(blank.find("#title")).to_have_text(PROMPT[:43])
     expect(blank.find("#story")).to_have_value(PROMPT)
     assert [blank.said(card) for card in blank.cards.all()] == said
     expect(blank.find("#move")).to_be_hidden()

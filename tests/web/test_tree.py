@@ -1,10 +1,12 @@
 """The story's tree, tree.js, in the browser that it is for."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Error
-from web.conftest import Story
+from e2e.conftest import Server
+from playwright.sync_api import Browser, Error
+from web.conftest import Story, profile
 
 pytestmark = [pytest.mark.web, pytest.mark.e2e]
 
@@ -23,6 +25,14 @@ tree.nodes.get(typed).pieces[0].ids = [1, 2];
 tree.nodes.get(typed).whole = true;
 const said = tree.add({parent: typed, pieces: [piece(" a", 3), piece(" time", 4)], order: 1, batch: 5}).id;
 """
+
+
+@pytest.fixture(scope="module")
+def story(browser: Browser, server: Server) -> Iterator[Story]:
+    """One page for all of these tests, which change nothing on it."""
+    with profile(browser) as story:
+        story.open(server.url)
+        yield story
 
 
 def run(story: Story, script: str) -> Any:

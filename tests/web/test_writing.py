@@ -31,7 +31,12 @@ def evaluated(server: Server) -> int:
 def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story) -> None:
     story.set(max_tokens=300)
     story.find("#setting-banned_strings").evaluate("(box) => (box.value = '\\\\n')")  # no empty lines
-    story.page.mouse.move(60, 352)  # where text is going to come
+    openings = story.find("#openings")
+    openings.evaluate("(each) => (each.hidden = true)")
+    cards = story.find("#cards").bounding_box()
+    assert cards
+    story.page.mouse.move(60, cards["y"] + 50)  # where text is going to come
+    openings.evaluate("(each) => (each.hidden = false)")
     story.find("#openings button").first.press("Enter")
     expect(story.cards).to_have_count(8)
     first = story.cards.first
