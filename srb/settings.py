@@ -20,14 +20,8 @@ from typing import Any
 
 from srb.engine.kinds import wrong_field
 from srb.errors import SettingsError
-from srb.options import (
-    MemoryOptions,
-    ModelOptions,
-    NetworkOptions,
-    RequestsOptions,
-    SafetyOptions,
-    SpeedOptions,
-)
+from srb.options import MemoryOptions, ModelOptions, SpeedOptions
+from srb.server_options import NetworkOptions, RequestsOptions, SafetyOptions
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 ENV_PREFIX = "SRB_"
