@@ -32,12 +32,15 @@ FLAGS = {
     "--chat-template": "--chat-template",
     "--chat-template-file": "--chat-template-file",
     "--slot-save-path": "--slot-save-path",
+    "--sleep-idle-seconds": "--sleep-idle-seconds",
+    "--lora": "--lora",
 }
 SWITCHES = {
     "--slots": "--slots",
     "--no-slots": "--no-slots",
     "--embedding": "--embeddings",
     "--reranking": "--reranking",
+    "--context-shift": "--context-shift",
 }
 
 
