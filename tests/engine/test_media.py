@@ -29,6 +29,13 @@ def ask(engine: Engine, *parts: Part, n: int = 1, seed: int = 0, **options: obje
     return CompletionRequest((tokens,), branches, media=media, **options)  # type: ignore[arg-type]
 
 
+def waiting(backend: FakeBackend, n: int) -> FakeReader:
+    """Its reader, that has an image ready when it was asked for it more often than that."""
+    assert isinstance(backend.media, FakeReader)
+    backend.media.n_wait = n
+    return backend.media
+
+
 def encoded(engine: Engine) -> int:
     return engine.stats().media_encoded
 
@@ -73,7 +80,7 @@ def test_an_image_goes_beside_running_sequences_in_a_decode_of_its_own() -> None
 
 def test_nobody_waits_for_an_image_that_is_being_encoded() -> None:
     backend = backend_of()
-    backend.media.n_wait = 6  # type: ignore[union-attr]
+    reader = waiting(backend, 6)
     engine = Engine(backend)
     looking = ask(engine, BEFORE, CAT, AFTER)
     engine.add_request(looking)
@@ -81,6 +88,7 @@ def test_nobody_waits_for_an_image_that_is_being_encoded() -> None:
     events = run(engine, story)
     ends = [event.request_id for event in events if isinstance(event, DoneEvent)]
     assert ends == [story.id, looking.id]
+    assert (reader.n_waited, reader.n_encoded) == (0, 1)
     assert texts([event for event in events if event.request_id == looking.id]) == texts(
         run(Engine(backend_of()), looking)
     )
@@ -88,8 +96,10 @@ def test_nobody_waits_for_an_image_that_is_being_encoded() -> None:
 
 def test_an_image_is_waited_for_where_there_is_nothing_else_to_do() -> None:
     backend = backend_of()
-    backend.media.n_wait = 10**9  # type: ignore[union-attr]
-    assert len(texts(run(Engine(backend), ask(Engine(backend), "x", CAT, "y", n=2), steps=20))) == 2
+    reader = waiting(backend, 10**9)
+    engine = Engine(backend)
+    assert len(texts(run(engine, ask(engine, "x", CAT, "y", n=2), steps=20))) == 2
+    assert reader.n_waited == 1
 
 
 def test_an_image_of_few_cells_is_told_apart_by_the_hash_of_its_contents() -> None:
