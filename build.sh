@@ -180,7 +180,7 @@ run_checks() {
     "$VENV/bin/ruff" check .
     "$VENV/bin/ruff" format --check .
     "$VENV/bin/mypy"
-    "$VENV/bin/pytest" "$@"
+    LLAMA_SRB_NEEDS_MTMD=1 "$VENV/bin/pytest" "$@"
     [ $# -gt 0 ] || check_packages
 }
 

@@ -222,7 +222,7 @@ def _library() -> Any:
     """llama_cpp's binding of mtmd. Raises `ModelLoadError` where llama-cpp-python was compiled without."""
     try:
         from llama_cpp import mtmd_cpp
-    except (FileNotFoundError, RuntimeError, OSError):
+    except (ImportError, OSError, RuntimeError):
         raise ModelLoadError(
             "--mmproj needs a llama-cpp-python that was compiled with mtmd, and this one wasn't; "
             "install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"

@@ -1,0 +1,24 @@
+"""A llama-cpp-python that was compiled without mtmd, or Pillow that isn't there, is told with what to do."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+from srb.errors import ModelLoadError
+from srb.llama import LlamaBackend
+
+pytestmark = pytest.mark.llama
+
+
+@pytest.mark.parametrize(("module", "hint"), [("llama_cpp.mtmd_cpp", "LLAVA_BUILD=ON"), ("PIL.Image", "[media]")])
+def test_what_is_missing(
+    load: Callable[..., LlamaBackend], tiny_model: Path, monkeypatch: pytest.MonkeyPatch, module: str, hint: str
+) -> None:
+    monkeypatch.delattr(llama_cpp, "mtmd_cpp", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModelLoadError) as refusal:
+        load(mmproj=tiny_model)
+    assert hint in refusal.value.message
