@@ -33,10 +33,12 @@ def make_engine(
     settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
 ) -> Engine:
     """An engine as the settings want it. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
-    if settings.context_shift and not backend.can_shift:
-        raise ModelLoadError(
-            "--context-shift can't be had: the positions of this model's cells can't be moved; leave it out"
-        )
+    for name in ("context_shift", "cache_reuse"):
+        if getattr(settings, name) and not backend.can_shift:
+            raise ModelLoadError(
+                f"--{name.replace('_', '-')} can't be had: the positions of this model's cells can't be moved; "
+                "leave it out"
+            )
     store = None
     if settings.cache_disk:
         store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)

@@ -28,6 +28,12 @@ class RequestsOptions:
     keep: int = option(
         0, "first tokens of a prompt that then stay, beside its BOS, where requests don't say; -1: all", low=-1
     )
+    cache_reuse: int = option(
+        0,
+        "how many tokens a chunk of a prompt has at least that is known at another place, and moved, where requests "
+        "don't say; 0: nothing is moved. It isn't exact",
+        low=0,
+    )
     default_format: str = option(
         "events",
         "how /v1 answers a request that has neither stream nor model: events is a stream of native events, "

@@ -42,6 +42,7 @@ SERVER_OPTIONS = frozenset(
         "show_prompts",
         "exit_on_fatal",
         "context_shift",
+        "cache_reuse",
         "keep",
         "default_format",
         "chat_template",

@@ -142,6 +142,7 @@ class FakeState(bytearray):
     """What cells held, and the adapters that they were evaluated with."""
 
     lora: Lora = ()
+    start = 0
 
 
 @dataclass
@@ -260,6 +261,7 @@ class FakeBackend:
         self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are no longer in its window
         self.rows_with_logits: dict[int, Context] = {}
         self.saved: list[tuple[int, int]] = []
+        self.moved: list[tuple[int, int, int]] = []
         self.discarded: list[tuple[tuple[int, ...], int, int]] = []
         self.work: list[tuple[int, int, int]] = []  # that it was prepared for
         self.scales: list[float] = []  # that it was asked to guide with
@@ -402,11 +404,19 @@ class FakeBackend:
         self._check_whole(seq_id, end)
         self.saved.append((start, end))
         state = FakeState(b"".join(cell.token.to_bytes(4, signed=True) for cell in self.sequences[seq_id][start:end]))
-        state.lora = self.sequences[seq_id][start].lora
+        state.lora, state.start = self.sequences[seq_id][start].lora, start
         return state if len(state) <= max_bytes else None
 
-    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         tokens = [int.from_bytes(state[i : i + 4], signed=True) for i in range(0, len(state), 4)]
+        if moved:
+            assert self.can_shift
+            assert isinstance(state, FakeState)
+            self.moved.append((start, end, moved))
+            if self.cells + len(tokens) > self.n_cells:
+                return False
+            tokens = tokens[start - state.start : end - state.start]
+            start, end = start - moved, end - moved
         assert whole(tokens, end - start) == end - start, "media are parted"
         assert len(self.sequences[seq_id]) == start
         assert start >= self.continuable_from(seq_id)

@@ -334,9 +334,10 @@ class Backend(Protocol):
         end: at least `continuable_from(seq_id)`. None if that can't be had, or is more than `max_bytes`.
         """
 
-    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds the positions from `start` to `end` of what `save` returned to a sequence that ends at `start`.
 
+        moved: they become so much less; only where `can_shift`. The sequence ends at `start - moved` then.
         While it works it needs cells for all of the state. Returns False if it can't, and nothing has changed.
         """
 

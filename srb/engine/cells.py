@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from srb.engine.backend import Backend, Logits
+from srb.engine.moved import Moved
 from srb.engine.prefix import PrefixIndex
 from srb.engine.radix import Tokens, pack
 from srb.engine.retained import Hit, Retained
@@ -257,6 +258,16 @@ class Cells:
             assert beginning
             assert beginning.hit
             self._restore(prompt, beginning.hit)
+        for each in beginning.moved if beginning and prompt.living else ():
+            self._move(prompt, each)
+
+    def _move(self, prompt: Prompt, moved: Moved) -> None:
+        """Puts what was at another place behind what a prompt has, if it belongs there."""
+        assert prompt.seq_id is not None
+        state = self._retained.state(moved.piece) if moved.start - moved.by == prompt.evaluated else None
+        if state is not None and self._backend.restore(state, prompt.seq_id, moved.start, moved.end, moved.by):
+            self._add_cached(prompt, moved.end - moved.by)
+            prompt.saved = prompt.evaluated  # llama.cpp moves it with the next decode: it can't be saved before that
 
     def _add_cached(self, prompt: Prompt, end: int) -> None:
         self._totals.prompt_tokens_cached += end - prompt.evaluated

@@ -172,6 +172,12 @@ class Engine(ForPrograms):
                 param="guidance_scale",
                 code="unsupported_parameter",
             )
+        if request.n_cache_reuse and not self._backend.can_shift:
+            raise InvalidRequestError(
+                "n_cache_reuse can't be done here: the positions of this model's cells can't be moved; leave it out",
+                param="n_cache_reuse",
+                code="unsupported_parameter",
+            )
         if may_shift(request, self.n_cells, self._default_max_tokens):
             self._check_shift(request)
         if request.explore and self._backend.window is not None:

@@ -7,10 +7,12 @@ recurrent model: A is running, 900 tokens long, and B begins with the first 400 
 after 400 tokens. A state that was saved after 256 of them is of use: B begins with that.
 """
 
+from dataclasses import replace
 from itertools import chain, islice
 
 from srb.engine.backend import Backend
 from srb.engine.media import whole
+from srb.engine.moved import find_moved
 from srb.engine.radix import PrefixTree, pack
 from srb.engine.retained import WORTH_SHARING, Hit, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
@@ -68,6 +70,10 @@ class PrefixIndex:
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
+        least = prompt.active.request.n_cache_reuse
+        if found and least and self._backend.can_shift and not prompt.media:
+            moved = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.key)
+            found = replace(found, moved=moved)
         if found and found.n_tokens < WORTH_SHARING:
             found = None
         self._set_checkpoints(prompt, found.n_tokens if found else 0, max(known, known_retained))

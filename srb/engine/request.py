@@ -475,6 +475,11 @@ class CompletionRequest:
         0, "of a context_shift, how many of the prompt's first tokens stay, beside its BOS; -1: all of them."
     )
     n_discard: int = _field(0, "of a context_shift, how many tokens leave each time; 0: half of those behind n_keep.")
+    n_cache_reuse: int = _field(
+        0,
+        "begin not only with what is known of the prompt's beginning: what is known of the text behind it from another "
+        "place is moved, in chunks of at least so many tokens; 0: don't. Such requests know only of each other.",
+    )
     slot: int = _field(
         0,
         "the number under which the tokens of its first alternative are remembered, for `Engine.ask`; the other "

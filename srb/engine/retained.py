@@ -31,6 +31,9 @@ _BYTES_PER_TOKEN = 8
 WORTH_SHARING = 16
 """Fewer tokens aren't: texts that have less in common have nothing to do with each other."""
 
+_OTHERS = 32
+"""So many texts are looked through at most."""
+
 Save = Callable[[int, int, int], bytearray | None]
 """Returns the state of positions from, to, if it has at most so many bytes."""
 
@@ -126,6 +129,21 @@ class Retained:
             pieces.insert(0, (each, each.start, end))
             end = each.start
         return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
+
+    def others(self, tokens: Tokens, key: str = "") -> tuple[int, list[Piece]]:
+        """How many of some tokens are known, and where texts end that begin with all of these."""
+        self._read_store(tokens, key)
+        match = self._tree.find(tokens, key)
+        return match.n_tokens, list(islice(match.below(), _OTHERS))
+
+    def state(self, piece: Piece) -> State | None:
+        """The state of a piece, if it is still there."""
+        state = self._state(piece)
+        if state is None:
+            self._forget(piece)
+        else:
+            self._touch(piece)
+        return state
 
     def check(self, tokens: Tokens, key: str = "") -> None:
         """Has the store read what it has of some tokens. May be called from any thread; see `Store.check`."""
@@ -363,6 +381,15 @@ class Retained:
         """Tells the store that a piece was used."""
         if self._store:
             self._store.touch([each.name for each in _ancestry(piece) if each.name])
+
+
+def text_of(piece: Piece) -> list[tuple[Piece, Tokens]]:
+    """The pieces up to this one, from the first on, each with all tokens up to its end."""
+    text, pieces = pack(()), list[tuple[Piece, Tokens]]()
+    for each in reversed(list(_ancestry(piece))):
+        text = text[: each.start] + each.tokens
+        pieces.append((each, text))
+    return pieces
 
 
 def _ancestry(piece: Piece | None) -> Iterator[Piece]:

@@ -11,6 +11,7 @@ from srb.engine.diversity import CONTEXT, Diversity
 from srb.engine.events import AbortReason, FinishReason, Token
 from srb.engine.kv_cache import Span
 from srb.engine.media import key_of_few, placed, words
+from srb.engine.moved import KEY, Moved
 from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.radix import pack
 from srb.engine.request import CompletionRequest, Resumed, SamplingParams
@@ -202,7 +203,7 @@ class Prompt:
         self.media = placed(tokens, active.request.media) if active.request.media else {}
         self.words = words(asked) if self.media else asked  # what samplers have seen of it
         # Who has the same one may begin with what it has evaluated.
-        self.key = key_of(lora) + key_of_few(self.media.values())
+        self.key = key_of(lora) + key_of_few(self.media.values()) + (KEY if active.request.n_cache_reuse else "")
         self.evaluated = 0  # how many of its tokens are in its cells
         self.cached = 0  # of these, known from other requests
         self.beginning: Beginning | None = None  # until it has begun with that
@@ -451,14 +452,18 @@ Holder = Prompt | Row
 class Beginning:
     """What a prompt begins with: `shared` tokens of a `source` that holds or will hold them, and all of a `hit` behind.
 
+    moved: what comes behind that, and was at other places.
+
     shared: 0 without a source. With a hit, the first position of one of its pieces.
     """
 
     shared: int = 0
     source: Prompt | Sequence | None = None
     hit: Hit | None = None
+    moved: tuple[Moved, ...] = ()
 
     @property
     def n_tokens(self) -> int:
         """How many tokens it is in all."""
-        return self.hit.n_tokens if self.hit else self.shared
+        known = self.hit.n_tokens if self.hit else self.shared
+        return known + sum(each.end - each.start for each in self.moved)

@@ -260,9 +260,9 @@ class LlamaBackend:
         """What a sequence's cells from `start` to `end` hold. See `Backend.save`."""
         return self._context.save(seq_id, start, end, max_bytes)
 
-    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds what `save` returned to a sequence. See `Backend.restore`."""
-        return self._context.restore(state, seq_id, start, end)
+        return self._context.restore(state, seq_id, start, end, moved)
 
     def held(self) -> list[int]:
         """The seq_ids that hold a cell, by llama.cpp's own account."""

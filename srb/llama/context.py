@@ -186,7 +186,8 @@ class Context:
     @property
     def can_shift(self) -> bool:
         """Whether positions can be moved."""
-        return self._window is None and bool(llama_cpp.llama_memory_can_shift(self._memory))
+        is_plain = self._window is None and not self._has_positions
+        return is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         """Takes positions out of sequences, and moves those behind; what these have in common only once."""
@@ -239,7 +240,7 @@ class Context:
         finally:
             self.remove(self._scratch)
 
-    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds what `save` returned to a sequence, also what a context with other flash attention did."""
         first = self._positions.of(seq_id, start)
         if self._has_positions:
@@ -247,7 +248,10 @@ class Context:
         with log.collected() as complaints:
             restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
         if restored:
-            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, first, self._positions.of(seq_id, end))
+            last = self._positions.of(seq_id, end)
+            if moved:
+                first, last = self._move(start, end, moved)
+            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, first, last)
             if start and self._window and end - start > self._window:
                 self._replace_window(seq_id)
         else:
@@ -255,6 +259,15 @@ class Context:
             self._positions.truncate(seq_id, start)
         self.remove(self._scratch)
         return restored
+
+    def _move(self, start: int, end: int, by: int) -> tuple[int, int]:
+        """Moves some positions of the scratch sequence, and removes all others: these could be where those go."""
+        if not self.can_shift:  # llama.cpp would end the process
+            raise RuntimeError("positions of this model can't be moved")
+        llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, 0, start)
+        llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, end, -1)
+        llama_cpp.llama_memory_seq_add(self._memory, self._scratch, start, end, -by)
+        return start - by, end - by
 
     def _read(self, state: State) -> bool:
         read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)

@@ -61,6 +61,7 @@ async def serve(settings: Settings) -> None:
         linger=settings.linger,
         context_shift=settings.context_shift,
         n_keep=settings.keep,
+        cache_reuse=settings.cache_reuse,
     )
     api_keys = read_keys(settings)
     check_fd(settings)

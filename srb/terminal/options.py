@@ -31,6 +31,7 @@ REQUEST_FIELDS = (
     "context_shift",
     "n_keep",
     "n_discard",
+    "n_cache_reuse",
 )
 """The fields for all alternatives of a request that are options, too. `n` and `max_tokens` are settings."""
 

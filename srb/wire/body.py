@@ -29,7 +29,7 @@ class Limits:
     max_tokens: what `--max-tokens` was set to, if it was. If not, an answer in a chat has all the room there is.
     openai: whether a request that leaves out what it wants gets OpenAI's format, and not native events.
     linger: seconds that a native stream without readers goes on.
-    context_shift, n_keep: of requests that don't say.
+    context_shift, n_keep, cache_reuse: of requests that don't say.
     """
 
     model: str
@@ -44,6 +44,7 @@ class Limits:
     linger: float = 0
     context_shift: bool = False
     n_keep: int = 0
+    cache_reuse: int = 0
 
 
 Format = Literal["events", "chunks", "object"]

@@ -23,10 +23,13 @@ def tokenize_for(fields: CompletionFields, limits: "Limits", tokenize: Tokenize)
 
 
 def with_shift(request: CompletionRequest, fields: CompletionFields, limits: "Limits") -> CompletionRequest:
-    """The request, and what is to be done if it is longer than the context.
+    """The request, and what may be moved for it: what is longer than the context, and what is known at other places.
 
     The server's wish is for those that it can be done for. Raises `InvalidRequestError`.
     """
+    reuse = limits.cache_reuse if fields.n_cache_reuse is None else fields.n_cache_reuse
+    if reuse:
+        request = dataclasses.replace(request, n_cache_reuse=reuse)
     if not _is_wanted(fields, limits) or (fields.context_shift is None and hinders_shift(request)):
         return request
     n_keep = limits.n_keep if fields.n_keep is None else fields.n_keep
