@@ -63,7 +63,7 @@ export class Shelf {
   showTitle(story) {
     this.story = story;
     find("#title-behind").hidden = false;
-    find("#title").textContent = nameOf(story);
+    for (const each of [find("#title"), find("#story-list [aria-current]")]) if (each) each.textContent = nameOf(story);
   }
 
   async #rename(story) {

@@ -179,7 +179,9 @@ export class Writing {
       const request = await generation.ask(body);
       const nodes = begin(request);
       if (nodes.length) return this.#read(generation, nodes);
-      this.asked.add(request);
+      const told = [...this.desk.tree.nodes.values()].find((node) => node.request === request);
+      if (told) this.desk.cards.reveal(told);
+      else this.asked.add(request);
       generation.leave();
     });
   }

@@ -61,6 +61,7 @@ def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
     tree = story.find("#tree [role=treeitem]")
     tree.nth(2).focus()
     expect(tree.nth(2)).to_contain_text("3 alternatives")
+    expect(story.find("#story-list a")).to_have_text([PROMPT[:43]])
     keyboard.press("ArrowUp")
     expect(tree.nth(1)).to_be_focused()
     keyboard.press("ArrowRight")
