@@ -35,7 +35,7 @@ FORMAT_OPERATIONS = (
     Operation(
         method="POST",
         path="/v1/messages",
-        summary="Go on with a conversation, as Anthropic does: a message, or events",
+        summary="Continue a conversation, as Anthropic does: a message, or events",
         body=MessagesFields,
         reply={EVENTS: {"description": "Anthropic's events, from message_start to message_stop"}, JSON: _MESSAGE},
         error=_ANTHROPIC_ERROR,
@@ -72,7 +72,7 @@ FORMAT_OPERATIONS = (
             Operation(
                 method="GET",
                 path="",
-                summary="How far a response is; or its events, again",
+                summary="A response so far, or its events from the beginning or behind one event",
                 query={
                     "stream": "true: answer with the events",
                     "starting_after": "the sequence_number of the event behind which they begin",
@@ -83,14 +83,14 @@ FORMAT_OPERATIONS = (
             Operation(
                 method="DELETE",
                 path="",
-                summary="End and forget a response",
+                summary="End a response, and forget it",
                 reply={JSON: object_of(id=STRING, object={"const": "response"}, deleted=BOOLEAN)},
                 errors=(404, 410),
             ),
             Operation(
                 method="POST",
                 path="/cancel",
-                summary="End a response, with what there is of it",
+                summary="End a response; the answer is what there is of it",
                 reply={JSON: _RESPONSE},
                 errors=(404, 410),
             ),
@@ -125,7 +125,7 @@ FORMAT_OPERATIONS = (
     Operation(
         method="POST",
         path="/api/show",
-        summary="What there is to know about the model, as Ollama has it",
+        summary="Facts about the model, as Ollama has them",
         body=OllamaShowFields,
         reply={JSON: object_of(template=STRING)},
         error=_OLLAMA_ERROR,

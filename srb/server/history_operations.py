@@ -46,7 +46,7 @@ HISTORY_OPERATIONS = (
     Operation(
         method="POST",
         path="/v1/stories",
-        summary="Begin a story, or bring one from elsewhere",
+        summary="Begin a story, or bring one from another place",
         body=StoryFields,
         reply={JSON: STORY},
         errors=(400, 413, 501, 503),
@@ -76,7 +76,7 @@ HISTORY_OPERATIONS = (
     Operation(
         method="GET",
         path="/v1/stories/{story}/nodes",
-        summary="What is new in a story; as events it goes on",
+        summary="What is new in a story; as a stream of events, what becomes new, too",
         query={"since": "the number of the last change that is known"},
         reply={
             JSON: object_of(object={"const": "list"}, data=list_of(NODE), change=INTEGER),
@@ -95,14 +95,14 @@ HISTORY_OPERATIONS = (
     Operation(
         method="GET",
         path="/v1/stories/{story}/nodes/{node}",
-        summary="A node of a story, with all that was said of it",
+        summary="A node of a story, with all earlier values of `kept` and `notes`",
         reply={JSON: NODE},
         errors=_OFF,
     ),
     Operation(
         method="PATCH",
         path="/v1/stories/{story}/nodes/{node}",
-        summary="Say of a node that it is kept or discarded, or give it notes",
+        summary="Mark a node as kept or discarded, or give it notes",
         body=RemarkFields,
         reply={JSON: NODE},
         errors=(400, 413, *_OFF),
@@ -110,7 +110,7 @@ HISTORY_OPERATIONS = (
     Operation(
         method="GET",
         path="/v1/history",
-        summary="The last requests, or the texts that have some words",
+        summary="The last requests, or the texts that have these words",
         query={
             "q": "words that a text must have",
             "limit": "how many, 50 if it's left out",

@@ -40,15 +40,17 @@ from srb.wire.tokens import DetokenizeFields, EncodeFields, TemplateFields, Toke
 _COMPLETION = Operation(
     method="POST",
     path="/v1/completions",
-    summary="Go on with a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object",
+    summary="Continue a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object",
     body=CompletionFields,
     reply={EVENTS: EVENT_STREAM, JSON: COMPLETION},
     errors=(400, 404, 413, 429, 501, 503),
 )
+_LIKE_CHAT = "The same as POST /v1/chat/completions"
+
 _CHAT = Operation(
     method="POST",
     path="/v1/chat/completions",
-    summary="Go on with a conversation, in n alternatives: OpenAI's object or chunks, or native events",
+    summary="Continue a conversation, in n alternatives: OpenAI's object or chunks, or native events",
     body=CompletionFields,
     reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
     errors=(400, 404, 413, 429, 501, 503),
@@ -56,7 +58,7 @@ _CHAT = Operation(
 _MODELS = Operation(
     method="GET",
     path="/v1/models",
-    summary="The one model there is",
+    summary="The model of the server, as a list of one",
     reply={JSON: MODELS},
     errors=(503,),
 )
@@ -72,11 +74,11 @@ OPERATIONS = (
     replace(
         _COMPLETION,
         path="/openai/v1/completions",
-        summary="The same, but OpenAI's object where neither stream nor model is sent",
+        summary="The same as POST /v1/completions, but with OpenAI's object if neither stream nor model is sent",
     ),
     _CHAT,
-    replace(_CHAT, path="/openai/v1/chat/completions", summary="The same"),
-    replace(_CHAT, path="/chat/completions", summary="The same"),
+    replace(_CHAT, path="/openai/v1/chat/completions", summary=_LIKE_CHAT),
+    replace(_CHAT, path="/chat/completions", summary=_LIKE_CHAT),
     Operation(
         method="POST",
         path="/v1/explore",
@@ -88,7 +90,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/v1/completions/{id}",
-        summary="How far a request is, with its texts so far; also for chats",
+        summary="How far a request is, with its texts so far; for chats, too",
         reply={JSON: STATE},
         errors=(404, 410),
     ),
@@ -96,7 +98,7 @@ OPERATIONS = (
         Operation(
             method="GET",
             path=path,
-            summary="Read a request again: in its own format, or its native events behind one of them",
+            summary="Read a request again: all of it in its own format, or the native events behind one event",
             query={"starting_after": "the id of the last native event that was read; the header Last-Event-ID wins"},
             reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
             errors=(400, 404, 410, 503),
@@ -112,25 +114,25 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path="/v1/completions/{id}/choices/{index}",
-        summary="End one alternative; its siblings run on",
+        summary="End one alternative; the others go on",
         errors=(404,),
     ),
     Operation(
         method="GET",
         path="/v1/requests",
-        summary="What waits and what runs",
+        summary="The requests that wait and run",
         reply={JSON: object_of(object={"const": "list"}, data=list_of(REQUEST))},
     ),
     Operation(method="GET", path="/metrics", summary="Measurements for Prometheus", reply={"text/plain": STRING}),
     _MODELS,
-    *(replace(_MODELS, path=path, summary="The same") for path in ("/openai/v1/models", "/models")),
+    *(replace(_MODELS, path=path, summary="The same as GET /v1/models") for path in ("/openai/v1/models", "/models")),
     _MODEL,
-    replace(_MODEL, path="/openai/v1/models/{id}", summary="The same"),
+    replace(_MODEL, path="/openai/v1/models/{id}", summary="The same as GET /v1/models/{id}"),
     *(
         Operation(
             method="POST",
             path=path,
-            summary="Go on with a prompt, as llama-server does: chunks, an object, or an array of objects",
+            summary="Continue a prompt, as llama-server does: chunks, an object, or an array of objects",
             body=LlamaFields,
             reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
             errors=(400, 413, 429, 503),
@@ -140,7 +142,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/infill",
-        summary="Fill in what belongs between a prefix and a suffix, if the model can",
+        summary="Fill in the text between a prefix and a suffix, if the model can",
         body=InfillFields,
         reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
         errors=(400, 413, 429, 501, 503),
@@ -149,7 +151,7 @@ OPERATIONS = (
         Operation(method="POST", path=path, summary=summary, body=body, reply={JSON: reply}, errors=(400, 413, 503))
         for path, summary, body, reply in (
             ("/tokenize", "The tokens of a text, or of a prompt or a chat with their count", TokenizeFields, TOKENS),
-            ("/v1/tokenize", "The same", TokenizeFields, TOKENS),
+            ("/v1/tokenize", "The same as POST /tokenize", TokenizeFields, TOKENS),
             ("/detokenize", "The text of some tokens", DetokenizeFields, object_of(content=STRING, prompt=STRING)),
             (
                 "/apply-template",
@@ -183,16 +185,20 @@ OPERATIONS = (
                 CompletionFields,
                 COUNTED_CHAT,
             ),
-            ("/chat/completions/input_tokens", "The same", CompletionFields, COUNTED_CHAT),
+            ("/chat/completions/input_tokens", "The same as with /v1 before it", CompletionFields, COUNTED_CHAT),
         )
     ),
     *(
         Operation(method="GET", path=path, summary=summary, reply={JSON: reply}, errors=(503,))
         for path, summary, reply in (
             ("/tokenizer_info", "The special tokens and the chat template, as vLLM has them", {"type": "object"}),
-            ("/v1/model/list", "The one model there is, as TabbyAPI has it", MODELS),
+            ("/v1/model/list", "The model, as TabbyAPI has it", MODELS),
             ("/v1/model", "The model with the size of its context, as TabbyAPI has it", MODEL),
-            ("/v1/internal/model/info", "Its name, as text-generation-webui has it", object_of(model_name=STRING)),
+            (
+                "/v1/internal/model/info",
+                "The model's name, as text-generation-webui has it",
+                object_of(model_name=STRING),
+            ),
         )
     ),
     *FORMAT_OPERATIONS,
@@ -200,7 +206,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/generate",
-        summary="Go on with a prompt, as KoboldAI does: a result for each alternative",
+        summary="Continue a prompt, as KoboldAI does: a result for each alternative",
         body=KoboldFields,
         reply={JSON: RESULTS},
         errors=(400, 413, 429, 503),
@@ -208,7 +214,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/extra/generate/stream",
-        summary="The same for one alternative, as a stream of KoboldCpp's events",
+        summary="Continue a prompt with one alternative, as a stream of KoboldCpp's events",
         body=KoboldFields,
         reply={EVENTS: {"description": 'lines `event: message` and `data: {"token", "finish_reason"}`'}},
         errors=(400, 413, 429, 503),
@@ -239,7 +245,7 @@ OPERATIONS = (
         Operation(method="POST", path=path, summary=summary, body=body, reply={JSON: reply}, errors=(400, 413, 503))
         for path, summary, body, reply in (
             ("/api/extra/tokencount", "The tokens of a text, as KoboldCpp has them", CountFields, COUNTED),
-            ("/api/extra/tokenize", "The same", CountFields, COUNTED),
+            ("/api/extra/tokenize", "The same as POST /api/extra/tokencount", CountFields, COUNTED),
             (
                 "/api/extra/detokenize",
                 "The text of some tokens, as KoboldCpp has it",
@@ -275,7 +281,7 @@ OPERATIONS = (
         Operation(
             method="POST",
             path=path,
-            summary="Documents by how well they answer a query, the best first, with --reranking",
+            summary="Rank documents by how well they answer a query, the best first, with --reranking",
             body=RerankFields,
             reply={JSON: ONE_OR_MORE},
             errors=(400, 413, 501, 503),
@@ -285,7 +291,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/props",
-        summary="What there is to know about the server and its model",
+        summary="Facts about the server and its model",
         reply={JSON: {"type": "object"}},
         errors=(503,),
     ),
@@ -299,14 +305,14 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/lora-adapters",
-        summary="The adapters that were loaded with --lora, and their scales for requests that don't say",
+        summary="The adapters that were loaded with --lora, and their scales for requests that name none",
         reply={JSON: list_of(object_of(id=INTEGER, name=STRING, path=STRING, scale={"type": "number"}))},
         errors=(501, 503),
     ),
     Operation(
         method="POST",
         path="/lora-adapters",
-        summary="Set these scales, for requests from now on; those that aren't named get 0",
+        summary="Set the scales of adapters for the requests that follow; adapters that aren't named get 0",
         body=AdapterFields,
         reply={JSON: object_of(success=BOOLEAN)},
         errors=(400, 413, 501, 503),
@@ -324,7 +330,7 @@ OPERATIONS = (
         Operation(
             method="GET",
             path=path,
-            summary="Whether requests are taken, and how many run",
+            summary="Whether the server takes requests, and how many run",
             reply={JSON: HEALTH},
             errors=(503,),
         )
