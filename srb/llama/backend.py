@@ -107,7 +107,8 @@ class LlamaBackend:
             self._waiting = Waiting(Crowd.of_libgomp())
             stack.callback(self._waiting.close)
             self._paces = choice.paces or MEASURED
-            self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings)
+            is_relaid = not (self.media and self.media.has_positions)  # state.py knows no such cells
+            self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
             self.n_cells = _wanted_cells(model, settings)
             self._context = self._make_context()

@@ -16,6 +16,7 @@ from driver import run, texts
 from tiny_model import write_tiny_model
 from tiny_projector import N_CELLS, N_SOUND_CELLS, has_mtmd, png, wav, write_tiny_ear, write_tiny_projector
 
+from srb.disk_cache import DiskCache
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
 from srb.engine.media import Media, Part
@@ -190,6 +191,22 @@ def test_one_image_for_eight_and_for_the_next_request(load: Load, projector: Pat
     assert engine.stats().media_encoded == 1
     said(engine, BEFORE, png(2), AFTER)
     assert engine.stats().media_encoded == 2
+
+
+@pytest.mark.parametrize("kind", ["mlp", "qwen2vl_merger"])
+def test_after_a_restart_an_image_is_read_from_the_disk(load: Load, tmp_path: Path, kind: str) -> None:
+    model = write_tiny_model(tmp_path / "model.gguf", arch="llama" if kind == "mlp" else "qwen2vl")
+    projector = write_tiny_projector(tmp_path / "mmproj.gguf", kind=kind)
+    answers = []
+    for _ in range(2):
+        backend = load(model=model, mmproj=projector, flash_attn="off")
+        engine = Engine(backend, store=DiskCache(tmp_path / "cache", backend.identity, 100 << 20))
+        answers.append(said(engine, BEFORE, png(1, 48, 24), AFTER))
+        answers.append(said(engine, BEFORE, png(1, 48, 24), " and nothing else"))
+        n_encoded = engine.stats().media_encoded
+        engine.close()
+    assert n_encoded == 0
+    assert answers[2:] == answers[:2]
 
 
 def test_what_stands_for_an_image(load: Load, projector: Path) -> None:
