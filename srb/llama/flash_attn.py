@@ -70,4 +70,4 @@ def _differences(row_cell: float, prompt_token: float) -> Pace:
 
 
 MEASURED = Paces(_differences(2.6e-6, 0), _differences(1.3e-6, 0.325e-3), 0.26)
-"""Where nothing was measured: how the two differ on a CPU, SmolLM2-135M with an f16 cache (docs/benchmarks.md)."""
+"""Where nothing was measured here: how the two differ on a CPU, SmolLM2-135M with an f16 cache (docs/benchmarks.md)."""

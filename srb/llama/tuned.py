@@ -15,8 +15,10 @@ from typing import Any
 import llama_cpp
 
 from srb.cache_folder import cache_folder
+from srb.errors import ModelLoadError
 from srb.llama.context import physical_cores
 from srb.llama.flash_attn import Pace, Paces
+from srb.llama.model_file import find_model
 from srb.llama.weights import FILE, convert, converted_path, identity
 from srb.settings import EVALUATION, PLACEMENT, Settings
 
@@ -139,6 +141,18 @@ def choose(path: Path, settings: Settings) -> Choice:
     if tuned:
         logger.info("tuned for this machine, but for what is given by hand")
     return Choice(chosen, weights, None)
+
+
+def paces_of_machine(settings: Settings) -> Paces | None:
+    """How the two ways of attention differ here, as `srb tune` measured it with the default model, if it did.
+
+    It is for a model that wasn't measured: which way is faster depends on the processor more than on the model.
+    """
+    try:
+        tuned = read_tuned(find_model(None), settings) if settings.tune else None
+    except ModelLoadError:  # the default model isn't installed
+        return None
+    return tuned.paces if tuned else None
 
 
 def kept_files(path: Path) -> list[Path]:
