@@ -23,15 +23,19 @@ class RequestsOptions:
         aliases=("n_predict", "predict"),
     )
     context_shift: bool = option(
-        False, "prompts and texts that are longer than the context go on without a part, where requests don't say"
+        False,
+        "prompts and texts that are longer than the context go on without a part of them, if the request doesn't say",
     )
     keep: int = option(
-        0, "first tokens of a prompt that then stay, beside its BOS, where requests don't say; -1: all", low=-1
+        0,
+        "for --context-shift: how many of a prompt's first tokens stay, beside its BOS token, if the request doesn't "
+        "say; -1: all",
+        low=-1,
     )
     cache_reuse: int = option(
         0,
-        "how many tokens a chunk of a prompt has at least that is known at another place, and moved, where requests "
-        "don't say; 0: nothing is moved. It isn't exact",
+        "use what is known of a prompt at another place, in chunks of at least this many tokens, if the request "
+        "doesn't say; the result isn't exact. 0: off",
         low=0,
     )
     default_format: str = option(

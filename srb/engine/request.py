@@ -469,16 +469,20 @@ class CompletionRequest:
     context_shift: bool = _field(
         False,
         "a prompt or a text that is longer than the context goes on without a part of it: the first n_keep tokens of "
-        "the prompt stay, and n_discard behind them leave. With a max_tokens of -1 a text then has no end but its own.",
+        "the prompt stay, and the n_discard tokens behind them are left out. With a max_tokens of -1 only the model "
+        "then ends a text.",
     )
     n_keep: int = _field(
-        0, "of a context_shift, how many of the prompt's first tokens stay, beside its BOS; -1: all of them."
+        0, "for context_shift: how many of the prompt's first tokens stay, beside its BOS token; -1: all of them."
     )
-    n_discard: int = _field(0, "of a context_shift, how many tokens leave each time; 0: half of those behind n_keep.")
+    n_discard: int = _field(
+        0, "for context_shift: how many tokens are left out each time; 0: half of those behind n_keep."
+    )
     n_cache_reuse: int = _field(
         0,
-        "begin not only with what is known of the prompt's beginning: what is known of the text behind it from another "
-        "place is moved, in chunks of at least so many tokens; 0: don't. Such requests know only of each other.",
+        "use not only what is known of the prompt's beginning, but also what is known of the text behind it from "
+        "another place: it is moved, in chunks of at least this many tokens. It isn't exact. 0: off. Such requests "
+        "use only what other such requests have evaluated.",
     )
     slot: int = _field(
         0,
