@@ -33,7 +33,8 @@ async def test_nothing_else_is_there(connect: Connect, path: str) -> None:
 
 def test_the_page_loads_its_own_files_and_no_others() -> None:
     index = (FOLDER / "index.html").read_text()
-    assert set(re.findall(r'(?:src|href)="([^"]+)"', index)) == {"web/main.js", "web/style.css", "web/icon.svg"}
+    styles = {f"web/{path.name}" for path in FOLDER.glob("*.css")}
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', index)) == {"web/main.js", "web/icon.svg", *styles}
     assert "style=" not in index
     for path in FOLDER.glob("*.js"):
         text = path.read_text()
