@@ -93,8 +93,8 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
     for seed, following in itertools.pairwise(seeds):
         if following - seed < n:
             raise InvalidRequestError(
-                f"seeds {seed} and {following} are closer than n = {n}: a seed stands for n that follow each other, so "
-                f"some alternatives would be there twice; try {seed} and {seed + n}"
+                f"seeds {seed} and {following} are closer than n = {n}: alternatives have seed, seed + 1, ..., "
+                f"so two of them would have the same seed; try {seed} and {seed + n}"
             )
     if n * len(seeds) > MAX_ALTERNATIVES:
         raise InvalidRequestError(

@@ -60,7 +60,7 @@ export class Card {
     const facts = [`${length} tokens`];
     if (milliseconds > 0 && length > 1) facts.push(`${(((length - 1) * 1000) / milliseconds).toFixed(1)}/s`);
     if (!isRunning && end !== "") facts.push(end ?? "cut off");
-    if (follow) facts.push(`${follow} below`);
+    if (follow) facts.push(follow === 1 ? "1 text goes on from here" : `${follow} texts go on from here`);
     const text = facts.join(" · ");
     if (this.facts.textContent !== text) this.facts.textContent = text;
     this.about.classList.toggle("trouble", !isRunning && isTrouble(this.node));
