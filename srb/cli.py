@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 from srb import __version__
+from srb.arguments import Parser
 from srb.download import fetch_model
 from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.progress import show_download
@@ -20,12 +21,20 @@ from srb.terminal.generate import add_generate_arguments, generate
 from srb.terminal.history import add_history_arguments, history
 from srb.tune import add_tune_arguments, tune
 
+USAGES = {
+    "generate": "[PROMPT] [OPTION...]",
+    "explore": "[PROMPT] [OPTION...]",
+    "compare": "SPEC [OPTION...]",
+    "history": "COMMAND [OPTION...]",
+}
+"""What a command takes, without the list of all its options; each of these stands in a group below."""
+
 Command = Callable[[Settings, argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 if it failed, 2 if it was called wrongly, 130 for Ctrl-C."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse(argv)
     try:
         settings = load_settings(arguments)
         _set_up_logging(settings, arguments)
@@ -51,10 +60,8 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, without=CLIENT_OPTIONS)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="srb", description="Generates n alternatives of one prompt, and streams them."
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="srb", description="Generates n alternatives of one prompt, and streams them.")
     llama = importlib.metadata.version("llama-cpp-python")
     parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -66,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     def add(
         name: str, text: str, more: str, add_options: Callable[[argparse.ArgumentParser], object], run: Command
     ) -> None:
-        command = commands.add_parser(name, help=text, description=f"{more} {ways}")
+        usage = f"srb {name} {USAGES.get(name, '[OPTION...]')}"
+        command = commands.add_parser(name, help=text, description=f"{more} {ways}", usage=usage)
         add_options(command)
         command.set_defaults(run=run)
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from srb.arguments import offer
 from srb.engine.kinds import wrong_field
 from srb.errors import SettingsError
 from srb.options import MemoryOptions, ModelOptions, SpeedOptions
@@ -175,9 +176,11 @@ def _add_argument(group: argparse._ArgumentGroup, field: dataclasses.Field[Any])
     else:
         metavar = _type(field.name).__name__.upper()
         action = "append" if meta["many"] else "store"
-        group.add_argument(
+        added = group.add_argument(
             *flags, dest=field.name, default=argparse.SUPPRESS, action=action, metavar=metavar, help=text
         )
+        if meta["choices"]:
+            offer(added, meta["choices"])
 
 
 def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:

@@ -3,15 +3,18 @@
 import argparse
 import asyncio
 import json
+import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from srb.engine.request import CONSTRAINTS
 from srb.errors import InvalidRequestError, SettingsError
-from srb.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
+from srb.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
 from srb.terminal.options import add_field_arguments, given_fields
-from srb.terminal.show import Growing, JsonLines, PlainLines, View
+from srb.terminal.show import Alternative, Growing, JsonLines, PlainLines, View, harmless
 from srb.terminal.source import Body, Source, open_source
 from srb.wire.body import Limits, parse
 from srb.wire.fields import ALIASES
@@ -19,19 +22,33 @@ from srb.wire.fields import ALIASES
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """The options that have an effect where a server runs the model."""
 
-NOT_HEALED = {"heal", "grammar", "json_schema", "response_format", "search", "echo"}
+NOT_HEALED = {"heal", *CONSTRAINTS, "response_format", "structured_outputs", "search", "echo", "messages"}
 """The fields without which the prompt's last token is taken back, since people end their texts with spaces."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `srb generate` takes."""
+    add_prompt_arguments(parser)
+    group = parser.add_argument_group("asking", "for models that follow instructions")
+    group.add_argument(
+        "--chat", action="store_true", help="the prompt is a message to the model, in its chat template; it answers"
+    )
+    group.add_argument("--system", metavar="TEXT", help="what to tell the model before; this is a chat, too")
+    group = parser.add_argument_group("showing", "how the texts come")
+    group.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
+    group.add_argument(
+        "-i", "--interactive", action="store_true", help="then ask which alternative to keep, and go on from there"
+    )
+    add_field_arguments(parser)
+    add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the prompt, and the file that may have it."""
     parser.add_argument(
         "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
     )
     parser.add_argument("-f", "--file", type=Path, help="read the prompt from this file")
-    parser.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
-    add_field_arguments(parser)
-    add_arguments(parser, without=SERVER_OPTIONS)
 
 
 def generate(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -42,8 +59,12 @@ def generate(settings: Settings, arguments: argparse.Namespace) -> int:
     check_url_options(settings, arguments)
     body = _body(settings, arguments)
     if settings.url is None:  # a server says itself what it doesn't take
-        parse(json.dumps(body).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing)
-    return asyncio.run(_generate(open_source(settings), body, _view(as_json=arguments.json)))
+        checked = {name: value for name, value in body.items() if name != "messages"} | {"prompt": "x"}
+        parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing)
+    if arguments.interactive and (arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise SettingsError("--interactive needs a terminal to ask at, and goes with no --json; leave it out")
+    source = open_source(settings)
+    return asyncio.run(_generate(source, body, as_json=arguments.json, is_interactive=arguments.interactive))
 
 
 def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None:
@@ -61,9 +82,21 @@ def tokenize_nothing(text: str, *, is_prompt: bool = True, any_length: bool = Fa
     return (0,)
 
 
-async def _generate(source: Source, body: Body, view: View) -> int:
+async def _generate(source: Source, body: Body, *, as_json: bool, is_interactive: bool) -> int:
+    async with source:
+        while True:
+            view = _view(as_json=as_json)
+            failed = await _show(source, body, view)
+            following = go_on(body, view.alternatives, ask) if is_interactive and isinstance(view, Growing) else None
+            if following is None:
+                return int(failed)
+            body = following
+
+
+async def _show(source: Source, body: Body, view: View) -> bool:
+    """Runs a request; whether something failed."""
     failed = False
-    async with source, source.submit(body) as events:
+    async with source.submit(body) as events:
         with view:
             async for event in events:
                 if event["event"] == "start" and event["ignored"]:
@@ -72,7 +105,39 @@ async def _generate(source: Source, body: Body, view: View) -> int:
                     print(f"srb: alternative {event['index']} was ended: {event['stop_reason']}", file=sys.stderr)
                 failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
                 view.show(event)
-    return int(failed)
+    return failed
+
+
+def go_on(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], str]) -> Body | None:
+    """The request that goes on from the alternative which a person keeps; None if that is the end.
+
+    ask: gets a question, and returns the answer; an empty one is the end. An alternative goes by its name or number. Of
+    a chat the person says the next message, too.
+    """
+    by_name = {each.name: each for each in alternatives} | {str(k): each for k, each in enumerate(alternatives)}
+    question = f"keep which of {', '.join(each.name for each in alternatives)}? (Enter ends) "
+    while (answer := ask(question).strip()) and answer not in by_name:
+        question = f"there is no {harmless(answer)}; keep which of {', '.join(each.name for each in alternatives)}? "
+    if not answer:
+        return None
+    kept = by_name[answer].text
+    if "messages" not in body:
+        return body | {"prompt": body["prompt"] + kept}
+    said = ask("you: ").strip()
+    turns = [{"role": "assistant", "content": kept}, {"role": "user", "content": said}]
+    return body | {"messages": [*body["messages"], *turns]} if said else None
+
+
+def ask(question: str) -> str:
+    """What a person types; nothing at the end of the input."""
+    # asyncio's own handler would cancel the task, which is in here, and so never hear of it.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(question)
+    except EOFError:
+        return ""
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _view(*, as_json: bool) -> View:
@@ -83,7 +148,12 @@ def _view(*, as_json: bool) -> View:
 
 
 def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
-    body: Body = {"prompt": read_prompt(arguments), **given_fields(arguments)}
+    prompt = read_prompt(arguments)
+    body: Body = {"prompt": prompt, **given_fields(arguments)}
+    if arguments.chat or arguments.system is not None:
+        system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+        body = {"messages": [*system, {"role": "user", "content": prompt}]} | body
+        del body["prompt"]
     if is_given(arguments, settings, "n") and ("branches" not in body or hasattr(arguments, "n")):
         body["n"] = settings.n
     if settings.max_tokens is not None:

@@ -35,6 +35,43 @@ REQUEST_FIELDS = (
 )
 """The fields for all alternatives of a request that are options, too. `n` and `max_tokens` are settings."""
 
+GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "the text": (
+        "what it must be like, and when it ends",
+        (
+            *(
+                "stop",
+                "min_tokens",
+                "ignore_eos",
+                "seed",
+                "banned_strings",
+                "max_rewinds",
+                "banned_tokens",
+                "logit_bias",
+            ),
+            *("grammar", "regex", "lark", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
+        ),
+    ),
+    "the alternatives": (
+        "how they differ from each other, or from a text",
+        ("distinct", "diversity", "avoid", "negative_prompt", "guidance_scale"),
+    ),
+    "searching": (
+        "the likeliest texts, in place of drawing them",
+        ("search", "beams", "length_penalty", "early_stopping"),
+    ),
+    "what is told": (
+        "beside the texts, in the events of --json",
+        ("logprobs", "post_sampling_probs", "return_tokens", "return_progress"),
+    ),
+    "the context": (
+        "what is kept of it, and what is left out of a long one",
+        ("cache_prompt", "context_shift", "n_keep", "n_discard"),
+    ),
+    "how to draw": ("the samplers, by llama-server's names", ()),
+}
+"""The groups of `--help`, each with what it's about and its fields; the last one has the rest."""
+
 BRANCH_NAMES = {*BranchFields.model_fields} | {
     alias for alias, of in ALIASES.items() if of in BranchFields.model_fields
 }
@@ -42,13 +79,14 @@ BRANCH_NAMES = {*BranchFields.model_fields} | {
 
 def add_field_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds a flag for every sampler field and for REQUEST_FIELDS, and `--branch`."""
-    group = parser.add_argument_group(
-        "how to draw", "the samplers, by llama-server's names, and when a text ends; see docs/api.md"
-    )
+    groups = {
+        names: parser.add_argument_group(title, f"{text}; see docs/api.md") for title, (text, names) in GROUPS.items()
+    }
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
         if name in ("max_tokens", "lora"):  # these are settings; `branches` may have adapters of their own
             continue
+        group = next(group for names, group in groups.items() if name in names or not names)
         names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
         flags = ["--" + each.replace("_", "-") for each in names]
         default = DEFAULTS.get(name)
@@ -62,7 +100,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
         else:
             group.add_argument(*flags, metavar=getattr(_kind(name), "__name__", "json").upper(), **options)
-    group.add_argument(
+    parser.add_argument_group("branches", "alternatives with settings of their own").add_argument(
         "--branch",
         action="append",
         dest="branches",

@@ -8,9 +8,14 @@ from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 Event = dict[str, Any]
+
+
+COLUMN_CHARS = 60
+"""The least width of a column of text."""
 
 
 class View(Protocol):
@@ -122,14 +127,40 @@ class Growing(_Texts):
 
     def __exit__(self, *_error: object) -> None:
         self._live.stop()
-        for alternative in self.alternatives:
-            self._console.print(_title(alternative))
-            self._console.print(Text(harmless(alternative.text)))
-            self._console.print()
+        if self._columns == 1:
+            for alternative in self.alternatives:
+                self._console.print(_title(alternative))
+                self._console.print(Text(harmless(alternative.text)))
+                self._console.print()
+        elif self.alternatives:
+            self._console.print(self._grid([self._cell(each, Text(harmless(each.text))) for each in self.alternatives]))
+
+    @property
+    def _columns(self) -> int:
+        """How many texts stand side by side: as many as have room for a line that reads well."""
+        return max(1, min(len(self.alternatives), self._console.width // COLUMN_CHARS))
+
+    def _grid(self, cells: list[RenderableType]) -> Table:
+        grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+        for _ in range(self._columns):
+            grid.add_column(ratio=1)
+        for k in range(0, len(cells), self._columns):
+            grid.add_row(*cells[k : k + self._columns])
+        return grid
+
+    def _cell(self, alternative: Alternative, *lines: RenderableType) -> RenderableType:
+        return Group(_title(alternative), *lines, Text())
 
     def _render(self) -> RenderableType:
         if not any(alternative.text or alternative.end for alternative in self.alternatives):
             return Text(self.reading and f"reading {self.reading}", style="dim")
+        n_rows = -(-len(self.alternatives) // self._columns)
+        height = (self._console.height - 1) // n_rows - 1
+        if self._columns > 1 and height > 2:
+            width = self._console.width // self._columns - 2
+            texts = [Text(harmless(each.text)).wrap(self._console, width) for each in self.alternatives]
+            cells = zip(self.alternatives, texts, strict=True)
+            return self._grid([self._cell(each, *lines[-(height - 2) :]) for each, lines in cells])
         height = (self._console.height - 1) // len(self.alternatives) - 1
         rows: list[RenderableType] = []
         for alternative in self.alternatives:

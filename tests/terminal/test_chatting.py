@@ -1,0 +1,123 @@
+"""`srb generate` asks a model, and goes on from what a person keeps; wide windows have columns."""
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend, says
+from rich.console import Console
+from terminal.conftest import Run
+from terminal.test_show import START, stop
+
+from srb.llama.chat_template import ChatTemplate
+from srb.terminal import generate
+from srb.terminal.generate import go_on
+from srb.terminal.show import Alternative, Growing
+
+TEMPLATE = "{% for each in messages %}{{ each.role[0] }}:{{ each.content }}|{% endfor %}a:"
+
+
+@pytest.fixture
+def asked(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The prompts that the model has got."""
+    asked: list[str] = []
+    tokenizer = type(backend.tokenizer)
+    tokenize = tokenizer.tokenize
+
+    def heard(self: Any, text: str, *, is_prompt: bool) -> tuple[int, ...]:
+        asked.append(text)
+        return tokenize(self, text, is_prompt=is_prompt)
+
+    backend.chat_template = ChatTemplate(TEMPLATE)
+    monkeypatch.setattr(tokenizer, "tokenize", heard)
+    return asked
+
+
+def test_a_question_is_written_by_the_chat_template(srb: Run, backend: FakeBackend, asked: list[str]) -> None:
+    assert srb("generate", "Who are you?", "--chat", "-n", "1", "--max-tokens", "2") == 0
+    assert srb("generate", "Who are you?", "--system", "Be brief.", "-n", "1", "--max-tokens", "2") == 0
+    assert asked == ["u:Who are you?|a:", "s:Be brief.|u:Who are you?|a:"]
+
+
+def test_a_wrong_option_of_a_chat_is_told_before_the_model_is_loaded(
+    srb: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("srb.async_engine.LlamaBackend")
+    assert srb("generate", "Who?", "--chat", "--top-p", "7") == 2
+    assert "top_p must be from 0 to 1" in capsys.readouterr().err
+    assert srb("generate", "Who?", "--chat", "--interactive") == 2
+    assert "--interactive needs a terminal" in capsys.readouterr().err
+
+
+def answers(*said: str) -> tuple[list[str], Callable[[str], str]]:
+    """What was asked, and a person who says these."""
+    questions: list[str] = []
+    left = iter(said)
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        return next(left)
+
+    return questions, ask
+
+
+ALTERNATIVES = [Alternative("0", 7, " one"), Alternative("wild", 8, " two")]
+
+
+def test_what_is_kept_is_a_part_of_the_next_prompt() -> None:
+    body: dict[str, Any] = {"prompt": "Once", "n": 2}
+    questions, ask = answers("5", "wild")
+    assert go_on(body, ALTERNATIVES, ask) == {"prompt": "Once two", "n": 2}
+    assert questions == ["keep which of 0, wild? (Enter ends) ", "there is no 5; keep which of 0, wild? "]
+    assert go_on(body, ALTERNATIVES, answers(" 1 ")[1]) == {"prompt": "Once two", "n": 2}
+    assert go_on(body, ALTERNATIVES, answers("")[1]) is None
+
+
+def test_a_chat_goes_on_with_the_answer_and_the_next_message() -> None:
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+    assert go_on(body, ALTERNATIVES, answers("0", "And you?")[1]) == {
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": " one"},
+            {"role": "user", "content": "And you?"},
+        ]
+    }
+    assert go_on(body, ALTERNATIVES, answers("0", "")[1]) is None
+
+
+def test_a_person_goes_on_until_nothing_is_kept(
+    srb: Run, backend: FakeBackend, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.script = says(b"ab")
+    _, ask = answers("0", "0", "")
+    out = io.StringIO()
+    monkeypatch.setattr(generate, "ask", ask)
+    monkeypatch.setattr(generate, "_view", lambda **_: Growing(Console(file=out, force_terminal=True, width=70)))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert srb("generate", "p", "-i", "-n", "1", "--max-tokens", "1", "--no-heal") == 0
+    assert asked == ["p", "pa", "pab"]
+
+
+def test_wide_windows_have_columns() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=130, height=20, color_system=None, highlight=False)
+    with Growing(console) as view:
+        view.show(START)
+        view.show({"event": "stream", "index": 0, "text": "left " * 200})
+        view.show({"event": "stream", "index": 1, "text": "right"})
+        view.show(stop(1, 3))
+        with console.capture() as capture:
+            console.print(view._render())
+        out.truncate(0)
+        out.seek(0)
+    during, after = capture.get().splitlines(), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", out.getvalue()).splitlines()
+    assert len(during) < 20
+    assert during[0].split() == ["0", "seed", "7", "wild", "seed", "8", "·", "3", "tokens", "·", "stop"]
+    assert during[1].split()[-1] == "right"
+    assert len(after) > 20
+    assert all(len(line) <= 130 for line in during + after)
+    last = " ".join(after).rpartition("0 seed 7")[2]  # what was live is cleared
+    assert (last.count("left"), last.count("right")) == (200, 1)

@@ -1,0 +1,62 @@
+"""The command line: what is misspelt, what `--help` shows, and what a shell completes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from srb.cli import main
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["generate", "x", "--temprature", "0.2"], "there is no option --temprature; did you mean --temperature?"),
+        (["generate", "x", "--ctx-sise=5"], "there is no option --ctx-sise; did you mean --ctx-size?"),
+        (["serve", "--temperature", "1"], "there is no option --temperature; did you mean"),
+        (["explore", "x", "--qqqq"], "there is no option --qqqq; see srb explore --help"),
+        (["history", "list", "--limmit", "5"], "there is no option --limmit; did you mean --limit?"),
+        (["generate", "Once", "upon"], "there is no place for 'upon'; put quotes around a text with spaces"),
+        (["generat", "x"], "there is no 'generat'; did you mean generate?"),
+        (["qqqq"], "invalid choice: 'qqqq'"),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_the_nearest(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_has_groups_and_no_list_of_all_options_before_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    out = capsys.readouterr().out
+    assert out.startswith("usage: srb generate [PROMPT] [OPTION...]\n")
+    groups = re.findall(r"^([a-z][a-z ]+):$", out, re.MULTILINE)
+    assert groups[:4] == ["positional arguments", "options", "asking", "showing"]
+    assert {"the text", "the alternatives", "searching", "how to draw", "branches", "model", "memory"} < {*groups}
+    assert out.index("--search") > out.index("\nsearching:") > out.index("--stop") > out.index("\nthe text:")
+
+
+@pytest.mark.e2e  # a process each, since argcomplete ends its own
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("srb gen", ["generate"]),
+        ("srb generate --temper", ["--temperature"]),
+        ("srb serve --flash-attn ", ["auto", "off", "on"]),
+        ("srb history sto", ["stories"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_their_values(line: str, completed: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "completed"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": " "}
+    environ = os.environ | asked | {"_ARGCOMPLETE_STDOUT_FILENAME": str(out)}
+    subprocess.run([sys.executable, "-m", "srb"], env=environ, check=True, timeout=60)
+    assert sorted(out.read_text().split()) == completed
