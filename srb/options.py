@@ -103,6 +103,10 @@ class ModelOptions:
     mmproj: Path | None = option(
         None, "the GGUF file of the model's projector; with it the model takes images or sound", short="-mm"
     )
+    image_min_tokens: int | None = option(
+        None, "fewest cells of an image, where these depend on its size (default: the projector's)", low=1
+    )
+    image_max_tokens: int | None = option(None, "most cells of such an image (default: the projector's)", low=1)
     rope_scaling: str | None = option(
         None,
         "how positions are scaled for a longer context (default: as the model says)",

@@ -49,6 +49,8 @@ SERVER_OPTIONS = frozenset(
         "chat_template",
         "chat_template_file",
         "mmproj",
+        "image_min_tokens",
+        "image_max_tokens",
         "history",
         "resume",
         "replicas",
@@ -69,6 +71,7 @@ CLIENT_OPTIONS = frozenset({"url"})
 EVALUATION = (
     *("override_kv", "rope_scaling", "rope_scale", "rope_freq_base", "rope_freq_scale", "swa_full"),
     *("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
+    *("image_min_tokens", "image_max_tokens"),
 )
 """The options that change what a model makes of a text, or what is kept of it."""
 
@@ -117,6 +120,8 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
         _ = self.replica_limits
         if self.mmproj and self.sleep_idle_seconds > 0:
             raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
+        if (self.image_min_tokens or 1) > (self.image_max_tokens or math.inf):
+            raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower the one or raise the other")
         if self.mmproj and self.is_cluster:
             raise SettingsError("--mmproj is for one engine; leave it out, or --replicas and --ray-address")
         if self.is_cluster and self.slot_save_path is not None:

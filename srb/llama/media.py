@@ -54,6 +54,7 @@ class LlamaMedia:
 
     has_positions: whether an image has other positions than one for each cell (M-RoPE).
     path: its file. n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
+    n_tokens: the fewest and the most cells of an image whose size counts; -1: the projector's own.
     Raises `ModelLoadError`.
     """
 
@@ -67,6 +68,7 @@ class LlamaMedia:
         n_batch: int,
         n_ubatch: int,
         use_gpu: bool,
+        n_tokens: tuple[int, int],
     ) -> None:
         self._mtmd = mtmd = _library()
         _check_file(path)
@@ -75,13 +77,15 @@ class LlamaMedia:
         params.use_gpu = use_gpu
         params.print_timings = False
         params.n_threads = n_threads
+        params.image_min_tokens, params.image_max_tokens = n_tokens
         with log.collected() as complaints:
             self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._context:
-            raise ModelLoadError(
-                f"--mmproj {path} can't be used: {_reason(complaints).partition(' hint:')[0]}; "
-                "name the projector that was made for this model, often called mmproj-....gguf"
-            )
+            hint = "name the projector that was made for this model, often called mmproj-....gguf"
+            if n_tokens != (-1, -1):
+                hint += ", or leave out --image-min-tokens and --image-max-tokens"
+            reason = _reason(complaints).partition(" hint:")[0]
+            raise ModelLoadError(f"--mmproj {path} can't be used: {reason}; {hint}")
         complaints.log()
         self.kinds = tuple(
             kind
@@ -258,4 +262,5 @@ def load_media(model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_thre
         n_batch=settings.batch_size,
         n_ubatch=min(settings.batch_size, settings.ubatch_size),
         use_gpu=is_on_gpu(settings),
+        n_tokens=(settings.image_min_tokens or -1, settings.image_max_tokens or -1),
     )

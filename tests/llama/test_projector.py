@@ -160,6 +160,16 @@ def test_images_with_a_width_and_a_height(wide: LlamaBackend) -> None:
     assert wide.held() == []
 
 
+def test_how_many_cells_such_an_image_has(load: Load, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "qwen.gguf", arch="qwen2vl")
+    projector = write_tiny_projector(tmp_path / "mmproj.gguf", kind="qwen2vl_merger")
+    sizes = []
+    for least, most in ((None, None), (40, 60), (1, 4)):
+        backend = load(model=model, mmproj=projector, image_min_tokens=least, image_max_tokens=most)
+        sizes.append(len(Engine(backend).tokenize_parts([png(1, 40, 40), "?"])[1][0].tokens))
+    assert sizes == [25, 49, 4]
+
+
 def test_alternatives_behind_such_an_image_go_back_and_on(wide: LlamaBackend) -> None:
     """Forks, cuts and saved answers are by tokens, where the memory counts in positions."""
     engine = Engine(wide, cache_bytes=10_000_000)
