@@ -69,7 +69,7 @@ export class Generation {
     const node = this.nodes[event.index];
     if (node && this.running.has(node)) {
       node.after = id;
-      if (event.event === "stream") this.#append(node, node.healed && !node.pieces.length ? healed(event) : event);
+      if (event.event === "stream") this.#append(node, node.healed && !node.pieces.length ? healed(node, event) : event);
       if (event.event === "error") node.fault = event.error.message;
       if (event.event === "stop") this.#stop(node, event);
     }
@@ -77,7 +77,7 @@ export class Generation {
   }
 
   #append(node, event) {
-    const piece = { text: event.text, ids: event.isHealed ? null : (event.tokens ?? []) };
+    const piece = { text: event.text, ids: event.isUnknown ? null : (event.tokens ?? []) };
     if (event.top_logprobs) {
       piece.p = Math.exp(event.logprob);
       piece.top = event.top_logprobs.map((each) => ({ id: each.id, text: each.token, p: Math.exp(each.logprob) }));
@@ -121,13 +121,17 @@ export class Generation {
   }
 }
 
-// The first event of an alternative whose prompt was healed. Its token begins with the end of the text before, so it can't
-// follow the tokens of that; and of what else could have been there, only what begins alike can be chosen.
-function healed(event) {
-  const n = (event.token ?? "").length - event.text.length;
-  const before = (event.token ?? "").slice(0, n);
-  const top = event.top_logprobs?.filter((each) => each.token.startsWith(before));
-  return { ...event, isHealed: true, top_logprobs: top?.map((each) => ({ ...each, token: each.token.slice(n) })) };
+// The first event of an alternative whose prompt was healed. Its token begins with the text of the prompt's last one, and takes
+// its place; of what else could have been there, only what begins alike can be chosen.
+function healed(node, event) {
+  const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
+  if (n === 0) {
+    node.healed = false; // nothing could be taken back
+    return event;
+  }
+  if (!(n > 0)) return { ...event, isUnknown: true, top_logprobs: undefined }; // without probabilities nobody knows what was
+  const top = event.top_logprobs?.filter((each) => each.token.startsWith(event.token.slice(0, n)));
+  return { ...event, top_logprobs: top?.map((each) => ({ ...each, token: each.token.slice(n) })) };
 }
 
 // What ended an alternative isn't part of its text, so what continues it mustn't have it either.

@@ -2,7 +2,8 @@
 //
 // A node is {id, parent, pieces, whole, typed, batch, order, discarded} and what its card shows. Its text is a list of
 // pieces {text, ids, p, top}: one token each while probabilities are on. `ids` are token ids, null where they aren't
-// known, as of the first piece of a `healed` node, whose token begins with the space before it; with `whole` they stand for the whole text from the start to here, as the server tokenized it at once.
+// known; with `whole` they stand for the whole text from the start to here, as the server tokenized it at once. The first
+// token of a `healed` node takes the place of the last one before it.
 
 export const ROOT = "root";
 
@@ -89,9 +90,12 @@ export class Tree {
   // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
   prompt(id) {
     let ids = [];
+    let isHealed = false; // whether the token before these has another in its place
     for (const node of this.path(id).reverse()) {
       if (node.pieces.some((piece) => !piece.ids)) break;
-      ids = [...node.pieces.flatMap((piece) => piece.ids), ...ids];
+      const own = node.pieces.flatMap((piece) => piece.ids);
+      ids = [...(isHealed ? own.slice(0, -1) : own), ...ids];
+      isHealed = Boolean(node.healed && node.pieces.length);
       if (node.whole) return ids;
     }
     return this.text(id);
@@ -129,10 +133,9 @@ export class Tree {
   forked(id, k, choice) {
     const node = this.nodes.get(id);
     const text = choice.text.replace(/\ufffd+$/, ""); // a part of a character; the tokens after it complete it
-    const ids = node.healed && k === 0 ? null : [choice.id];
-    const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids }];
+    const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids: [choice.id] }];
     const label = `${node.label ?? `Alternative ${node.order + 1}`}, forked`;
-    return { parent: node.parent, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" };
+    return { parent: node.parent, healed: node.healed, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" };
   }
 
   // A node, to be added, of explored nodes that follow each other. What goes on from it goes on from their tokens.

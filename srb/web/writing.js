@@ -5,7 +5,7 @@ import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
 import { status } from "./status.js";
-import { textOf } from "./tree.js";
+import { isTurn, textOf } from "./tree.js";
 
 export class Writing {
   constructor(desk) {
@@ -236,9 +236,9 @@ const chosen = ({ n, logprobs, max_tokens, ...others }, until) => (until ? other
 
 const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
 
-// Whether the space that a typed text ends with is taken back, and written with the word that it belongs to.
+// Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
 const isHealed = (node, fields) =>
-  Boolean(node?.typed) && textOf(node).endsWith(" ") && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
+  Boolean(node?.typed) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
 
 function hear(event) {
   if (event.event === "progress") tellProgress(event);

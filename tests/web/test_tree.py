@@ -43,6 +43,16 @@ def test_a_path_of_known_ids_is_sent_as_ids(story: Story) -> None:
     assert run(story, "return [tree.text(said), tree.prompt(said)]") == ["Once upon a time", [1, 2, 3, 4]]
 
 
+def test_the_first_token_of_a_healed_node_takes_the_place_of_the_one_before(story: Story) -> None:
+    script = """
+    tree.nodes.get(said).healed = true;
+    const fork = tree.add(tree.forked(said, 0, {id: 9, text: " sea", p: 0.4})).id;
+    const empty = tree.add({parent: typed, healed: true}).id;
+    return [tree.prompt(said), tree.prompt(fork), tree.prompt(empty), tree.text(fork)];
+    """
+    assert run(story, script) == [[1, 3, 4], [1, 9], [1, 2], "Once upon sea"]
+
+
 def test_a_path_with_unknown_ids_is_sent_as_text(story: Story) -> None:
     assert run(story, "tree.nodes.get(said).pieces[1].ids = null; return tree.prompt(said)") == "Once upon a time"
     assert run(story, "tree.nodes.get(typed).whole = false; return tree.prompt(said)") == "Once upon a time"
