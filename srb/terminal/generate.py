@@ -31,13 +31,18 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     group = parser.add_argument_group("asking", "for models that follow instructions")
     group.add_argument(
-        "--chat", action="store_true", help="the prompt is a message to the model, in its chat template; it answers"
+        "--chat",
+        action="store_true",
+        help="send the prompt as a chat message, by the model's chat template; each alternative is an answer",
     )
-    group.add_argument("--system", metavar="TEXT", help="what to tell the model before; this is a chat, too")
-    group = parser.add_argument_group("showing", "how the texts come")
+    group.add_argument("--system", metavar="TEXT", help="a system prompt for the chat; it implies --chat")
+    group = parser.add_argument_group("showing", "how the texts are shown")
     group.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
     group.add_argument(
-        "-i", "--interactive", action="store_true", help="then ask which alternative to keep, and go on from there"
+        "-i",
+        "--interactive",
+        action="store_true",
+        help="ask which alternative to keep, and generate again from its end",
     )
     add_field_arguments(parser)
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)

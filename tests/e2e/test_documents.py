@@ -32,6 +32,7 @@ NEEDS = {
     "the network": ("--hf-repo", "--model-url"),
     "another model": ("~/models",),
     "an hour": ("bench/",),
+    "somebody who types": ("argcomplete",),
     "a test of its own": ("srb serve", "srb compare", "srb tune", "examples/", "action="),
 }
 """What commands with these words need."""
