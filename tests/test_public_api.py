@@ -111,3 +111,14 @@ def test_the_walls_between_the_rooms(path: Path) -> None:
     if room == "engine":
         assert not roots & {"asyncio", "json"}
         assert all(name.startswith(("srb.engine", "srb.errors")) for name in found if name.startswith("srb"))
+
+
+HEAVY = {"argcomplete", "jsonschema", "matplotlib", "pandas", "pyarrow", "sacrebleu", "scipy"}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_takes_long_to_import_or_may_be_missing_is_imported_where_it_is_used(path: Path) -> None:
+    found = [node for node in ast.parse(path.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in found if isinstance(node, ast.ImportFrom)}
+    assert not {name.partition(".")[0] for name in names} & HEAVY

@@ -21,7 +21,7 @@ from srb.terminal.running import Usage, judge, run
 from srb.terminal.source import Source, open_source
 from srb.terminal.spec import read_spec
 
-EXTRAS = ("matplotlib", "pyarrow", "sacrebleu", "scipy")
+EXTRAS = ("matplotlib", "sacrebleu", "scipy")
 """What every comparison needs beside srb's own requirements."""
 
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import fcntl
 import hashlib
+import importlib.util
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -232,10 +233,11 @@ def read_results(folder: Path, run: str = "") -> list[Result]:
 
 
 def write_tables(folder: Path, found: Findings) -> None:
-    """results.csv and results.parquet with a row for each alternative, measures.csv, and tests.csv."""
+    """results.csv, and with pyarrow results.parquet, with a row for each alternative; measures.csv, and tests.csv."""
     rows = [_flat(each) for each in found.results]
     _write_csv(folder / "results.csv", rows)
-    _write_parquet(folder / "results.parquet", rows)
+    if importlib.util.find_spec("pyarrow"):  # which is large
+        _write_parquet(folder / "results.parquet", rows)
     measures = []
     for (prompt, (run, model, setting)), each in found.cells.items():
         flat = dataclasses.asdict(each)

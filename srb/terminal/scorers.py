@@ -154,7 +154,7 @@ def _function(name: str, folder: Path, where: str) -> Rule:
     def rule(row: Row) -> float | None:
         try:
             value = function(row)
-            return None if value is None else float(value)
+            return None if value is None or not math.isfinite(value) else float(value)
         except Exception as error:
             raise SettingsError(f"{where}: {name} has failed: {type(error).__name__}: {error}") from error
 

@@ -93,6 +93,7 @@ def test_the_tables_for_other_programs(srb: Run) -> None:
     frame = pandas.read_parquet("spec-results/results.parquet")
     assert list(frame["text"]) == [row["text"] for row in lines()]
     assert frame.groupby("setting")["score_good"].mean().between(0, 1).all()
+    assert list(pandas.read_json("spec-results/results.jsonl", lines=True)["text"]) == list(frame["text"])
 
 
 def test_the_numbers_are_scipys_and_sacrebleus_own(srb: Run) -> None:
@@ -194,7 +195,7 @@ def test_two_runs_in_one_report(srb: Run, capsys: pytest.CaptureFixture[str]) ->
     assert "nowhere/results.jsonl can't be read: No such file or directory" in capsys.readouterr().err
     assert srb("compare") == 2
     assert srb("compare", "spec.toml", "--report", "a") == 2
-    assert "takes a spec, or --report with the folders" in capsys.readouterr().err
+    assert "takes a spec, or --report or --rate with the results" in capsys.readouterr().err
 
 
 def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
