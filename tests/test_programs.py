@@ -23,6 +23,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loaded]:
         loaded.append((settings, FakeBackend(n_cells=4096, script=babble)))
         return loaded[-1][1]
 
+    programs._kept.close()
     monkeypatch.setattr(programs, "LlamaBackend", load)
     yield loaded
     programs._kept.close()
