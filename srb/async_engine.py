@@ -36,8 +36,8 @@ def make_engine(
     for name in ("context_shift", "cache_reuse"):
         if getattr(settings, name) and not backend.can_shift:
             raise ModelLoadError(
-                f"--{name.replace('_', '-')} can't be had: the positions of this model's cells can't be moved; "
-                "leave it out"
+                f"--{name.replace('_', '-')} can't be had: the positions of this model's cells can't be moved, or not "
+                "with --cache-type-k bf16; leave it out"
             )
     store = None
     if settings.cache_disk:

@@ -42,6 +42,9 @@ _KEEPING_PATIENCE = 0.2
 """So many seconds may a finished sequence hold its cells until there is time to keep it, if somebody waits for room."""
 
 
+_CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with --cache-type-k bf16"
+
+
 @dataclass(frozen=True, slots=True)
 class _Abort:
     request_id: str
@@ -174,7 +177,7 @@ class Engine(ForPrograms):
             )
         if request.n_cache_reuse and not self._backend.can_shift:
             raise InvalidRequestError(
-                "n_cache_reuse can't be done here: the positions of this model's cells can't be moved; leave it out",
+                f"n_cache_reuse can't be done here: {_CAN_NOT_MOVE}; leave it out",
                 param="n_cache_reuse",
                 code="unsupported_parameter",
             )
@@ -191,7 +194,7 @@ class Engine(ForPrograms):
     def _check_shift(self, request: CompletionRequest) -> None:
         reason, most = None, min(self._backend.n_parallel, self.n_cells // LEAST_CELLS)
         if not self._backend.can_shift:
-            reason = "the positions of this model's cells can't be moved; leave it out"
+            reason = f"{_CAN_NOT_MOVE}; leave it out"
         elif request.count > most:
             reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
         if reason:

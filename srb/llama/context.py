@@ -106,6 +106,7 @@ class Context:
         self._adapters = adapters or {}
         self._media = media
         self._positions = Positions()
+        self._is_bf16 = settings.cache_type_k == "bf16"  # ggml can't move such keys, and ends the process
         self._has_positions = media is not None and media.has_positions  # others than one for each cell
         self._lora: Lora = ()  # of the last batch
         self._interrupted: Callable[[], bool] | None = None
@@ -186,7 +187,7 @@ class Context:
     @property
     def can_shift(self) -> bool:
         """Whether positions can be moved."""
-        is_plain = self._window is None and not self._has_positions
+        is_plain = self._window is None and not self._has_positions and not self._is_bf16
         return is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:

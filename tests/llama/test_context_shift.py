@@ -113,6 +113,11 @@ def test_a_model_that_forgets_refuses(load: Callable[..., LlamaBackend], tmp_pat
         engine.check(CompletionRequest((PROMPT,), (SamplingParams(max_tokens=300),), context_shift=True))
 
 
+def test_keys_that_ggml_can_not_move_are_refused(load: Callable[..., LlamaBackend]) -> None:
+    assert not load(ctx_size=256, cache_type_k="bf16", flash_attn="on").can_shift
+    assert load(ctx_size=256, cache_type_v="bf16", flash_attn="on").can_shift
+
+
 async def test_a_server_does_not_start_with_it_on_such_a_model(tmp_path: Path) -> None:
     settings = Settings(
         model=write_tiny_model(tmp_path / "forgets.gguf", arch="mamba"), ctx_size=256, context_shift=True
