@@ -23,7 +23,7 @@ from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
-from srb.engine.texts import Score, Scoring, Writing, all_to_tokens, has_texts, to_tokens, with_tokens
+from srb.engine.texts import Score, Scoring, Writing, all_to_tokens, embed, has_texts, to_tokens, with_tokens
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream
@@ -264,6 +264,10 @@ class EngineClient(ABC):
         async for event in self.generate(scoring.request):
             scoring.take(event)
         return scoring.result()
+
+    async def embed(self, texts: Sequence[Text]) -> list[list[float]]:
+        """The embedding of each text: a vector of the length 1. See `Engine.embed`."""
+        return await asyncio.to_thread(embed, self.embedder, texts, self.tokenize)
 
     async def save(self, path: str | Path, prompt: Text) -> int:
         """Writes the evaluated state of a text to a file; returns how many tokens it has. See `Engine.save`.

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from math import fsum, inf
+from math import fsum, hypot, inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-from srb.engine.backend import Tokenizer
+from srb.engine.backend import Embedder, Tokenizer
 from srb.engine.events import ErrorEvent, Event, StreamEvent
 from srb.engine.kinds import check_text
 from srb.engine.request import CompletionRequest, LogitsProcessor, SamplingParams, Text
 from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot
 from srb.engine.slots import Slots
-from srb.errors import InvalidRequestError
+from srb.errors import InvalidRequestError, NotSupportedError
 
 Tokenize = Callable[..., tuple[int, ...]]
 """`Engine.tokenize`."""
@@ -104,6 +104,10 @@ class ForPrograms(ABC):
 
     @property
     @abstractmethod
+    def embedder(self) -> Embedder | None: ...
+
+    @property
+    @abstractmethod
     def has_work(self) -> bool: ...
 
     @abstractmethod
@@ -152,6 +156,14 @@ class ForPrograms(ABC):
             scoring.take(event)
         return scoring.result()
 
+    def embed(self, texts: Sequence[Text]) -> list[list[float]]:
+        """The embedding of each text: a vector of the length 1. May be called from any thread.
+
+        Raises `NotSupportedError` if the engine wasn't made for it, with `Settings(embeddings=True, pooling="mean")`
+        say, and `InvalidRequestError` for a text of more tokens than `ubatch_size`.
+        """
+        return embed(self.embedder, texts, self.tokenize)
+
     def save(self, path: str | Path, prompt: Text) -> int:
         """Writes the evaluated state of a text to a file, for `load`; returns how many tokens it has. See `run`.
 
@@ -187,6 +199,28 @@ def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "p
         text = tuple(text)
     check_text(name, text)
     return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
+
+
+def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) -> list[list[float]]:
+    """See `ForPrograms.embed`."""
+    if embedder is None or embedder.rank_template is not None:
+        raise NotSupportedError("the engine makes no embeddings; give it Settings(embeddings=True)")
+    if not embedder.pools:
+        raise NotSupportedError('this model has a vector for each token; give Settings(pooling="mean") to have one')
+    if isinstance(texts, str):
+        raise InvalidRequestError(f"texts takes a list, got {texts!r:.60}; write [...] around it", param="texts")
+    vectors = []
+    for number, text in enumerate(texts):
+        tokens = to_tokens(text, tokenize, is_prompt=True, name=f"texts[{number}]")
+        if len(tokens) > embedder.max_tokens:
+            raise InvalidRequestError(
+                f"texts[{number}] has {len(tokens)} tokens; the limit is {embedder.max_tokens} (ubatch_size)",
+                param="texts",
+            )
+        vector = embedder.embed(tokens)[0]
+        length = hypot(*vector) or 1.0
+        vectors.append([value / length for value in vector])
+    return vectors
 
 
 def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
 from srb.engine.request import CompletionRequest, SamplingParams
-from srb.errors import InvalidRequestError, LogitsProcessorError
+from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama import LlamaBackend
 
 PROMPT = "the beginning of all of them, which is evaluated once,"
@@ -98,3 +98,22 @@ async def test_the_same_with_asyncio(load: Load) -> None:
         assert await other.score(PROMPT, ENDS) == scores
         (first,) = await other.score(other.tokenize(PROMPT), ENDS[:1])
         assert first.logprobs == pytest.approx(scores[0].logprobs, abs=0.01)
+
+
+async def test_embeddings(load: Load) -> None:
+    engine = Engine(backend := load(embeddings=True, pooling="mean"))
+    first, again, other = engine.embed(["a text", tuple(b"a text"), "another one"])
+    assert first == again != other
+    assert sum(value * value for value in first) == pytest.approx(1)
+    assert backend.embedder
+    (raw,) = backend.embedder.embed(tuple(b"a text"))
+    assert first[0] / first[1] == pytest.approx(raw[0] / raw[1])
+    with pytest.raises(InvalidRequestError, match=r"texts\[1\] has 33 tokens; the limit is 32"):
+        engine.embed(["x", "x" * 33])
+    with pytest.raises(InvalidRequestError, match=r"write .* around it"):
+        engine.embed("a text")
+    for settings, advice in (({}, "embeddings=True"), ({"embeddings": True}, "pooling=")):
+        with pytest.raises(NotSupportedError, match=advice):
+            Engine(load(**settings)).embed(["a text"])
+    async with AsyncEngine(lambda _progress: load(embeddings=True, pooling="mean")) as client:
+        assert await client.embed(["a text"]) == [first]
