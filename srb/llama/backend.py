@@ -35,7 +35,7 @@ from srb.llama.params import is_on_gpu, model_params, overridden, start
 from srb.llama.ranker import LlamaRanker
 from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
-from srb.llama.tuned import Choice, choose, paces_of_machine
+from srb.llama.tuned import Choice, choose
 from srb.llama.waiting import Crowd, Waiting
 from srb.settings import EVALUATION, Settings, check_settings
 
@@ -106,7 +106,7 @@ class LlamaBackend:
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
             self._waiting = Waiting(Crowd.of_libgomp())
             stack.callback(self._waiting.close)
-            self._paces = choice.paces or paces_of_machine(settings) or MEASURED
+            self._paces = choice.paces or choice.machine or MEASURED
             is_relaid = not (self.media and self.media.has_positions)  # state.py knows no such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn

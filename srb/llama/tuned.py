@@ -110,11 +110,13 @@ class Choice:
 
     settings: with all filled in that was left to `srb tune`. weights: the file that has them.
     paces: what was measured with just these; None if nothing was, or something else was given by hand.
+    machine: what was measured on this machine with something else, if anything was.
     """
 
     settings: Settings
     weights: Path
     paces: Paces | None
+    machine: Paces | None
 
 
 def choose(path: Path, settings: Settings) -> Choice:
@@ -137,21 +139,23 @@ def choose(path: Path, settings: Settings) -> Choice:
     )
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s", tuned.describe())
-        return Choice(chosen, weights, tuned.paces)
+        return Choice(chosen, weights, tuned.paces, tuned.paces)
     if tuned:
         logger.info("tuned for this machine, but for what is given by hand")
-    return Choice(chosen, weights, None)
+        return Choice(chosen, weights, None, tuned.paces)
+    return Choice(chosen, weights, None, _paces_of_machine(path, settings) if settings.tune else None)
 
 
-def paces_of_machine(settings: Settings) -> Paces | None:
+def _paces_of_machine(path: Path, settings: Settings) -> Paces | None:
     """How the two ways of attention differ here, as `srb tune` measured it with the default model, if it did.
 
     It is for a model that wasn't measured: which way is faster depends on the processor more than on the model.
     """
     try:
-        tuned = read_tuned(find_model(None), settings) if settings.tune else None
-    except ModelLoadError:  # the default model isn't installed
+        default = find_model(None)
+    except ModelLoadError:  # it isn't installed
         return None
+    tuned = read_tuned(default, settings) if default != path else None
     return tuned.paces if tuned else None
 
 

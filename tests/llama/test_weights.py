@@ -19,7 +19,7 @@ from srb.llama import LlamaBackend, weights
 from srb.llama import tuned as tuned_module
 from srb.llama.flash_attn import MEASURED
 from srb.llama.tensors import read_tensors
-from srb.llama.tuned import Tuned, choose, kept_files, paces_of_machine, read_tuned, tuned_path, write_tuned
+from srb.llama.tuned import Tuned, choose, kept_files, read_tuned, tuned_path, write_tuned
 from srb.llama.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
 from srb.settings import Settings
 
@@ -149,12 +149,12 @@ def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(
     tmp_path: Path, tiny_model: Path, tuned: Tuned, load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_tiny_model(tmp_path / "other.gguf", seed=1)
-    assert paces_of_machine(Settings(model=other)) is None
+    assert choose(other, Settings()).machine is None
     off_is_better = dataclasses.replace(MEASURED, usual="off")
     write_tuned(tiny_model, Settings(), dataclasses.replace(tuned, paces=off_is_better))
     monkeypatch.setattr(tuned_module, "find_model", lambda _path: tiny_model)
-    assert paces_of_machine(Settings(model=other)) == off_is_better
-    assert paces_of_machine(Settings(model=other, tune=False)) is None
+    assert choose(other, Settings()).machine == off_is_better
+    assert choose(other, Settings(tune=False)).machine is None
     assert "flash attention auto" in load(model=other).identity
     assert load(model=other)._flash_attn == "off"
     assert load(model=other, tune=False)._flash_attn == "auto"
