@@ -86,6 +86,6 @@ def test_compare_with_another_file(tmp_path: Path) -> None:
 
 
 def test_every_example_is_tried() -> None:
-    tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "logits_processor.py", "stream.py"}
+    tried = {"chat.py", "compare.toml", "curl.sh", "library.py", "logits_processor.py", "saved_prompt.py", "stream.py"}
     tried |= {"haproxy.cfg", "serve.yaml"}  # in tests/cluster
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tried
