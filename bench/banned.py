@@ -1,6 +1,6 @@
 """`banned_strings` with phrases that the model loves: whether one appears anywhere, and what they cost.
 
-usage: python bench/banned.py [--model FILE | --kind window] [--alternatives 1000] [--rounds 20]
+usage: python bench/banned.py [--model FILE | --kind window [--large]] [--alternatives 1000] [--rounds 20]
 
 First it asks for many alternatives, and counts which three tokens in a row come most often in them. The texts of the 50
 most frequent ones are banned, and the same alternatives are asked for again: each phrase is looked for in what is
@@ -9,6 +9,7 @@ alternatives without banned strings, and with 50 that are begun as often and nev
 behind them that the model doesn't say. They take turns, and what is printed is the ratio of the sums.
 
 --kind is a small model with random weights whose memory forgets: window (gemma3), recurrent (mamba) or hybrid (jamba).
+With --large its tokens take as long as those of a model of 150 million weights.
 The default model has full attention.
 """
 
@@ -144,6 +145,7 @@ def main() -> None:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--model", type=Path)
     model.add_argument("--kind", choices=[kind for kind in KINDS if kind != "full"])
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--alternatives", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=20)
@@ -151,13 +153,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.model
         if arguments.kind:
+            size = 768 if arguments.large else 256
             path = write_tiny_model(
                 Path(folder) / "model.gguf",
                 arch=KINDS[arguments.kind],
                 n_ctx_train=8192,
-                n_layer=8,
-                n_embd=256,
-                n_ff=1024,
+                n_layer=16 if arguments.large else 8,
+                n_embd=size,
+                n_ff=4 * size,
+                scale=0.05 if arguments.large else 0.3,
+                layers_alike=arguments.large,
             )
         settings = Settings(ctx_size=8192, parallel=64)
         with LlamaBackend(dataclasses.replace(settings, model=path) if path else settings) as backend:
