@@ -1,7 +1,7 @@
 """Control vectors: directions that are added to what the layers of a model put out, for all that it evaluates.
 
-The files are those of llama.cpp's cvector-generator and of repeng: a GGUF with a vector `direction.N` for a layer N,
-which llama.cpp counts from 1 here. Source: Zou et al. 2023, "Representation Engineering".
+The files are those of llama.cpp's cvector-generator and of repeng: a GGUF with a vector `direction.N` for each layer N
+from 1 on; layer 0 has none. Source: Zou et al. 2023, "Representation Engineering".
 """
 
 import ctypes

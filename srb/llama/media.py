@@ -22,7 +22,7 @@ from srb.engine.media import Media
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError
 from srb.llama import log
 from srb.llama.image_file import check_pillow, read_image
-from srb.llama.model_file import fingerprint
+from srb.llama.model_file import check_gguf, fingerprint
 from srb.llama.params import is_on_gpu
 from srb.llama.sound_file import is_sound, safe_sound
 from srb.llama.tokenizer import LlamaTokenizer
@@ -71,7 +71,7 @@ class LlamaMedia:
         n_tokens: tuple[int, int],
     ) -> None:
         self._mtmd = mtmd = _library()
-        _check_file(path)
+        check_gguf(path, "--mmproj")
         mtmd.mtmd_helper_log_set(log.callback, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = use_gpu
@@ -232,16 +232,6 @@ def _library() -> Any:
             "install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"
         ) from None
     return mtmd_cpp
-
-
-def _check_file(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelLoadError(f"--mmproj {path} can't be read: {error.strerror}") from None
-    if magic != b"GGUF":
-        raise ModelLoadError(f"--mmproj {path} is not a GGUF file: it begins with {magic!r}")
 
 
 def _reason(complaints: log.Complaints) -> str:

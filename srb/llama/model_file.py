@@ -25,16 +25,24 @@ def find_model(path: Path | None) -> Path:
     """
     if path is None:
         path = _embedded_model()
+    if os.path.isdir(path):
+        raise ModelLoadError(f"the model {path} is a folder; --model takes a GGUF file")
+    check_gguf(path, "the model")
+    return path
+
+
+def check_gguf(path: Path, called: str) -> None:
+    """Raises `ModelLoadError` if a file can't be read, or doesn't begin as a GGUF file does.
+
+    called: what the error calls it.
+    """
     try:
-        if path.is_dir():
-            raise ModelLoadError(f"the model {path} is a folder; --model takes a GGUF file")
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise ModelLoadError(f"the model {path} can't be read: {error.strerror}") from None
+        raise ModelLoadError(f"{called} {path} can't be read: {error.strerror}") from None
     if magic != b"GGUF":
-        raise ModelLoadError(f"the model {path} is not a GGUF file: it begins with {magic!r}")
-    return path
+        raise ModelLoadError(f"{called} {path} is not a GGUF file: it begins with {magic!r}")
 
 
 def fingerprint(path: Path) -> str:

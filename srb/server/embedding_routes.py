@@ -14,6 +14,7 @@ from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, r
 from srb.server.refusals import SHAPES
 from srb.wire import ollama
 from srb.wire.embeddings import Parsed, Style, normalize, parse, to_json
+from srb.wire.rerank import Ranking
 from srb.wire.rerank import parse as parse_ranking
 from srb.wire.rerank import to_json as ranking_json
 
@@ -81,7 +82,7 @@ async def rerank(request: web.Request) -> web.Response:
     run = partial(_in_thread, request.app[THREAD])
     ranking = await run(parse_ranking, data, embedder, embedder.rank_template, engine.tokenizer, model)
     scores = [(await run(embedder.embed, tokens))[0][0] for tokens in ranking.prompts]
-    return json_response(ranking_json(ranking, scores, model), ignored_header(ranking.ignored))
+    return await run(_ranked, ranking, scores, model)
 
 
 def _in_thread(thread: ThreadPoolExecutor, function: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
@@ -92,6 +93,10 @@ def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[flo
     """The vectors of a text: one, at the length 1 by the p-norm, if the embedder pools; else one for each token."""
     vectors = embedder.embed(tokens)
     return [normalize(vector, p) for vector in vectors] if embedder.pools else vectors
+
+
+def _ranked(ranking: Ranking, scores: list[float], model: str) -> web.Response:
+    return json_response(ranking_json(ranking, scores, model), ignored_header(ranking.ignored))
 
 
 def _answer(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> web.Response:
