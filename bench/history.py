@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from srb.engine.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.history import find
 from srb.history.history import History
 from srb.history.recorder import Submitted

@@ -21,7 +21,8 @@ from typing import Any
 from srb.engine.backend import Batch, Logprobs, ModelInfo, SpecialTokens, State, Tokenizer
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 
 N_VOCAB = 50_000
 N = 255

@@ -33,8 +33,9 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
-from srb.engine.request import CompletionRequest, Explore, Resumed, SamplingParams
+from srb.engine.request import CompletionRequest, Explore, Resumed
 from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.engine.stats import EngineStats
 from srb.engine.texts import Score
 from srb.errors import (

@@ -19,7 +19,8 @@ from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Token
 from srb.engine.engine import Answer, Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.media import Media, Part
-from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, ModelLoadError, SrbError

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
 from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 
 
 def request(prompt: str | list[str] = "p", n: int = 1, **params: object) -> CompletionRequest:

@@ -14,7 +14,7 @@ from srb.engine.adapters import Adapter, Lora, key_of
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, ModelInfo, Ranked, SpecialTokens, State
 from srb.engine.costs import Costs
 from srb.engine.media import Media, MediaReader, whole
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
 END = 256

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 
 Draw = Callable[[tuple[int, ...], Collection[int]], int]
 """The token behind those that were generated, and none of the others that are given."""

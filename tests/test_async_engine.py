@@ -14,7 +14,8 @@ from waiting import until
 from srb.async_engine import AsyncEngine
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
 
 

@@ -72,7 +72,9 @@ WIRE_SEES = (
     "srb.engine.events",
     "srb.engine.combinations",
     "srb.engine.media",
+    "srb.engine.meanings",
     "srb.engine.request",
+    "srb.engine.sampling_params",
     "srb.errors",
     "srb.json_schema",
     "srb.wire",
@@ -80,7 +82,7 @@ WIRE_SEES = (
 """Of the engine, what a request asks, what it answers, and the protocols of what reads a text; not the engine."""
 
 
-HISTORY_SEES = ("srb.engine.events", "srb.engine.request", "srb.errors", "srb.history")
+HISTORY_SEES = ("srb.engine.events", "srb.engine.request", "srb.engine.sampling_params", "srb.errors", "srb.history")
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))

@@ -21,7 +21,8 @@ from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError

@@ -11,7 +11,7 @@ from srb.engine.adapters import Adapter
 from srb.engine.batch import Batch as Batch  # a part of this protocol
 from srb.engine.costs import Costs
 from srb.engine.media import MediaReader
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from srb.engine.events import Token
 from srb.engine.opening import Openings, opening
-from srb.engine.request import ANY_CASE
+from srb.engine.sampling_params import ANY_CASE
 from srb.engine.text import StopStrings
 
 

@@ -3,13 +3,11 @@
 import dataclasses
 from typing import TYPE_CHECKING
 
+from srb.engine.sampling_params import CONSTRAINTS
 from srb.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from srb.engine.request import CompletionRequest
-
-CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
-"""The fields that say what a text must match; there may be one of them."""
 
 SEARCHES = ("sample", "beam", "stochastic_beam")
 """How the texts of a request are found; see `CompletionRequest.search`."""

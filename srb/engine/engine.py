@@ -23,8 +23,9 @@ from srb.engine.kv_cache import KVCache
 from srb.engine.media import Media, MediaReader, Part
 from srb.engine.outbox import Outbox
 from srb.engine.prefix import PrefixIndex
-from srb.engine.request import DEFAULT_MAX_TOKENS, CompletionRequest
+from srb.engine.request import CompletionRequest
 from srb.engine.retained import Retained
+from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
 from srb.engine.shift import LEAST_CELLS, fit, may_shift

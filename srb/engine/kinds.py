@@ -1,4 +1,4 @@
-"""Whether the values of a dataclass are of the types that its fields say, for callers who use no type checker."""
+"""Whether the values of a dataclass are of the types that its fields say, and in their ranges."""
 
 import numbers
 import types
@@ -40,6 +40,14 @@ def check_types(asked: Any) -> None:
     """Raises `InvalidRequestError` where a field's value is of a wrong type, and says what to pass."""
     if wrong := wrong_field(asked):
         raise InvalidRequestError(" ".join(wrong), param=wrong[0])
+
+
+def check_ranges(asked: Any, ranges: dict[str, tuple[float, float]]) -> None:
+    """Raises `InvalidRequestError` for a number outside of its range, both ends of which are allowed; None may be."""
+    for name, (low, high) in ranges.items():
+        value = getattr(asked, name)
+        if value is not None and not low <= value <= high:  # NaN is in no range
+            raise InvalidRequestError(f"{name} must be from {low} to {high}, got {value!s:.60}", param=name)
 
 
 def check_text(name: str, text: Any) -> None:

@@ -3,7 +3,7 @@
 import re
 
 from srb.engine.backend import Tokenizer
-from srb.engine.request import AVOIDED_CHARS
+from srb.engine.sampling_params import AVOIDED_CHARS
 
 OPENING_WORDS = 8
 OPENING_CHARS = AVOIDED_CHARS

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from srb.engine.events import ErrorEvent, Event
 from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
 from srb.engine.retained import WORTH_SHARING
+from srb.engine.sampling_params import SamplingParams
 from srb.engine.slot_file import read_slot
 from srb.engine.slots import SavedSlot, Slots
 from srb.errors import InvalidRequestError

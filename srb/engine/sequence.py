@@ -14,8 +14,9 @@ from srb.engine.media import key_of_few, placed, words
 from srb.engine.moved import KEY, Moved
 from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest, Resumed, SamplingParams
+from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.retained import Hit
+from srb.engine.sampling_params import SamplingParams
 from srb.engine.search import Beam, Search
 from srb.engine.shift import Shift
 from srb.engine.text import StopStrings, TextState

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from srb.engine.backend import Embedder, Tokenizer
 from srb.engine.events import ErrorEvent, Event, StreamEvent
 from srb.engine.kinds import check_text
-from srb.engine.request import CompletionRequest, LogitsProcessor, SamplingParams, Text
+from srb.engine.request import CompletionRequest, Text
+from srb.engine.sampling_params import LogitsProcessor, SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot
 from srb.engine.slots import Slots

@@ -18,7 +18,8 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
 
 _KINDS = {kind.__name__: kind for kind in (StartEvent, ProgressEvent, StopEvent, DoneEvent)}

@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any
 
 from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Usage, by_request
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.history import nodes
 from srb.history.events import pack, pack_request
 from srb.history.stories import count_change, find_number

@@ -13,7 +13,7 @@ import numpy as np
 
 from srb.engine.backend import Batch, Logprobs, ModelInfo, State
 from srb.engine.costs import Costs
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
 from srb.llama.adapters import load_adapters

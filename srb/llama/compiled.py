@@ -8,7 +8,7 @@ from typing import Any
 
 import llama_cpp
 
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 from srb.llama.constraint import Constraint, GbnfConstraint, LarkCompiler
 

@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 
 from srb.engine.backend import Logprobs
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
 from srb.llama.candidates import Candidates, alone
 from srb.llama.compiled import CompiledSampling, checked

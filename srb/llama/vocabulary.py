@@ -6,7 +6,7 @@ from functools import cached_property
 import llama_cpp
 
 from srb.engine.backend import ModelInfo
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.llama.backend import load_model
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling

@@ -9,7 +9,7 @@ from aiohttp import web
 
 import srb
 from srb.engine.events import Event
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import NotSupportedError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from srb.client import EngineClient
 from srb.engine.events import ErrorEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, SettingsError
 from srb.settings import Settings
 

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from srb.engine.backend import ChatTemplate
 from srb.engine.media import Media
-from srb.engine.request import CompletionRequest, SamplingParams, new_request_id
+from srb.engine.request import CompletionRequest, new_request_id
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.call_format import CallFormat, call_format

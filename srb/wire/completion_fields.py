@@ -4,7 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from srb.engine.request import SEARCHES, CompletionRequest, meanings
+from srb.engine.combinations import SEARCHES
+from srb.engine.meanings import meanings
+from srb.engine.request import CompletionRequest
 from srb.wire.fields import SEARCH_FIELDS, Float, Int, SamplingFields
 from srb.wire.messages import Message
 from srb.wire.tools import ToolFields

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
-from srb.engine.request import CompletionRequest, Explore, meanings
+from srb.engine.meanings import meanings
+from srb.engine.request import CompletionRequest, Explore
 from srb.errors import InvalidRequestError
 from srb.wire import native
 from srb.wire.body import Limits, make_prompts

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.request import CONSTRAINTS, SAMPLERS, CompletionRequest, SamplingParams, meanings
+from srb.engine.meanings import meanings
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
 

@@ -17,7 +17,8 @@ from srb.engine.events import (
     StreamEvent,
     Token,
 )
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
 from srb.wire import native
 from srb.wire.llama_body import LlamaParsed

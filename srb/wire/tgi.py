@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-from srb.engine.request import MAX_STOP_STRINGS
+from srb.engine.sampling_params import MAX_STOP_STRINGS
 from srb.errors import InvalidRequestError, QueueFullError, SrbError, UnavailableError
 from srb.wire.body import Limits
 from srb.wire.fields import BodyFields, Int, SamplingFields, show

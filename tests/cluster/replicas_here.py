@@ -10,7 +10,8 @@ from srb.client import Record
 from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
 from srb.engine.events import AbortReason
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 
 

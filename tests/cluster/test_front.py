@@ -18,7 +18,8 @@ from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
 
 

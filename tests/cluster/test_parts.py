@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from srb.cluster.parts import Whole, split
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 
 

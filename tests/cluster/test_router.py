@@ -10,7 +10,8 @@ import pytest
 from waiting import until
 
 from srb.cluster.placement import blocks_of, pack_blocks
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import UnavailableError
 
 pytest.importorskip("ray.serve", reason="ray isn't installed")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from srb.engine.adapters import Adapter, Adapters, Asked
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))

@@ -17,7 +17,8 @@ from refused import has, lower, refusing
 from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 CAT = b"the cat sat"

@@ -17,7 +17,8 @@ from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StartEvent
 from srb.engine.media import Part
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 

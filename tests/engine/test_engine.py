@@ -8,7 +8,8 @@ from fake_backend import FakeBackend, says
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, SrbError
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
-from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.engine.request import CompletionRequest, Explore
 from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import EngineDeadError, InvalidRequestError
 
 Path = tuple[int, ...]

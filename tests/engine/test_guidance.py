@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
 from srb.engine.resume import Said, resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 PROMPT, NEGATIVE = b"The weather today is", b"It rains and"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StreamEvent
-from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 A, B, C = ord("a"), ord("b"), ord("c")

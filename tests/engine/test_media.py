@@ -12,7 +12,8 @@ from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent
 from srb.engine.media import Media, Part, placed, whole, words
 from srb.engine.radix import PrefixTree, pack
-from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 CAT, DOG = b"\x89cat" * 10, b"\x89dog" * 10

@@ -14,7 +14,7 @@ from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
 from srb.engine.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 

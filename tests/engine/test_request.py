@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from srb.engine.request import CompletionRequest, SamplingParams, meanings
+from srb.engine.meanings import meanings
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 

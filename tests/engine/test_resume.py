@@ -10,8 +10,9 @@ from memory_store import MemoryStore, Stored
 from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
-from srb.engine.request import CompletionRequest, Resumed, SamplingParams
+from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 

@@ -8,7 +8,7 @@ from fake_backend import FakeBackend
 
 from srb.async_engine import AsyncEngine
 from srb.engine.engine import Engine
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
 TEXT = "Once upon a time, there was a king"

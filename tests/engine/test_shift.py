@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
 from srb.engine.media import Media
-from srb.engine.request import CompletionRequest, Explore, SamplingParams
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
 PROMPT = bytes(range(32, 52))

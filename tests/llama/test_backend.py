@@ -15,7 +15,8 @@ from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
 from srb.llama.context import Context

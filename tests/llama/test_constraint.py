@@ -14,7 +14,8 @@ from tiny_model import CONTROL
 
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
 from srb.llama.constraint import LarkConstraint

@@ -13,7 +13,8 @@ from tiny_model import write_tiny_model
 from srb.async_engine import AsyncEngine
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama import LlamaBackend
 from srb.settings import Settings

@@ -11,7 +11,8 @@ from driver import run, texts
 from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama import LlamaBackend
 

@@ -9,7 +9,8 @@ from driver import check_order, request, run, stops, texts
 
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
 

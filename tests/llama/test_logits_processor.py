@@ -12,7 +12,8 @@ from tiny_model import N_VOCAB
 
 from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StreamEvent
-from srb.engine.request import CompletionRequest, LogitsProcessor
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import LogitsProcessor
 from srb.errors import LogitsProcessorError
 from srb.llama import LlamaBackend
 

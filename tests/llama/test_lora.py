@@ -10,7 +10,8 @@ from tiny_lora import write_merged, write_tiny_lora
 from srb.engine.adapters import Asked
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama import LlamaBackend
 

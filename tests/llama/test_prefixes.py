@@ -9,7 +9,8 @@ from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.llama import LlamaBackend
 from srb.settings import Settings
 

@@ -20,7 +20,8 @@ from srb.disk_cache import DiskCache
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
 from srb.engine.media import Media, Part
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama import LlamaBackend
 from srb.llama.context import new_context

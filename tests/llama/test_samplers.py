@@ -17,7 +17,8 @@ from tiny_model import EOS, N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
 from srb.llama import LlamaBackend
 

@@ -10,7 +10,8 @@ from tiny_lora import write_tiny_lora
 from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import LlamaBackend
 

@@ -9,7 +9,8 @@ from srb.async_engine import AsyncEngine
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama import LlamaBackend
 

@@ -18,7 +18,7 @@ from fake_backend import FakeBackend, says
 from server.conftest import Client, Connect
 from waiting import until
 
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.history import find
 from srb.history.history import History
 from srb.history.unfinished import unfinished

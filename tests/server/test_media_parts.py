@@ -12,7 +12,8 @@ from server.conftest import Client, Connect
 
 from srb.engine.engine import Engine
 from srb.engine.media import Media
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.history.events import pack_request, unpack_request
 from srb.history.history import History

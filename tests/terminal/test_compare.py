@@ -12,7 +12,7 @@ import pytest
 from fake_backend import END, FakeBackend
 from terminal.conftest import Run
 
-from srb.engine.request import SamplingParams
+from srb.engine.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from srb.engine.request import SamplingParams, meanings
+from srb.engine.meanings import meanings
+from srb.engine.sampling_params import SamplingParams
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import ALIASES, SamplingFields, descriptions

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from srb.engine.request import SAMPLERS, CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire import llama_body
 from srb.wire.body import Limits, parse

@@ -8,7 +8,8 @@ from fake_backend import ByteTokenizer
 
 from srb.engine.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
 from srb.engine.intake import Intake
-from srb.engine.request import CompletionRequest, SamplingParams
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 from srb.wire.body import Limits
 from srb.wire.llama_body import parse_completion
