@@ -17,8 +17,9 @@ from srb.engine.adapters import Adapters
 from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
+from srb.engine.kinds import Text
 from srb.engine.media import Media, Part, no_media
-from srb.engine.request import CompletionRequest, Explore, Text
+from srb.engine.request import CompletionRequest, Explore
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot

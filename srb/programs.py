@@ -12,7 +12,7 @@ from typing import Any
 from srb.async_engine import make_engine
 from srb.download import fetch_model
 from srb.engine.engine import Engine
-from srb.engine.request import Text
+from srb.engine.kinds import Text
 from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
 from srb.engine.texts import Score, Writing
 from srb.errors import InvalidRequestError

@@ -202,7 +202,7 @@ class _Trial:
         request = self._requests.get(str(name))
         if request is None or index >= request.count:
             return ()
-        prompt = request.prompts[index // len(request.branches)]
+        prompt = request.token_ids[index // len(request.branches)]
         events = [each for each in self._events[request.id] if isinstance(each, StreamEvent) and each.index == index]
         said = tuple(token for event in events for token in event.tokens)
         return (*prompt, *said[len(prompt) if request.echo else 0 :])
@@ -223,7 +223,7 @@ class _Trial:
                     raise AssertionError(f"request {name}, alternative {index}: {error}") from None
 
     def _check_answer(self, request: CompletionRequest, index: int, answer: Answer) -> None:
-        prompt = request.prompts[index // len(request.branches)]
+        prompt = request.token_ids[index // len(request.branches)]
         params = request.branches[index % len(request.branches)]
         stop = answer.stop
         if stop.finish_reason == "length" and params.max_tokens not in (None, -1):

@@ -104,11 +104,11 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: SamplingParams(seed=True), "seed takes a whole number, got True"),
         (lambda: SamplingParams(grammar=5), "grammar takes a text or None, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams(stop="."), "stop takes a tuple, got '.'; write ('.',)"),  # type: ignore[arg-type]
-        (lambda: SamplingParams(negative_prompt=5), "negative_prompt takes a text, or a tuple of token ids, got 5"),
+        (lambda: SamplingParams(negative_prompt=5), "negative_prompt takes a text or a tuple or None, got 5"),  # type: ignore[arg-type]
         (lambda: SamplingParams().alternatives("2"), "n takes a whole number, got '2'"),  # type: ignore[arg-type]
         (lambda: Explore(depth="2"), "depth takes a whole number, got '2'"),  # type: ignore[arg-type]
         (lambda: CompletionRequest("Once", ONE), "prompts takes a tuple, got 'Once'; write ('Once',)"),  # type: ignore[arg-type]
-        (lambda: CompletionRequest((5,), ONE), "prompt takes a text, or a tuple of token ids, got 5"),
+        (lambda: CompletionRequest((5,), ONE), "prompt takes a text, or a tuple of token ids, got 5"),  # type: ignore[arg-type]
         (lambda: CompletionRequest(("a",), ("b",)), "branches takes SamplingParams, got 'b'"),  # type: ignore[arg-type]
         (lambda: Settings(ctx_size="4096"), "--ctx-size takes a whole number, got '4096'"),  # type: ignore[arg-type]
         (lambda: Settings(model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]

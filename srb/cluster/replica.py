@@ -128,7 +128,7 @@ class Replica:
     async def record_routing_stats(self) -> dict[str, Any]:
         """What the router needs to know: how many alternatives are here, and the beginnings that are known."""
         journals = self._engine.requests
-        known = {block for journal in journals for prompt in journal.request.prompts for block in blocks_of(prompt)}
+        known = {block for journal in journals for prompt in journal.request.token_ids for block in blocks_of(prompt)}
         runs = await self._engine.ask(-1, Slots.known)
         known |= await asyncio.to_thread(_blocks_of_runs, runs)
         return {"load": sum(len(journal.living) for journal in journals), "blocks": pack_blocks(known)}

@@ -89,7 +89,7 @@ class PrefixRouter(RequestRouter):
         request = next(iter(pending_request.args), None)
         if isinstance(request, CompletionRequest) and "to" not in pending_request.kwargs:
             weight = len(request.prompts) * (request.n_beams or len(request.branches))
-            self._waiting[request_id] = weight, [blocks_of(prompt) for prompt in request.prompts]
+            self._waiting[request_id] = weight, [blocks_of(prompt) for prompt in request.token_ids]
         try:
             if gone := self._gone(pending_request):
                 raise gone

@@ -172,7 +172,7 @@ class Teller:
         self._request_id = request.id
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for token in request.prompts[0][-_LONGEST_CHARACTER:]:  # a node may complete a character of the prompt
+        for token in request.token_ids[0][-_LONGEST_CHARACTER:]:  # a node may complete a character of the prompt
             self._decoder.decode(tokenizer.special_piece(token))
         self._root = self._decoder.getstate()
 

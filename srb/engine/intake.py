@@ -63,7 +63,7 @@ class Intake:
 
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run. Grammars are looked at when it is taken."""
-        for tokens in request.prompts:
+        for tokens in request.token_ids:
             if request.media:
                 placed(tokens, request.media)
                 if tokens[-1] < 0:
@@ -79,7 +79,7 @@ class Intake:
             for each in params.avoid or ():
                 if not isinstance(each, str):
                     self._check_tokens("avoid", each)
-            self._check_tokens("negative_prompt", params.negative_prompt or ())
+            self._check_tokens("negative_prompt", params.negative_ids)
         self._check_room(request)
 
     def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
@@ -101,7 +101,7 @@ class Intake:
             generated = max(0, (params.max_tokens or 0) - 1) * (request.n_beams or 1)
             cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
             if params.is_guided:
-                negative = len(params.negative_prompt or (0,))
+                negative = len(params.negative_ids or (0,))
                 cells += negative + generated
                 what += f", and {negative} and {generated} for the negative prompt"
             if cells > self._n_cells:

@@ -10,6 +10,9 @@ from typing import Any
 
 from srb.errors import InvalidRequestError
 
+Text = str | tuple[int, ...]
+"""A text, or the ids of its tokens."""
+
 NAMES: dict[type, str] = {
     bool: "True or False",
     int: "a whole number",

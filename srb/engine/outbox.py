@@ -74,7 +74,7 @@ class Outbox:
         """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
         request, special = prompt.active.request, self._tokenizer.special_piece
         echo = request.echo and not request.resumed
-        asked = request.prompts[prompt.sequences[0].index // len(request.branches)]
+        asked = request.token_ids[prompt.sequences[0].index // len(request.branches)]
         tokens = asked if echo else asked[-LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:

@@ -2,17 +2,14 @@
 
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from srb.engine.combinations import check_combination
-from srb.engine.kinds import check_ranges, check_text, check_types
+from srb.engine.kinds import Text, check_ranges, check_text, check_types
 from srb.engine.meanings import described, documented
 from srb.engine.media import Media
 from srb.engine.sampling_params import MAX_BANNED_CHARS_IN_ALL, SamplingParams
 from srb.errors import InvalidRequestError
-
-Text = str | tuple[int, ...]
-"""A text, or the ids of its tokens."""
 
 MAX_LOGPROBS = 100
 MAX_PATH = 128
@@ -93,7 +90,7 @@ class CompletionRequest:
     Raises `InvalidRequestError` if there is nothing to do, or for a value out of range.
     """
 
-    prompts: tuple[Any, ...] = field(
+    prompts: tuple[Text, ...] = field(
         metadata={"meaning": "the prompts: each a text, or the ids of its tokens. An engine makes tokens of the texts."}
     )
     branches: tuple[SamplingParams, ...] = field(
@@ -231,6 +228,11 @@ class CompletionRequest:
     def count(self) -> int:
         """How many alternatives there are in all."""
         return len(self.prompts) * len(self.branches)
+
+    @property
+    def token_ids(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each prompt, which an engine has made of the texts."""
+        return cast(tuple[tuple[int, ...], ...], self.prompts)
 
     @property
     def n_beams(self) -> int:

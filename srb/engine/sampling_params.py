@@ -8,9 +8,9 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-from srb.engine.kinds import check_ranges, check_text, check_types
+from srb.engine.kinds import Text, check_ranges, check_text, check_types
 from srb.engine.meanings import described, documented
 from srb.errors import InvalidRequestError
 
@@ -199,7 +199,7 @@ class SamplingParams:
         "those of another alternative of its prompt that has such a list. If it would, it goes back, and draws "
         "another token. The list may be empty. Left out: off.",
     )
-    negative_prompt: Any = described(
+    negative_prompt: Text | None = described(
         None,
         "a prompt to keep away from, with guidance_scale: a text, or the ids of its tokens. Left out: the "
         "prompt's last token alone.",
@@ -265,6 +265,11 @@ class SamplingParams:
             )
         if self.negative_prompt is not None:
             check_text("negative_prompt", self.negative_prompt)
+
+    @property
+    def negative_ids(self) -> tuple[int, ...]:
+        """The tokens of the negative prompt, which an engine has made of a text; none without one."""
+        return cast(tuple[int, ...], self.negative_prompt or ())
 
     @property
     def is_guided(self) -> bool:

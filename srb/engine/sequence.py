@@ -50,7 +50,7 @@ class ActiveRequest:
         stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
         resumed = request.resumed or (Resumed(),) * request.count
         self.prompts: list[Prompt] = []
-        asked = [_healed(tokens, tokenizer) if request.heal else (tokens, b"") for tokens in request.prompts]
+        asked = [_healed(tokens, tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]
         for number, (tokens, healed) in enumerate(asked):
             first = number * len(request.branches)
             for lora in dict.fromkeys(loras):
@@ -111,7 +111,7 @@ class ActiveRequest:
         begun: dict[tuple[Prompt, tuple[int, ...]], dict[int, Resumed]] = {}
         guided = {seq.index: seq for seq in self.sequences if seq.params.is_guided}
         for index, seq in guided.items():
-            negative = seq.params.negative_prompt or seq.prompt.asked[-1:]
+            negative = seq.params.negative_ids or seq.prompt.asked[-1:]
             if seq.prompt.healed and len(negative) > 1 and tokenizer.piece(negative[-1]) == seq.prompt.healed:
                 negative = negative[:-1]
             begun.setdefault((seq.prompt, negative), {})[index] = resumed[index]

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from srb.engine.backend import Embedder, Tokenizer
 from srb.engine.events import ErrorEvent, Event, StreamEvent
-from srb.engine.kinds import check_text
-from srb.engine.request import CompletionRequest, Text
+from srb.engine.kinds import Text, check_text
+from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import LogitsProcessor, SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot
@@ -246,12 +246,13 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
     if not has_texts(request):
         return request
 
-    def tokens(text: Text | None) -> tuple[int, ...] | None:
-        return None if text is None else to_tokens(text, tokenize, is_prompt=True)
-
     if request.context_shift:
         tokenize = partial(tokenize, any_length=True)
-    branches = tuple(replace(each, negative_prompt=tokens(each.negative_prompt)) for each in request.branches)
+    tokens = partial(to_tokens, tokenize=tokenize, is_prompt=True)
+    branches = tuple(
+        replace(each, negative_prompt=each.negative_prompt and tokens(each.negative_prompt))
+        for each in request.branches
+    )
     return replace(request, prompts=tuple(map(tokens, request.prompts)), branches=branches)
 
 

@@ -123,7 +123,7 @@ async def submit(
 
 def _title(engine: EngineClient, completion: CompletionRequest) -> str:
     """How the last prompt ends, without its control tokens."""
-    tokens = completion.prompts[-1][-TITLE_TOKENS:]
+    tokens = completion.token_ids[-1][-TITLE_TOKENS:]
     return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
 
 

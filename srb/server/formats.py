@@ -132,7 +132,7 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
         fingerprint=f"srb-{srb.__version__}",
         path_to=partial(_path_to, request),
         texts_of=partial(_texts_of, request, asyncio.get_running_loop()),
-        take=media_taker(request.app) if made is None else lambda _parts: (made.prompts[0], ()),
+        take=media_taker(request.app) if made is None else lambda _parts: (made.token_ids[0], ()),
         before=partial(_before, request, asyncio.get_running_loop()),
         made=made,
     )

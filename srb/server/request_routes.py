@@ -139,7 +139,9 @@ async def requests(request: web.Request) -> web.Response:
             "prompt_tokens": journal.request.prompt_tokens,
         }
         if show_prompts:  # in a thread, because long ones take their time
-            each["prompt"] = [await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.prompts]
+            each["prompt"] = [
+                await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.token_ids
+            ]
         data.append(each)
     data += await lists_of_others(request)
     return web.json_response({"object": "list", "data": data})

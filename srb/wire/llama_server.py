@@ -56,7 +56,7 @@ class Completion:
         self._parsed = parsed
         self._request = parsed.completion
         self._model = model
-        self._prompts = [detokenize(prompt).decode(errors="replace") for prompt in self._request.prompts]
+        self._prompts = [detokenize(prompt).decode(errors="replace") for prompt in self._request.token_ids]
         self._clock = clock
         self._alternatives = [_Alternative() for _ in range(self._request.count)]
         self._started = 0.0

@@ -129,7 +129,7 @@ class Books(RuleBasedStateMachine):
         """A request that continues what another has generated, or a part of it."""
         if self.requests and not (each := data.draw(st.sampled_from(self.requests))).media:
             own = [event for event in self.events if event.request_id == each.id]
-            text = bytes(each.prompts[0]).decode() + texts(own).get(0, "")
+            text = bytes(each.token_ids[0]).decode() + texts(own).get(0, "")
             self.submit(request(text[:length] + line, 2, max_tokens=5, seed=seed))
 
     @rule(length=st.integers(0, 20), n=st.integers(1, 4), sizes=st.lists(st.integers(1, 15), min_size=1, max_size=3))

@@ -108,8 +108,8 @@ def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
 
         def draw(before: tuple[int, ...], refused: Collection[int], params: SamplingParams = params) -> int:
             logits = foretold(backend, PROMPT + before)
-            if params.negative_prompt:
-                negative = foretold(backend, params.negative_prompt + before)
+            if params.negative_ids:
+                negative = foretold(backend, params.negative_ids + before)
                 logits = backend.guided(logits, negative, params.guidance_scale)
             noted = notes[params.seed][before]
             assert np.abs(noted - logits).max() < TOLERANCE
