@@ -5,9 +5,10 @@ from functools import partial
 
 from srb.engine.backend import Backend, Logits
 from srb.engine.moved import Moved
+from srb.engine.pieces import Hit
 from srb.engine.prefix import PrefixIndex
 from srb.engine.radix import Tokens, pack
-from srb.engine.retained import Hit, Retained
+from srb.engine.retained import Retained
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
 from srb.engine.sequence import Holder, Mark, Prompt, Sequence

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from srb.engine.active_request import ActiveRequest
 from srb.engine.backend import Backend, Logits
 from srb.engine.beams import Beams
 from srb.engine.cells import Cells
@@ -12,7 +13,7 @@ from srb.engine.outbox import Outbox
 from srb.engine.plan import Plan, Planner
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
-from srb.engine.sequence import ActiveRequest, Holder, Sequence
+from srb.engine.sequence import Holder, Sequence
 from srb.engine.stats import Measure, Totals
 from srb.engine.walkers import Walkers
 from srb.errors import BackendError

@@ -5,13 +5,11 @@ evaluated yet, together with one row for every running sequence (decoding.py). A
 next step: what it evaluated is retained, and what it leased is given back (cells.py).
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
 
+from srb.engine.active_request import ActiveRequest
 from srb.engine.adapters import Adapters
 from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.cells import Cells
@@ -20,6 +18,7 @@ from srb.engine.decoding import Decoding
 from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
 from srb.engine.kv_cache import KVCache
+from srb.engine.mailbox import Abort, Mailbox, Question
 from srb.engine.media import Media, MediaReader, Part
 from srb.engine.outbox import Outbox
 from srb.engine.prefix import PrefixIndex
@@ -27,37 +26,20 @@ from srb.engine.request import CompletionRequest
 from srb.engine.retained import Retained
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
-from srb.engine.sequence import ActiveRequest
-from srb.engine.shift import LEAST_CELLS, fit, may_shift
+from srb.engine.shift import fit
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
+from srb.engine.supported import check_supported
 from srb.engine.texts import Answer as Answer
 from srb.engine.texts import ForPrograms, with_tokens
-from srb.errors import InvalidRequestError, SrbError
+from srb.errors import SrbError
 
 _KEEPING_SHARE = 0.25
 """Of the time, for keeping what finished sequences have evaluated, while others run."""
 
 _KEEPING_PATIENCE = 0.2
 """So many seconds may a finished sequence hold its cells until there is time to keep it, if somebody waits for room."""
-
-
-_CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with --cache-type-k bf16"
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    request_id: str
-    index: int | None
-    reason: AbortReason
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    slot: int
-    ask: Callable[[Slots], Any]
-    answer: "Future[Any]"
 
 
 class Engine(ForPrograms):
@@ -106,11 +88,8 @@ class Engine(ForPrograms):
             backend, self._scheduler, self._cells, self._outbox, self._totals, prefill_chunk, observe, clock
         )
         self._keeps_from = 0.0  # seconds of the clock, for what has finished
-        self._lock = threading.Lock()  # of the next three
-        self._failure: SrbError | None = None
-        self._mail: list[ActiveRequest | _Abort | _Question] = []
-        self._doomed: set[str] = set()  # the requests whose abort is in the mail
-        self._questions: list[_Question] = []  # that aren't answered yet
+        self._mail = Mailbox()
+        self._questions: list[Question] = []  # that aren't answered yet
 
     # From any thread
 
@@ -158,52 +137,11 @@ class Engine(ForPrograms):
         return self._backend.chat_template
 
     def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
+        """Raises `InvalidRequestError` if a request can never run; see `Intake.check` and `check_supported`."""
         self._intake.check(request)
+        check_supported(request, self._backend, self._default_max_tokens)
         for params in request.branches:
             self.adapters.lora(params.lora)
-        most = min(self._backend.n_parallel, self._backend.n_seqs - 1)  # the prompt has one, too
-        if request.n_beams > most:
-            raise InvalidRequestError(
-                f"{request.n_beams} beams are more than the {most} sequences that can run at once; "
-                "ask for fewer beams, or start with a larger --parallel",
-                param="beams",
-            )
-        if request.guided and self._backend.n_parallel < 2:
-            raise InvalidRequestError(
-                "guidance_scale takes two sequences for each alternative, and there is one; "
-                "leave it out, or start with a larger --parallel",
-                param="guidance_scale",
-                code="unsupported_parameter",
-            )
-        if request.n_cache_reuse and not self._backend.can_shift:
-            raise InvalidRequestError(
-                f"n_cache_reuse can't be done here: {_CAN_NOT_MOVE}; leave it out",
-                param="n_cache_reuse",
-                code="unsupported_parameter",
-            )
-        if may_shift(request, self.n_cells, self._default_max_tokens):
-            self._check_shift(request)
-        if request.explore and self._backend.window is not None:
-            memory = "a sliding window" if self._backend.window else "a recurrent state"
-            raise InvalidRequestError(
-                f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
-                param="explore",
-                code="unsupported_parameter",
-            )
-
-    def _check_shift(self, request: CompletionRequest) -> None:
-        reason, most = None, min(self._backend.n_parallel, self.n_cells // LEAST_CELLS)
-        if not self._backend.can_shift:
-            reason = f"{_CAN_NOT_MOVE}; leave it out"
-        elif request.count > most:
-            reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
-        if reason:
-            raise InvalidRequestError(
-                f"context_shift can't be done here: {reason}, or start with a larger --ctx-size",
-                param="context_shift",
-                code="unsupported_parameter",
-            )
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
@@ -215,19 +153,15 @@ class Engine(ForPrograms):
         fit(active, self.n_cells, self._default_max_tokens, self.tokenizer.special.bos)
         for prompt in active.prompts + active.negatives if request.cache_prompt else ():
             self._retained.check(prompt.packed, prompt.key)  # here, where it takes no time from a step
-        with self._lock:
-            if not self._failure:
-                self._mail.append(active)
-                return
-        compiled.close()
-        raise self._failure
+        try:
+            self._mail.put(active)
+        except SrbError:
+            compiled.close()
+            raise
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
         """Ends a request, or the alternative `index` of it, at the next step. Does nothing if it has ended."""
-        with self._lock:
-            self._mail.append(_Abort(request_id, index, reason))
-            if index is None:
-                self._doomed.add(request_id)
+        self._mail.put_abort(Abort(request_id, index, reason))
 
     def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
         """Asks something about a slot, in the thread that calls `step`, when what has ended there is kept.
@@ -235,10 +169,7 @@ class Engine(ForPrograms):
         The answer is what the function returns or raises.
         """
         answer: Future[Answer] = Future()
-        with self._lock:
-            if self._failure:
-                raise self._failure
-            self._mail.append(_Question(slot, question, answer))
+        self._mail.put(Question(slot, question, answer))
         return answer
 
     # From the thread that calls step()
@@ -295,14 +226,13 @@ class Engine(ForPrograms):
 
         For an engine that is broken: the backend isn't touched, and there must be no further step.
         """
-        with self._lock:
-            self._failure = error
-            mail = [message for message in self._mail if isinstance(message, ActiveRequest)]
-            self._questions += [message for message in self._mail if isinstance(message, _Question)]
+        mail = self._mail.close(error)
+        self._questions += [message for message in mail if isinstance(message, Question)]
         for question in self._questions:
             if question.answer.set_running_or_notify_cancel():
                 question.answer.set_exception(error)
-        for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *mail):
+        unread = [message for message in mail if isinstance(message, ActiveRequest)]
+        for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             self._outbox.fail(active, error)
         return self._outbox.take()
 
@@ -314,12 +244,10 @@ class Engine(ForPrograms):
     # The life of a request
 
     def _read_mail(self) -> None:
-        with self._lock:
-            mail, self._mail, self._doomed = self._mail, [], set()
-        for message in mail:
+        for message in self._mail.take():
             if isinstance(message, ActiveRequest):
                 self._scheduler.add(message)
-            elif isinstance(message, _Question):
+            elif isinstance(message, Question):
                 self._questions.append(message)
             elif active := self._scheduler.find(message.request_id):
                 self._abort(active, message.index, message.reason)
@@ -350,8 +278,7 @@ class Engine(ForPrograms):
 
     def _is_unwanted(self) -> bool:
         """Whether every running request is being aborted, so that a long evaluation needn't go on."""
-        with self._lock:
-            return all(request_id in self._doomed for request_id in self._scheduler.running)
+        return self._mail.dooms(self._scheduler.running)
 
     def _admit(self) -> None:
         """Starts what there is room for, with what is known of it."""

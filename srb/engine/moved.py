@@ -12,8 +12,9 @@ what they evaluate is found by others of them alone.
 
 from dataclasses import dataclass
 
+from srb.engine.pieces import Piece, text_of
 from srb.engine.radix import Tokens, common_prefix
-from srb.engine.retained import Piece, Retained, text_of
+from srb.engine.retained import Retained
 
 KEY = "/moved"
 """Is a part of the key of a prompt that may have such chunks."""

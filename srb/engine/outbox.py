@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 
+from srb.engine.active_request import ActiveRequest
 from srb.engine.backend import Backend, Logits, Logprobs
 from srb.engine.events import (
     DoneEvent,
@@ -19,7 +20,7 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+from srb.engine.sequence import Prompt, Sequence
 from srb.errors import SrbError
 
 LONGEST_CHARACTER = 4  # bytes of UTF-8

@@ -13,8 +13,9 @@ from itertools import chain, islice
 from srb.engine.backend import Backend
 from srb.engine.media import whole
 from srb.engine.moved import find_moved
+from srb.engine.pieces import Hit
 from srb.engine.radix import PrefixTree, pack
-from srb.engine.retained import WORTH_SHARING, Hit, Retained
+from srb.engine.retained import WORTH_SHARING, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
 
 _TRIES = 32

@@ -2,31 +2,19 @@
 
 It doesn't stay in cells, because there it would slow every step down: attention walks all cells in use.
 
-States are kept in pieces. An answer's piece has only what comes behind its prompt, whose own piece is its parent:
-
-    piece A: tokens 0 to 100      a prompt
-    └─ piece B: tokens 100 to 150     an answer to it
-       └─ piece C: tokens 150 to 180      what was said next
-
-To continue after 180 tokens, A, B and C are put back one behind the other. To continue after 120, A is put back and the
-first 20 tokens of B, but only where B can be cut there: what is saved of a sliding window is the window at the piece's
-end, and what is saved of a recurrent state is the state there. So on such models a piece is of use at its end.
-
-With a store each piece is written there, too, and may leave the memory: its tokens stay, and its state is read when
-it's needed. If it turns out then that the store has lost it, it is forgotten, and evaluated again.
+States are kept in pieces. With a store each piece is written there, too, and may leave the memory: its tokens stay, and
+its state is read when it's needed. If it turns out then that the store has lost it, it is forgotten, and evaluated
+again.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 
 from srb.engine.backend import Backend, Logits, State
-from srb.engine.radix import Match, PrefixTree, Tokens, pack
+from srb.engine.pieces import Hit, Piece, PieceCopy, ancestry, at_end, longest, size_beside
+from srb.engine.radix import PrefixTree, Tokens, pack
 from srb.engine.store import Store
-
-_BYTES_PER_TOKEN = 8
-"""What a token costs beside its state."""
 
 WORTH_SHARING = 16
 """Fewer tokens aren't: texts that have less in common have nothing to do with each other."""
@@ -36,58 +24,6 @@ _OTHERS = 32
 
 Save = Callable[[int, int, int], bytearray | None]
 """Returns the state of positions from, to, if it has at most so many bytes."""
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """The state after `tokens`, which begin at `start`; what comes before is its parent's.
-
-    first: how many tokens there must be at least, for this piece to be of use.
-    state, logits: None where they aren't in memory. name: of the piece in the store.
-    """
-
-    start: int
-    tokens: Tokens
-    first: int
-    parent: "Piece | None"
-    state: State | None
-    logits: Logits | None
-    has_logits: bool
-    name: str | None = None
-    children: "set[Piece]" = field(default_factory=set)
-
-    @property
-    def end(self) -> int:
-        """The position after its last."""
-        return self.start + len(self.tokens)
-
-    @property
-    def size(self) -> int:
-        """In bytes, in memory."""
-        return (0 if self.state is None else len(self.state)) + _size(len(self.tokens), self.logits)
-
-
-@dataclass(frozen=True, slots=True)
-class PieceCopy:
-    """A piece on its own: the state after `tokens`, which begin at `start`, and the bytes of the logits behind them."""
-
-    start: int
-    tokens: Tokens
-    state: State
-    logits: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """What is known of some tokens: the first `n_tokens`.
-
-    pieces: those that hold them, each with its first position and the one after its last.
-    exact: the piece with the logits of what follows the last of all tokens, if these are known.
-    """
-
-    n_tokens: int
-    pieces: list[tuple[Piece, int, int]]
-    exact: Piece | None
 
 
 class Retained:
@@ -114,10 +50,10 @@ class Retained:
         """
         self._read_store(tokens, key)
         match = self._tree.find(tokens, key)
-        exact = _at_end(match, len(tokens))
+        exact = at_end(match, len(tokens))
         if exact and not exact.has_logits:
             exact = None
-        piece, n_tokens = _longest(match, len(tokens) - (exact is None))
+        piece, n_tokens = longest(match, len(tokens) - (exact is None))
         if piece is None:
             return None, match.n_tokens
         self._touch(piece)
@@ -125,7 +61,7 @@ class Retained:
             self._touch(exact)
         pieces: list[tuple[Piece, int, int]] = []
         end = n_tokens
-        for each in _ancestry(piece):
+        for each in ancestry(piece):
             pieces.insert(0, (each, each.start, end))
             end = each.start
         return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
@@ -182,15 +118,15 @@ class Retained:
             return
         self._read_store(tokens, key)
         match = self._tree.find(tokens, key)
-        piece, n_tokens = _at_end(match, len(tokens)), len(tokens)
+        piece, n_tokens = at_end(match, len(tokens)), len(tokens)
         if piece is None:
-            parent, start = _longest(match, n_tokens)
+            parent, start = longest(match, n_tokens)
             if start == n_tokens and logits is None:
                 return
             if start < WORTH_SHARING:
                 parent, start = None, 0
             most = max(self.max_bytes, self._store.room if self._store else 0)
-            room = most - _size(n_tokens - start, logits)
+            room = most - size_beside(n_tokens - start, logits)
             if room < 0:
                 return
             state = save(start, n_tokens, room) if start < n_tokens else bytearray()
@@ -208,9 +144,9 @@ class Retained:
     def copies(self, tokens: Tokens, key: str = "") -> tuple[int, list[PieceCopy]]:
         """What is known of some tokens, and of how many of them, in pieces that `put` takes."""
         self._read_store(tokens, key)
-        piece, n_tokens = _longest(self._tree.find(tokens, key), len(tokens))
+        piece, n_tokens = longest(self._tree.find(tokens, key), len(tokens))
         copies = []
-        for each in reversed(list(_ancestry(piece))):
+        for each in reversed(list(ancestry(piece))):
             if each.state is not None:
                 state, logits = each.state, None if each.logits is None else each.logits.tobytes()
             elif stored := self._read(each):
@@ -223,7 +159,7 @@ class Retained:
 
     def known(self, tokens: Tokens, key: str = "") -> int:
         """How many of some tokens are known and can be continued."""
-        return _longest(self._tree.find(tokens, key), len(tokens))[1]
+        return longest(self._tree.find(tokens, key), len(tokens))[1]
 
     def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
         """The tokens of all that is known; see `PrefixTree.runs`."""
@@ -235,7 +171,7 @@ class Retained:
         for each in copies:
             tokens = before[: each.start] + each.tokens
             self._read_store(tokens, key)
-            piece = _at_end(self._tree.find(tokens, key), len(tokens))
+            piece = at_end(self._tree.find(tokens, key), len(tokens))
             if piece is None:
                 logits = None if each.logits is None else self._backend.logits_of(each.logits)
                 piece = self._piece(each.start, each.tokens, parent, each.state, logits, logits is not None)
@@ -249,8 +185,8 @@ class Retained:
     def erase(self, tokens: Tokens, key: str = "") -> int:
         """Forgets what is known of some tokens, but for what others go on from. Returns how many were known."""
         self._read_store(tokens, key)
-        piece, n_tokens = _longest(self._tree.find(tokens, key), len(tokens))
-        for each in list(_ancestry(piece)):
+        piece, n_tokens = longest(self._tree.find(tokens, key), len(tokens))
+        for each in list(ancestry(piece)):
             if each.children:
                 break
             if self._store and each.name:
@@ -328,7 +264,7 @@ class Retained:
             self._tree.remove(each)
 
     def _touch(self, piece: Piece) -> None:
-        for each in _ancestry(piece):
+        for each in ancestry(piece):
             if each in self._by_use:
                 del self._by_use[each]
                 self._by_use[each] = None
@@ -365,7 +301,7 @@ class Retained:
         """Stores a piece, and those before it that the store doesn't have."""
         if self._store is None:
             return
-        for each in reversed(list(_ancestry(piece))):
+        for each in reversed(list(ancestry(piece))):
             if each is piece or not self._is_stored(each):
                 if each.state is None:
                     return
@@ -380,51 +316,9 @@ class Retained:
     def _mark(self, piece: Piece) -> None:
         """Tells the store that a piece was used."""
         if self._store:
-            self._store.touch([each.name for each in _ancestry(piece) if each.name])
-
-
-def text_of(piece: Piece) -> list[tuple[Piece, Tokens]]:
-    """The pieces up to this one, from the first on, each with all tokens up to its end."""
-    text, pieces = pack(()), list[tuple[Piece, Tokens]]()
-    for each in reversed(list(_ancestry(piece))):
-        text = text[: each.start] + each.tokens
-        pieces.append((each, text))
-    return pieces
-
-
-def _ancestry(piece: Piece | None) -> Iterator[Piece]:
-    """A piece, its parent, and so on to the first."""
-    while piece:
-        yield piece
-        piece = piece.parent
-
-
-def _at_end(match: Match[Piece], n_tokens: int) -> Piece | None:
-    """The piece that ends after all of the tokens."""
-    end, piece = next(match.ends(), (0, None))
-    return piece if end == n_tokens else None
-
-
-def _longest(match: Match[Piece], most: int) -> tuple[Piece | None, int]:
-    """Where the longest beginning of up to `most` tokens ends that can be continued, and how long it is."""
-    candidates = [_cut(piece, min(match.n_tokens, most)) for piece in islice(match.below(), 1)]
-    candidates += [_cut(piece, min(end, most)) for end, piece in match.ends()]
-    return max(candidates, key=lambda candidate: candidate[1], default=(None, 0))
-
-
-def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
-    """The piece that holds the last of the first `n_tokens`, or of as many as can be continued."""
-    while piece and n_tokens < piece.first:
-        n_tokens = min(n_tokens, piece.start)
-        piece = piece.parent
-    return piece, n_tokens
+            self._store.touch([each.name for each in ancestry(piece) if each.name])
 
 
 def _family(tokens: Tokens, key: str) -> str:
     """The same for all that have enough in common to be of use for each other; a piece has that of its parent."""
     return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]
-
-
-def _size(n_tokens: int, logits: Logits | None) -> int:
-    """What is kept beside a state of so many tokens, in bytes."""
-    return _BYTES_PER_TOKEN * n_tokens + (0 if logits is None else logits.nbytes)

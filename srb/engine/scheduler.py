@@ -1,16 +1,13 @@
 """Which request runs, and with which cells."""
 
 from collections.abc import Collection, Iterator
-from itertools import pairwise
 
+from srb.engine.active_request import ActiveRequest
 from srb.engine.kv_cache import KVCache
+from srb.engine.needs import Needs, beam_cells, has_row, is_last, new_cells, own_cells, spare
 from srb.engine.prefix import PrefixIndex
-from srb.engine.retained import WORTH_SHARING
-from srb.engine.sequence import ActiveRequest, Prompt, Sequence
-from srb.engine.shift import UNLIMITED, gain
-
-_LEAST_ROOM = 128
-"""A sequence that wants as many tokens as there is room for waits for room for so many."""
+from srb.engine.sequence import Prompt, Sequence
+from srb.engine.shift import gain
 
 _PATIENCE = 5.0
 """How many seconds after a request's arrival others may pass it."""
@@ -43,7 +40,7 @@ class Scheduler:
         self._cache = cache
         self._index = index
         self._n_parallel = n_parallel
-        self._default_max_tokens = default_max_tokens
+        self._needs = Needs(cache, n_parallel, default_max_tokens, forgets=forgets)
         self._forgets = forgets
 
     def find(self, request_id: str) -> ActiveRequest | None:
@@ -55,8 +52,8 @@ class Scheduler:
         explores = active.request.explore is not None
         if explores:
             active.prompts[0].explore_with(max(1, self._n_parallel // 2))
-        self._set_max_tokens(active)
-        active.first_wave = self._wave(active)
+        self._needs.set_max_tokens(active)
+        active.first_wave = self._needs.first_wave(active)
         if explores:  # none begins later than the others
             active.prompts[0].sequences = active.first_wave.copy()
         self.waiting[active.id] = active
@@ -106,15 +103,15 @@ class Scheduler:
         wave = active.first_wave
         rows = wave + [seq.guide for seq in wave if seq.guide]
         prompts = list(dict.fromkeys(each.prompt for each in rows))
-        generated = sum(map(_own_cells, rows))
-        least = generated + sum(_beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
+        generated = sum(map(own_cells, rows))
+        least = generated + sum(beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
         if not self._has_room(least, rows, prompts):
             return []
-        shared = self._shared_in(prompts)
+        shared = self._needs.shared_in(prompts)
         for prompt in prompts:
             prompt.beginning = self._index.find(prompt, shared.get(prompt, 0))
             self._index.add(prompt)  # the next one of the list may begin as this one does
-        cells = generated + sum(map(_new_cells, prompts))
+        cells = generated + sum(map(new_cells, prompts))
         if not self._make_room(cells):
             for prompt in prompts:
                 self._index.remove(prompt)
@@ -138,12 +135,12 @@ class Scheduler:
         for k, seq in enumerate(waiting):
             rows = seq.both
             new = [each.prompt for each in rows if not each.prompt.span]
-            generated = sum(map(_own_cells, rows))
-            if not self._has_room(generated + sum(map(_beam_cells, new)), rows, new):
+            generated = sum(map(own_cells, rows))
+            if not self._has_room(generated + sum(map(beam_cells, new)), rows, new):
                 return
             for prompt in new:
                 prompt.beginning = self._index.find(prompt)
-            cells = generated + sum(map(_new_cells, new))
+            cells = generated + sum(map(new_cells, new))
             if not self._make_room(cells):
                 for prompt in new:
                     prompt.beginning = None
@@ -164,22 +161,22 @@ class Scheduler:
         """Whether so many cells are free, and enough seq_ids for the sequences and for prompts that are new."""
         n_beams = sum(prompt.n_beams for prompt in prompts)
         return (
-            cells <= self._cache.free_cells + sum(map(_spare, self._open_ended))
-            and self.leased + n_beams + sum(map(_has_row, sequences)) <= self._n_parallel
-            and len(prompts) + n_beams + sum(map(self._seq_ids, sequences)) <= self._cache.free_seqs
+            cells <= self._cache.free_cells + sum(map(spare, self._open_ended))
+            and self.leased + n_beams + sum(map(has_row, sequences)) <= self._n_parallel
+            and len(prompts) + n_beams + sum(map(self._needs.seq_ids, sequences)) <= self._cache.free_seqs
         )
 
     def _make_room(self, cells: int) -> bool:
         """Takes from those that have leased more than they need now, if so many cells aren't free. False: it's in vain.
 
-        All give alike, and each keeps room for `_LEAST_ROOM` more tokens, or in all, where the context is shifted.
+        All give alike, and each keeps room for `LEAST_ROOM` more tokens, or in all, where the context is shifted.
         """
-        givers = sorted(self._open_ended, key=_spare)
-        if cells > self._cache.free_cells + sum(map(_spare, givers)):
+        givers = sorted(self._open_ended, key=spare)
+        if cells > self._cache.free_cells + sum(map(spare, givers)):
             return False
         for k, seq in enumerate(givers):
             lacking = max(0, cells - self._cache.free_cells)
-            given = min(_spare(seq), -(-lacking // (len(givers) - k)))
+            given = min(spare(seq), -(-lacking // (len(givers) - k)))
             self._resize(seq, -given // len(seq.both))
         return True
 
@@ -214,7 +211,7 @@ class Scheduler:
     def _lease_prompt(self, prompt: Prompt) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_tokens = prompt.beginning.shared if prompt.beginning else 0
-        end = len(prompt.tokens) + _beam_cells(prompt)
+        end = len(prompt.tokens) + beam_cells(prompt)
         prompt.span = self._cache.lease(source.span if source else None, n_tokens, end)
         prompt.seq_id = self._cache.lease_seq()
         prompt.beam_ids = [self._cache.lease_seq() for _ in range(prompt.n_beams)]
@@ -222,10 +219,10 @@ class Scheduler:
         self.prompts.append(prompt)
 
     def _lease_all(self, sequences: Collection[Sequence]) -> None:
-        in_order = sorted(sequences, key=_is_last)
+        in_order = sorted(sequences, key=is_last)
         for seq in in_order:
             self._lease(seq)
-        going_back = [seq for seq in in_order if self._has_mark(seq)]
+        going_back = [seq for seq in in_order if self._needs.has_mark(seq)]
         for seq in in_order:
             if self._forgets and seq.span and seq.seq_id is None and self._cache.free_seqs > len(going_back):
                 seq.seq_id = self._cache.lease_seq()
@@ -237,11 +234,11 @@ class Scheduler:
         seq.state = "prefilling"
         if not seq.leader:
             self.prefilling.append(seq)
-        if not _has_row(seq):
+        if not has_row(seq):
             return
         start = len(seq.prompt.tokens)
-        seq.span = self._cache.lease(seq.prompt.span, start, start + _own_cells(seq))
-        if not _is_last(seq):
+        seq.span = self._cache.lease(seq.prompt.span, start, start + own_cells(seq))
+        if not is_last(seq):
             seq.seq_id = self._cache.lease_seq()
         self.leased += 1
 
@@ -271,123 +268,8 @@ class Scheduler:
         if self._forgets:
             self._index.remove(prompt)
 
-    def _wave(self, active: ActiveRequest) -> list[Sequence]:
-        """The sequences of a request that begin together: as many as there is room for in an empty cache."""
-        wave: list[Sequence] = []
-        prompts: set[Prompt] = set()
-        cells = seq_ids = rows = 0
-        shared = self._shared_in(active.prompts + active.negatives)
-        for seq in active.sequences:
-            for each in seq.both:
-                cells += _own_cells(each)
-                seq_ids += self._seq_ids(each)
-                rows += _has_row(each)
-                if each.prompt not in prompts:
-                    prompts.add(each.prompt)
-                    cells += len(each.prompt.tokens) - shared.get(each.prompt, 0) + _beam_cells(each.prompt)
-                    seq_ids += 1 + each.prompt.n_beams
-                    rows += each.prompt.n_beams
-            if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or rows > self._n_parallel:
-                break
-            wave.append(seq)
-        return wave
-
-    def _shared_in(self, prompts: list[Prompt]) -> dict[Prompt, int]:
-        """How many tokens resumed alternatives of the same prompt have from the one before them in the list."""
-        shared: dict[Prompt, int] = {}
-        if not self._forgets:  # a model that forgets may have to evaluate them for each
-            for before, prompt in pairwise(prompts):
-                is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
-                if (
-                    is_resumed
-                    and prompt.key == before.key
-                    and prompt.shares
-                    and not prompt.shift
-                    and len(prompt.asked) >= WORTH_SHARING
-                ):
-                    shared[prompt] = len(prompt.asked)
-        return shared
-
-    def _set_max_tokens(self, active: ActiveRequest) -> None:
-        """Sets how many tokens each sequence may generate at least: what it wants, or less in a small context."""
-        want_rest = []
-        for seq in active.sequences:
-            wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
-            if seq.prompt.shift:
-                seq.max_tokens = UNLIMITED if wanted == -1 else max(0, wanted - len(seq.begun))
-                part = self._cache.n_cells // len(active.prompts) - len(seq.prompt.tokens)
-                seq.allow(min(_LEAST_ROOM, part // len(seq.prompt.sequences)))
-                seq.wants_rest = True
-                continue
-            if seq.prompt.n_beams:  # all of them have the same room from the beginning to the end
-                room = (self._cache.n_cells - len(seq.prompt.tokens)) // seq.prompt.n_beams
-                seq.max_tokens = seq.room = min(_LEAST_ROOM if wanted == -1 else wanted, room + 1)
-                continue
-            left = max(wanted - len(seq.begun), min(wanted, 0))
-            room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
-            seq.allow(min(left, room // len(seq.both) + 1))
-            seq.wants_rest = wanted == -1
-            if seq.wants_rest:
-                want_rest.append(seq)
-        if not want_rest:
-            return
-        prompts = active.prompts + active.negatives
-        shared = self._shared_in(prompts)
-        taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in prompts) + sum(
-            _own_cells(each) for seq in active.sequences for each in seq.both
-        )
-        n_rows = sum(len(seq.both) for seq in want_rest)
-        for seq in want_rest:
-            room = self._cache.n_cells - taken
-            if room < 0:  # not all begin at once
-                room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
-            seq.allow(min(_LEAST_ROOM, room // n_rows + 1))
-
-    def _seq_ids(self, seq: Sequence) -> int:
-        """How many seq_ids a sequence needs: none if its prompt can give it its own, and one for its mark."""
-        return (not _is_last(seq)) + self._has_mark(seq)
-
-    def _has_mark(self, seq: Sequence) -> bool:
-        return self._forgets and (seq.leader or seq).watch is not None
-
     @property
     def shared_cells(self) -> int:
         """How many of the leased cells are of prompts that several sequences continue."""
         spans = [prompt.span for prompt in self.prompts]
         return sum(span.end - span.start for span in spans if span and len(span.children) > 1)
-
-
-def _new_cells(prompt: Prompt) -> int:
-    """The cells that a prompt, and its beams, need beside those that it shares."""
-    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0) + _beam_cells(prompt)
-
-
-def _beam_cells(prompt: Prompt) -> int:
-    """The cells that the beams of a prompt need at most: where they have nothing in common."""
-    return prompt.n_beams * _cells_for(prompt.sequences[0].max_tokens)
-
-
-def _own_cells(seq: Sequence) -> int:
-    """The cells that a sequence needs beside its prompt's."""
-    return _cells_for(seq.room) if _has_row(seq) else 0
-
-
-def _has_row(seq: Sequence) -> bool:
-    """Whether it is evaluated itself, and no beams are."""
-    return not seq.prompt.n_beams
-
-
-def _spare(seq: Sequence) -> int:
-    """The cells that a sequence which wants all the room can do without for now."""
-    needed = max(seq.n_own, _LEAST_ROOM) if seq.prompt.shift else seq.n_own + _LEAST_ROOM
-    return len(seq.both) * max(0, seq.room - needed)
-
-
-def _is_last(seq: Sequence) -> bool:
-    """Whether it needs no seq_id: its prompt can give it its own, as it is the last one to begin, or it has no row."""
-    return seq.prompt.sequences[-1] is seq or not _has_row(seq)
-
-
-def _cells_for(max_tokens: int) -> int:
-    """The cells that so many generated tokens need: the last one is never evaluated."""
-    return max(0, max_tokens - 1)

@@ -1,28 +1,27 @@
-"""A request on its way through the engine: its prompts, and the sequences that continue them."""
+"""A prompt, and the sequences that continue it: what they have said, and what they hold."""
 
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from srb.engine.adapters import Lora, key_of
-from srb.engine.backend import Compiled, Logits, Sampler, Tokenizer
-from srb.engine.banned import BannedStrings, Watch
+from srb.engine.backend import Logits, Sampler
+from srb.engine.banned import Watch
 from srb.engine.diversity import CONTEXT, Diversity
-from srb.engine.events import AbortReason, FinishReason, Token
+from srb.engine.events import FinishReason, Token
 from srb.engine.kv_cache import Span
 from srb.engine.media import key_of_few, placed, words
 from srb.engine.moved import KEY, Moved
-from srb.engine.opening import Opening, Openings, opening_of
+from srb.engine.pieces import Hit
 from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest, Resumed
-from srb.engine.retained import Hit
+from srb.engine.request import Resumed
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.search import Beam, Search
 from srb.engine.shift import Shift
 from srb.engine.text import StopStrings, TextState
 
 if TYPE_CHECKING:
-    from srb.engine.walkers import Walkers
+    from srb.engine.active_request import ActiveRequest
 
 State = Literal["waiting", "prefilling", "running", "idle", "finished"]
 """What a sequence is doing.
@@ -31,145 +30,6 @@ waiting: it holds nothing yet. prefilling: it has leased its cells, and its prom
 running: each step evaluates a row for it, or for the beams that its text is found among. idle: it holds a text, of a
 request that explores, and has nothing to evaluate now. finished: it gets no more tokens.
 """
-
-
-class ActiveRequest:
-    """A request that is waiting or running."""
-
-    def __init__(
-        self,
-        request: CompletionRequest,
-        compiled: Compiled,
-        arrived: float,
-        tokenizer: Tokenizer,
-        loras: list[Lora],
-    ) -> None:
-        """Loras: what each branch is evaluated with."""
-        self.request = request
-        self.compiled = compiled
-        stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
-        resumed = request.resumed or (Resumed(),) * request.count
-        self.prompts: list[Prompt] = []
-        asked = [_healed(tokens, tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]
-        for number, (tokens, healed) in enumerate(asked):
-            first = number * len(request.branches)
-            for lora in dict.fromkeys(loras):
-                begun = {first + k: resumed[first + k] for k, each in enumerate(loras) if each == lora}
-                self.prompts += Prompt.of(self, tokens, begun, stops, lora, healed)
-        self._watch(resumed, stops, tokenizer)
-        self._is_diverse = any(params.diversity for params in request.branches)
-        if self._is_diverse:
-            diversities = [Diversity(tokens) for tokens, _ in asked]
-            for index, each in enumerate(resumed):
-                diversities[index // len(request.branches)].tell(index, each.tokens)
-            for seq in self.sequences:
-                seq.diversity = diversities[seq.index // len(request.branches)]
-        self.walkers: Walkers | None = None  # of a request that explores, when its prompt is evaluated
-        self.negatives = self._guide(resumed, tokenizer)
-        self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
-        self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
-        self.arrived = arrived  # this and what follows: seconds of the engine's clock
-        self.admitted: float | None = None
-        self.prefilled: float | None = None
-        self.has_tokens = False
-
-    def _watch(
-        self, resumed: tuple[Resumed, ...], stops: dict[tuple[str, ...], StopStrings], tokenizer: Tokenizer
-    ) -> None:
-        """Has the alternatives watched that aren't to say everything."""
-        branches = self.request.branches
-        banned = {strings: BannedStrings(strings) for strings in {params.banned_strings for params in branches}}
-        lists = {params.avoid for params in branches if params.avoid is not None}
-        avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
-        said: list[set[Opening]] = [set() for _ in self.request.prompts]
-        healed = {seq.index: len(seq.prompt.healed) for seq in self.sequences}
-        for index, each in enumerate(resumed) if lists else ():
-            if each.tokens:
-                said[index // len(branches)].add(opening_of(each.tokens, tokenizer, healed.get(index, 0)))
-        for seq in self.sequences:
-            params = seq.params
-            if params.banned_strings or params.avoid is not None:
-                openings = None
-                if params.avoid is not None:
-                    openings = Openings(avoided[params.avoid], said[seq.index // len(branches)])
-                strings = banned[params.banned_strings]
-                seq.watch = Watch(strings, stops.get(params.stop), params.max_rewinds, openings)
-
-    def count_said(self) -> None:
-        """Counts for diversity what is there now, before any of the alternatives goes on."""
-        for seq in self.sequences if self._is_diverse else ():
-            assert seq.diversity
-            if seq.n_counted < seq.n_sure:
-                seq.diversity.tell(seq.index, seq.tokens[seq.n_counted : seq.n_sure])
-                seq.n_counted = seq.n_sure
-
-    def _guide(self, resumed: tuple[Resumed, ...], tokenizer: Tokenizer) -> "list[Prompt]":
-        """The negative prompts, whose sequences are the guides of those alternatives that have one.
-
-        Each prompt has its own, so that those that continue it begin together. What they share is found as that of any.
-        """
-        begun: dict[tuple[Prompt, tuple[int, ...]], dict[int, Resumed]] = {}
-        guided = {seq.index: seq for seq in self.sequences if seq.params.is_guided}
-        for index, seq in guided.items():
-            negative = seq.params.negative_ids or seq.prompt.asked[-1:]
-            if seq.prompt.healed and len(negative) > 1 and tokenizer.piece(negative[-1]) == seq.prompt.healed:
-                negative = negative[:-1]
-            begun.setdefault((seq.prompt, negative), {})[index] = resumed[index]
-        negatives: list[Prompt] = []
-        for (prompt, asked), each in begun.items():
-            negatives += Prompt.of(self, asked, each, {}, prompt.lora)
-        for guide in (seq for negative in negatives for seq in negative.sequences):
-            leader = guided[guide.index]
-            leader.guide, guide.leader, guide.tokens = guide, leader, leader.tokens
-        return negatives
-
-    @property
-    def id(self) -> str:
-        """The request's id."""
-        return self.request.id
-
-    @property
-    def sequences(self) -> list["Sequence"]:
-        """All sequences, but for those that had finished before the request was resumed."""
-        return [seq for prompt in self.prompts for seq in prompt.sequences]
-
-    @property
-    def living(self) -> list["Sequence"]:
-        """The sequences that haven't finished."""
-        return [seq for prompt in self.prompts for seq in prompt.living]
-
-    @property
-    def waiting(self) -> list["Sequence"]:
-        """The sequences that there wasn't room for yet."""
-        return [seq for prompt in self.prompts for seq in prompt.sequences if seq.state == "waiting"]
-
-    @property
-    def cached(self) -> int:
-        """How many tokens of its prompts were known from other requests."""
-        # What a resumed alternative has generated is a part of its prompt here, and not one that was asked for.
-        return min(sum(prompt.cached for prompt in self.prompts), self.request.prompt_tokens)
-
-    @property
-    def n_cut(self) -> int:
-        """How many tokens of its prompt were left out, as the context has no room for them."""
-        return max(prompt.shift.n_cut if prompt.shift else 0 for prompt in self.prompts)
-
-    @property
-    def generated(self) -> int:
-        """How many tokens its alternatives have, finished or not, or the nodes that it has told."""
-        if self.walkers:
-            return self.walkers.n_tokens
-        return sum(each.finished or 0 for each in self.request.resumed) + sum(seq.length for seq in self.sequences)
-
-    @property
-    def drawn(self) -> int:
-        """How many of these are new, where it was resumed."""
-        return self.walkers.n_tokens if self.walkers else sum(len(seq.tokens) for seq in self.sequences)
-
-    @property
-    def newly_evaluated(self) -> int:
-        """How many tokens of its prompts were evaluated for it."""
-        return sum(prompt.evaluated - prompt.cached for prompt in self.prompts)
 
 
 class Prompt:
@@ -183,7 +43,7 @@ class Prompt:
 
     def __init__(
         self,
-        active: ActiveRequest,
+        active: "ActiveRequest",
         asked: tuple[int, ...],
         begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
@@ -227,7 +87,7 @@ class Prompt:
     @classmethod
     def of(
         cls,
-        active: ActiveRequest,
+        active: "ActiveRequest",
         asked: tuple[int, ...],
         begun: dict[int, Resumed],
         stops: dict[tuple[str, ...], StopStrings],
@@ -433,14 +293,6 @@ class Sequence:
     def evaluated_tokens(self) -> list[int]:
         """Those of its own that are in its cells."""
         return self.tokens[: self.evaluated - len(self.prompt.tokens)]
-
-
-def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], bytes]:
-    """A prompt without its last token, and the text of that, if other tokens begin with it; else all, and no text."""
-    text = tokenizer.piece(tokens[-1])
-    if len(tokens) > 1 and text and len(tokenizer.beginning_with(text)) > 1:
-        return tokens[:-1], text
-    return tokens, b""
 
 
 Row = Sequence | Beam

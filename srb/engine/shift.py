@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from srb.engine.request import CompletionRequest
 
 if TYPE_CHECKING:
-    from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+    from srb.engine.active_request import ActiveRequest
+    from srb.engine.sequence import Prompt, Sequence
 
 UNLIMITED = 2**31 - 1
 """The `max_tokens` of an alternative that has no end but its own."""

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from srb.engine.backend import State
-from srb.engine.retained import PieceCopy
+from srb.engine.pieces import PieceCopy
 from srb.engine.slots import SavedSlot
 from srb.engine.state_file import piece_name, read_piece, state_parts, write_parts
 from srb.engine.store import Record

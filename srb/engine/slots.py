@@ -6,8 +6,9 @@ the tokens that an alternative ended with, and what is known of them is found as
 
 from dataclasses import dataclass
 
+from srb.engine.pieces import PieceCopy
 from srb.engine.radix import Tokens, pack
-from srb.engine.retained import PieceCopy, Retained
+from srb.engine.retained import Retained
 from srb.errors import InvalidRequestError
 
 

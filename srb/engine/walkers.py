@@ -8,11 +8,12 @@ the sequences evaluate at the same time, and the others hold the texts that the 
 
 from collections.abc import Iterable, Iterator
 
+from srb.engine.active_request import ActiveRequest
 from srb.engine.backend import Backend, Logits
 from srb.engine.cells import Cells
 from srb.engine.events import FinishReason, NodeEvent
 from srb.engine.explore import Candidate, Path, Teller, Tree
-from srb.engine.sequence import ActiveRequest, Sequence
+from srb.engine.sequence import Sequence
 
 _IN_SIGHT = 4
 """So many texts for each sequence are looked at, to know which will be needed."""

@@ -1,0 +1,141 @@
+"""What requests need: cells, seq_ids and rows. What each may generate follows from that."""
+
+from itertools import pairwise
+
+from srb.engine.active_request import ActiveRequest
+from srb.engine.kv_cache import KVCache
+from srb.engine.retained import WORTH_SHARING
+from srb.engine.sequence import Prompt, Sequence
+from srb.engine.shift import UNLIMITED
+
+LEAST_ROOM = 128
+"""A sequence that wants as many tokens as there is room for waits for room for so many."""
+
+
+class Needs:
+    """What requests need of a cache, for their sequences to have `n_parallel` rows at most.
+
+    forgets: the model does. Then a sequence that may go back has a second seq_id, for what it goes back to.
+    """
+
+    def __init__(self, cache: KVCache, n_parallel: int, default_max_tokens: int, *, forgets: bool) -> None:
+        self._cache = cache
+        self._n_parallel = n_parallel
+        self._default_max_tokens = default_max_tokens
+        self._forgets = forgets
+
+    def set_max_tokens(self, active: ActiveRequest) -> None:
+        """Sets how many tokens each sequence may generate at least: what it wants, or less in a small context."""
+        want_rest = []
+        for seq in active.sequences:
+            wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
+            if seq.prompt.shift:
+                seq.max_tokens = UNLIMITED if wanted == -1 else max(0, wanted - len(seq.begun))
+                part = self._cache.n_cells // len(active.prompts) - len(seq.prompt.tokens)
+                seq.allow(min(LEAST_ROOM, part // len(seq.prompt.sequences)))
+                seq.wants_rest = True
+                continue
+            if seq.prompt.n_beams:  # all of them have the same room from the beginning to the end
+                room = (self._cache.n_cells - len(seq.prompt.tokens)) // seq.prompt.n_beams
+                seq.max_tokens = seq.room = min(LEAST_ROOM if wanted == -1 else wanted, room + 1)
+                continue
+            left = max(wanted - len(seq.begun), min(wanted, 0))
+            room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
+            seq.allow(min(left, room // len(seq.both) + 1))
+            seq.wants_rest = wanted == -1
+            if seq.wants_rest:
+                want_rest.append(seq)
+        if not want_rest:
+            return
+        prompts = active.prompts + active.negatives
+        shared = self.shared_in(prompts)
+        taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in prompts) + sum(
+            own_cells(each) for seq in active.sequences for each in seq.both
+        )
+        n_rows = sum(len(seq.both) for seq in want_rest)
+        for seq in want_rest:
+            room = self._cache.n_cells - taken
+            if room < 0:  # not all begin at once
+                room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
+            seq.allow(min(LEAST_ROOM, room // n_rows + 1))
+
+    def first_wave(self, active: ActiveRequest) -> list[Sequence]:
+        """The sequences of a request that begin together: as many as there is room for in an empty cache."""
+        wave: list[Sequence] = []
+        prompts: set[Prompt] = set()
+        cells = seq_ids = rows = 0
+        shared = self.shared_in(active.prompts + active.negatives)
+        for seq in active.sequences:
+            for each in seq.both:
+                cells += own_cells(each)
+                seq_ids += self.seq_ids(each)
+                rows += has_row(each)
+                if each.prompt not in prompts:
+                    prompts.add(each.prompt)
+                    cells += len(each.prompt.tokens) - shared.get(each.prompt, 0) + beam_cells(each.prompt)
+                    seq_ids += 1 + each.prompt.n_beams
+                    rows += each.prompt.n_beams
+            if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or rows > self._n_parallel:
+                break
+            wave.append(seq)
+        return wave
+
+    def shared_in(self, prompts: list[Prompt]) -> dict[Prompt, int]:
+        """How many tokens resumed alternatives of the same prompt have from the one before them in the list."""
+        shared: dict[Prompt, int] = {}
+        if not self._forgets:  # a model that forgets may have to evaluate them for each
+            for before, prompt in pairwise(prompts):
+                is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
+                if (
+                    is_resumed
+                    and prompt.key == before.key
+                    and prompt.shares
+                    and not prompt.shift
+                    and len(prompt.asked) >= WORTH_SHARING
+                ):
+                    shared[prompt] = len(prompt.asked)
+        return shared
+
+    def seq_ids(self, seq: Sequence) -> int:
+        """How many seq_ids a sequence needs: none if its prompt can give it its own, and one for its mark."""
+        return (not is_last(seq)) + self.has_mark(seq)
+
+    def has_mark(self, seq: Sequence) -> bool:
+        """Whether it may go back, and can't be cut."""
+        return self._forgets and (seq.leader or seq).watch is not None
+
+
+def new_cells(prompt: Prompt) -> int:
+    """The cells that a prompt, and its beams, need beside those that it shares."""
+    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0) + beam_cells(prompt)
+
+
+def beam_cells(prompt: Prompt) -> int:
+    """The cells that the beams of a prompt need at most: where they have nothing in common."""
+    return prompt.n_beams * _cells_for(prompt.sequences[0].max_tokens)
+
+
+def own_cells(seq: Sequence) -> int:
+    """The cells that a sequence needs beside its prompt's."""
+    return _cells_for(seq.room) if has_row(seq) else 0
+
+
+def has_row(seq: Sequence) -> bool:
+    """Whether it is evaluated itself, and no beams are."""
+    return not seq.prompt.n_beams
+
+
+def spare(seq: Sequence) -> int:
+    """The cells that a sequence which wants all the room can do without for now."""
+    needed = max(seq.n_own, LEAST_ROOM) if seq.prompt.shift else seq.n_own + LEAST_ROOM
+    return len(seq.both) * max(0, seq.room - needed)
+
+
+def is_last(seq: Sequence) -> bool:
+    """Whether it needs no seq_id: its prompt can give it its own, as it is the last one to begin, or it has no row."""
+    return seq.prompt.sequences[-1] is seq or not has_row(seq)
+
+
+def _cells_for(max_tokens: int) -> int:
+    """The cells that so many generated tokens need: the last one is never evaluated."""
+    return max(0, max_tokens - 1)
