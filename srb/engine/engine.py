@@ -17,6 +17,7 @@ from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
 from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
+from srb.engine.keeping import Keeping
 from srb.engine.kv_cache import KVCache
 from srb.engine.mailbox import Abort, Mailbox, Question
 from srb.engine.media import Media, MediaReader, Part
@@ -34,12 +35,6 @@ from srb.engine.supported import check_supported
 from srb.engine.texts import Answer as Answer
 from srb.engine.texts import ForPrograms, with_tokens
 from srb.errors import SrbError
-
-_KEEPING_SHARE = 0.25
-"""Of the time, for keeping what finished sequences have evaluated, while others run."""
-
-_KEEPING_PATIENCE = 0.2
-"""So many seconds may a finished sequence hold its cells until there is time to keep it, if somebody waits for room."""
 
 
 class Engine(ForPrograms):
@@ -87,7 +82,7 @@ class Engine(ForPrograms):
         self._decoding = Decoding(
             backend, self._scheduler, self._cells, self._outbox, self._totals, prefill_chunk, observe, clock
         )
-        self._keeps_from = 0.0  # seconds of the clock, for what has finished
+        self._keeping = Keeping(self._totals, clock, lasts=self._retained.lasts)
         self._mail = Mailbox()
         self._questions: list[Question] = []  # that aren't answered yet
 
@@ -316,24 +311,16 @@ class Engine(ForPrograms):
     def _release(self) -> None:
         """Gives back what finished sequences have leased.
 
-        That is done after their events were taken, since keeping what they have evaluated takes a while: on a GPU as
-        long as to evaluate it again. So while others run it has a share of the time. What is due later waits, with all
-        it holds; if that is too long for those that wait for room, it isn't kept.
+        That is done after their events were taken, since keeping what they have evaluated takes a while. What has to
+        wait for time waits with all it holds.
         """
         finished = self._decoding.finished
         # On an idle engine all is given back first, so that the next request finds the cells as the last one did.
         while finished:
-            began = self._clock()
-            may_keep = not self._scheduler.running or began >= self._keeps_from
-            is_due = self._scheduler.waiting and began - finished[0].drawn_at > _KEEPING_PATIENCE
-            if not (may_keep or is_due):
+            is_idle = not self._scheduler.running
+            is_waited_for = bool(self._scheduler.waiting or (is_idle and self._mail))
+            kept = self._keeping.begin(finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
+            if kept is None:
                 return
-            seq = finished.popleft()
-            is_shut_down = seq.stop_reason == "shutdown"
-            is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
-            keep_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
-            keep_answer = is_complete and (is_shut_down or not seq.leader)
-            self._cells.give_back(seq, keep_answer=keep_answer and may_keep, keep_prompt=keep_prompt and may_keep)
-            if may_keep:
-                now = self._clock()
-                self._keeps_from = now + (now - began) * (1 / _KEEPING_SHARE - 1)
+            self._cells.give_back(finished.popleft(), keep_answer=kept.answer, keep_prompt=kept.prompt)
+            self._keeping.end(kept)

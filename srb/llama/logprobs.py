@@ -56,7 +56,10 @@ def likeliest(logits: Floats | Doubles, k: int) -> Places:
     maxima = table.max(axis=0)
     threshold = np.partition(maxima, columns - k)[columns - k]
     (chosen,) = (maxima >= threshold).nonzero()
-    rows, places = (table.take(chosen, axis=1) >= threshold).nonzero()
-    found = rows * columns + chosen[places]
+    (places,) = (table.take(chosen, axis=1) >= threshold).ravel().nonzero()  # numpy is slower with two dimensions
+    rows, places = np.divmod(places, len(chosen))
+    found: Places = rows * columns + chosen[places]
+    if not len(rest):
+        return found
     (behind,) = (rest >= threshold).nonzero()
-    return np.concatenate((found, ROWS * columns + behind)) if len(behind) else found
+    return np.concatenate((found, ROWS * columns + behind))

@@ -8,7 +8,7 @@ from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.events import StartEvent, StopEvent
+from srb.engine.events import DoneEvent, StartEvent, StopEvent
 
 
 @dataclasses.dataclass
@@ -59,6 +59,44 @@ def test_what_there_is_no_time_to_keep_makes_room_for_who_waits() -> None:
         pass
     assert backend.saved == [(0, 40), (40, 44)]
     assert engine.stats().tokens_generated < 30, "it waited for all to be kept"
+    run(engine)
+    assert backend.cells == 0
+
+
+@dataclasses.dataclass
+class SlowToCopyCells(SlowToSave):
+    """Each token takes so many `seconds` of its `now` where it lies between those of others, as answers do."""
+
+    def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
+        self.now += self.seconds * (end - start - 1) if start else 0.0
+        return super().save(seq_id, start, end, max_bytes)
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.1, 1), (0.0001, 4)])
+def test_answers_that_are_evaluated_sooner_than_copied_are_not_kept_beside_others(seconds: float, kept: int) -> None:
+    backend = SlowToCopyCells(n_cells=1000, seconds=seconds)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
+    engine.add_request(request("r", max_tokens=200, ignore_eos=True))
+    engine.add_request(request("p" * 40, n=4, max_tokens=10, ignore_eos=True))
+    while engine.stats().sequences > 1 or engine.stats().tokens_generated < 20:
+        engine.step()
+    assert [piece[0] for piece in backend.saved if piece[1] < 60] == [0, *[40] * kept]
+    run(engine)
+    backend.saved.clear()
+    run(engine, request("q" * 40, n=4, max_tokens=10, ignore_eos=True))
+    assert len(backend.saved) == 5, "nobody else wanted anything"
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.1, 1), (0.0001, 6)])
+def test_who_comes_meanwhile_does_not_wait_for_answers_that_are_evaluated_sooner(seconds: float, kept: int) -> None:
+    backend = SlowToCopyCells(n_cells=1000, seconds=seconds)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
+    engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
+    while not any(isinstance(event, DoneEvent) for event in engine.step()):
+        pass
+    engine.add_request(request("q" * 40, max_tokens=1))
+    engine.step()
+    assert [piece[0] for piece in backend.saved] == [0, *[40] * kept]
     run(engine)
     assert backend.cells == 0
 
