@@ -17,7 +17,7 @@ import llama_cpp
 from srb.errors import ModelLoadError
 from srb.llama import log
 from srb.llama.free_memory import available_memory
-from srb.llama.ggml import devices
+from srb.llama.ggml import Device, devices
 from srb.llama.model_file import files_of
 from srb.llama.params import is_on_gpu, model_params, placed
 from srb.llama.tensors import Tensor, read_tensors
@@ -72,10 +72,19 @@ def cells_of(model: Any, settings: Settings) -> int:
 
 def _is_plain(path: Path, settings: Settings) -> bool:
     """Whether it fits by far, so that it needn't be tried, which takes some tenths of a second."""
-    if settings.ctx_size <= 0 or is_on_gpu(settings):
+    if settings.ctx_size <= 0:
         return False
     size = sum(file.stat().st_size for file in files_of(path))
-    return _LARGE_MODEL * size + settings.ctx_size * _LARGE_CELL < available_memory()
+    free = [available_memory(), *(gpu.free() - _MARGIN for gpu in _gpus(settings))]
+    return _LARGE_MODEL * size + settings.ctx_size * _LARGE_CELL < min(free)
+
+
+def _gpus(settings: Settings) -> list[Device]:
+    """Those that may hold layers."""
+    if not is_on_gpu(settings):
+        return []
+    named = None if settings.device is None else settings.device.split(",")
+    return [each for each in devices() if each.is_gpu and (named is None or each.name in named)]
 
 
 class _Trial:
@@ -89,9 +98,7 @@ class _Trial:
         params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
         with log.collected():
             self.model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-        self._gpus = [each for each in devices() if each.is_gpu] if is_on_gpu(settings) else []
-        if settings.device is not None:
-            self._gpus = [each for each in self._gpus if each.name in settings.device.split(",")]
+        self._gpus = _gpus(settings)
         self._placed = [(re.compile(pattern.decode()), buffer) for pattern, buffer in placed(settings)]
         self._measured: dict[int, tuple[int, ...]] = {}
 

@@ -125,7 +125,7 @@ class Card:
         return self._free
 
 
-@pytest.mark.parametrize(("mib", "layers"), [(1 << 20, 9), (1024 + 30, range(4, 7)), (1024, 0)])
+@pytest.mark.parametrize(("mib", "layers"), [(1 << 20, -1), (3 << 10, 9), (1024 + 30, range(4, 7)), (1024, 0)])
 def test_layers_that_fit_onto_a_card(
     model: Path, monkeypatch: pytest.MonkeyPatch, mib: int, layers: int | range
 ) -> None:
@@ -143,7 +143,7 @@ def test_layers_that_fit_onto_a_card(
     LlamaBackend(settings(model)).close()
     assert seen[0].n_gpu_layers in (layers if isinstance(layers, range) else [layers])
     everything = dataclasses.replace(settings(model), n_gpu_layers=-2)
-    if layers == 9:
+    if layers in (-1, 9):
         LlamaBackend(everything).close()
     LlamaBackend(
         dataclasses.replace(settings(model), n_gpu_layers=-2, kv_offload=False, override_tensor=".*=CPU")
