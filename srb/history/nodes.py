@@ -213,8 +213,11 @@ def remark_on(db: sqlite3.Connection, story: int, node: int, change: int, field:
 
 def _node(row: sqlite3.Row) -> Node:
     tokens, by_itself = unpack(row["tokens"]), row["finish_reason"] == "stop"
+    settings = None if row["settings"] is None else json.loads(row["settings"])
     if by_itself and row["stop_reason"] is not None:
         tokens = None  # the last may be half text and half stop string
+    elif settings and settings.get("heal"):
+        tokens = None  # the first has the end of the parent's text, too
     elif by_itself and tokens and len(tokens) == row["length"]:
         tokens = tokens[:-1]  # without the end token
     return Node(
@@ -226,7 +229,7 @@ def _node(row: sqlite3.Row) -> Node:
         request=row["request"],
         index=row["number"],
         seed=row["seed"],
-        settings=None if row["settings"] is None else json.loads(row["settings"]),
+        settings=settings,
         label=row["label"],
         length=row["length"],
         finish_reason=row["finish_reason"],

@@ -184,7 +184,8 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
     names, places = ", ".join(values), ", ".join("?" * len(values))
     row = db.execute(f"INSERT INTO requests({names}) VALUES ({places}) RETURNING number", tuple(values.values()))
     (running.number,) = row.fetchone()
-    settings = [json.dumps(settings_of(params)) for params in request.branches]
+    healed = {"heal": True} if request.heal else {}
+    settings = [json.dumps(settings_of(params) | healed) for params in request.branches]
     params = [request.branches[index % len(request.branches)] for index in range(request.count)]
     db.executemany(
         "INSERT INTO alternatives(request, number, seed, label, settings) VALUES (?, ?, ?, ?, ?)",

@@ -1,7 +1,7 @@
 // Trees in files: what a story is made of, without what was only there to be looked at. Pure.
 
 // What a node has in a file as it is.
-const FIELDS = ["id", "parent", "typed", "label", "kept", "discarded", "batch", "order", "seed", "settings", "until", "length", "end", "whole", "healed"];
+const FIELDS = ["id", "parent", "typed", "label", "kept", "discarded", "batch", "created", "order", "seed", "settings", "until", "length", "end", "whole", "healed"];
 
 // A piece is [text, id or ids, probability].
 const pack = ({ text, ids, p }) => [text, ids?.length === 1 ? ids[0] : ids, ...(p === undefined ? [] : [Number(p.toPrecision(3))])];

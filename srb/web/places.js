@@ -64,7 +64,7 @@ function generations(tree, id) {
     if (tokens) facts.push(`${tokens} tokens`);
     if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
     for (const [name, value] of Object.entries(settings)) facts.push(`${name} ${JSON.stringify(value)}`);
-    if (batch > 1e12) facts.push(when.format(batch)); // on the server a batch is a node's number
+    facts.push(when.format(nodes[0].created ?? batch));
     return shorten(facts.join(" · "), 160);
   });
 }

@@ -8,8 +8,8 @@ import { ROOT, textOf, titleOf } from "./tree.js";
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
 // The ids of a text; null where they aren't known, or stand for more than it.
-const idsOf = ({ pieces, typed }) =>
-  typed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
+const idsOf = ({ pieces, typed, healed }) =>
+  typed || healed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
 
 // A node of the page as the server has it.
 const toServer = (node) => ({
@@ -24,6 +24,8 @@ const toServer = (node) => ({
   finish_reason: node.typed ? null : (node.reason?.finish_reason ?? "abort"),
   stop_reason: node.reason?.stop_reason ?? null,
   kept: kept(node),
+  settings: node.settings ?? null,
+  created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
 
 const parentOf = (node) => (node.parent === ROOT ? null : node.parent);
@@ -112,7 +114,8 @@ class StoryStore extends Store {
 
   // A node of the server as the page has it. One that grows has no text here: the page reads its request.
   #fromServer(each) {
-    const { request, index, label, seed, length } = each;
+    const { request, index, label, seed, length, settings } = each;
+    const { heal: healed, ...others } = settings ?? {};
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
@@ -129,6 +132,9 @@ class StoryStore extends Store {
       label: label ?? undefined,
       seed: seed ?? undefined,
       length: length ?? undefined,
+      settings: settings ? others : undefined,
+      created: each.created * 1000,
+      healed,
     };
     if (!request) return { ...node, end: "" };
     if (each.finish_reason === null) return { ...node, request, index, after: 0, pieces: [], length: undefined };

@@ -61,7 +61,7 @@ export class Writing {
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
     const ask = async (parent, asked, first) => {
       const node = desk.tree.nodes.get(parent);
-      const healed = (!desk.store.isShared && isHealed(node, [fields, ...asked.map((each) => each.fields)])) || undefined;
+      const healed = isHealed(node, [fields, ...asked.map((each) => each.fields)]) || undefined;
       const settings = chosen({ ...fields, ...asked[0].fields }, until);
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;

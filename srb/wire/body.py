@@ -228,11 +228,6 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 
 def _refuse_unsupported(fields: CompletionFields) -> None:
     """Refuses what would give another answer than was asked for, if it were ignored."""
-    if fields.heal and fields.story is not None:
-        raise InvalidRequestError(
-            "heal and story exclude each other: the tokens of a story's nodes follow one another; leave one out",
-            param="heal",
-        )
     if fields.functions:
         raise InvalidRequestError(
             "functions are not supported: they have become tools; send these",

@@ -67,7 +67,8 @@ def test_it_goes_on_when_the_server_is_killed_and_started_again(
     server = start_server("--history", file)
     begin(blank, server)
     blank.set(n=2, max_tokens=60, seed=5)
-    blank.generate(PROMPT, cards=2, wait=False)
+    prompt = "She opened the door and saw "
+    blank.generate(prompt, cards=2, wait=False)
     tokens = blank.cards.first.locator("[data-k]")
     expect(tokens.nth(5)).to_be_attached()
     server.stop(signal.SIGKILL)
@@ -82,10 +83,14 @@ def test_it_goes_on_when_the_server_is_killed_and_started_again(
         expect(card.locator(".facts")).to_contain_text("reached its length")
         assert now.startswith(before)
         assert len(now) > len(before)
+    assert said == server.texts(prompt=prompt, n=2, max_tokens=60, seed=5, ignore_eos=True, heal=True)
     story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
-    assert [node["text"] for node in story["nodes"]] == [PROMPT, *said]
+    assert [node["text"] for node in story["nodes"]] == [prompt, *said]
     blank.reload()
     assert [blank.said(card) for card in blank.cards.all()] == said
+    blank.press(blank.cards.first, "Keep")
+    assert blank.text == prompt + said[0]
+    expect(blank.find("#tree [role=treeitem]").nth(1)).to_contain_text("2 alternatives · 60 tokens")
     blank.page.close()  # it watches the story until the server is gone
     assert all("ERR_" in fault or "503" in fault for fault in blank.faults), blank.faults
     blank.faults.clear()

@@ -132,7 +132,7 @@ def test_a_lowest_and_a_highest_temperature() -> None:
 def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
     def request(**fields: Any) -> CompletionRequest:
         body = json.dumps({"prompt": "p "} | fields).encode()
-        return parse(body, LIMITS, tokenize, path_to=lambda _story, _node, _is_needed: []).completion
+        return parse(body, LIMITS, tokenize).completion
 
     assert not request().heal
     assert request(heal=True).heal
@@ -143,7 +143,6 @@ def test_healing_is_asked_for_and_not_with_what_it_does_not_go_with() -> None:
         ({"json_schema": {}}, "heal and json_schema exclude each other"),
         ({"regex": "a"}, "heal and regex exclude each other"),
         ({"search": "beam"}, "heal and search exclude"),
-        ({"story": "s"}, "heal and story exclude"),
     ):
         with pytest.raises(InvalidRequestError, match=message) as caught:
             request(heal=True, **fields)
