@@ -3,9 +3,10 @@
 const KEY = "srb-api-key";
 
 export class ApiError extends Error {
-  constructor(message, status) {
+  // param: the field that is wrong.
+  constructor(message, status, param) {
     super(message);
-    this.status = status;
+    Object.assign(this, { status, param });
   }
 }
 
@@ -25,7 +26,7 @@ async function call(path, options = {}) {
   }
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
-  throw new ApiError(body.error?.message ?? `The server answered ${response.status}`, response.status);
+  throw new ApiError(body.error?.message ?? `The server answered ${response.status}`, response.status, body.error?.param);
 }
 
 export const openapi = async () => (await call("openapi.json")).json();

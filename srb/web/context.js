@@ -65,6 +65,5 @@ export class Context {
     this.words.textContent = tokens > this.#room()
       ? `${numbers.format(tokens)} tokens: the model sees the last ${numbers.format(this.#room())}`
       : `${numbers.format(tokens)} of ${numbers.format(this.size)} tokens`;
-    this.meter.classList.toggle("over", tokens > this.#room());
   }
 }

@@ -110,6 +110,13 @@ export class Desk {
     this.show();
   }
 
+  // Goes on from the end of a node.
+  keep(node) {
+    node.kept = true;
+    this.save(node);
+    this.go(node.id);
+  }
+
   undo() {
     const node = this.tree.undo();
     if (node) this.unsaved.add(node);

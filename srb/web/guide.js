@@ -3,7 +3,7 @@
 // These are in sight.
 export const IN_SIGHT = {
   n: ["Alternatives", "How many ways to go on."],
-  max_tokens: ["Length", "They end at the end of a sentence or a paragraph; a token is half a word or more."],
+  max_tokens: ["Length", "Words, sentences and paragraphs are written to their end. A token is half a word or more."],
   temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
   diversity: ["Diversity", "How far the alternatives keep from saying the same. 0 is off."],
   seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
@@ -68,6 +68,8 @@ export const GROUPS = {
     lora: ["Adapters", "Which adapters are used, and how strongly."],
   },
 };
+
+export const GUIDE = Object.assign({}, IN_SIGHT, AWAY, ...Object.values(GROUPS));
 
 // Values that go together. What a style doesn't name is left to the server.
 export const STYLES = {

@@ -25,12 +25,11 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 
 // What the buttons of a card do.
 const cardActions = (desk, writing) => ({
-  keep: (node) => {
-    node.kept = true;
-    desk.save(node);
-    desk.go(node.id);
-  },
-  more: safely((node) => writing.generateFrom(node.id)),
+  keep: (node) => desk.keep(node),
+  more: safely((node) => {
+    desk.keep(node);
+    return writing.generateFrom();
+  }),
   stop: safely((node) => writing.stop(node)),
   continue: safely((node) => writing.continue(node)),
   copy: safely(async (node) => {
@@ -63,7 +62,10 @@ function listen(desk, writing, shelf, resume) {
     download("story.json", "application/json", JSON.stringify(exported(desk.tree, about)));
   });
   onClick("#markdown", () => download("story.md", "text/markdown", `${desk.tree.markdown(desk.tree.current)}\n`));
-  onClick("#error button", forgive);
+  onClick("#error button", () => {
+    forgive();
+    find("#generate").focus();
+  });
   onClick("#forget", safely(async () => {
     await writing.stopAll();
     await shelf.remove(shelf.story);
@@ -78,7 +80,10 @@ function listen(desk, writing, shelf, resume) {
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToKeys(find("#keys"));
-  panel(find("#open-shelf"), find("#shelf"), safely(() => shelf.list()));
+  panel(find("#open-shelf"), find("#shelf"), safely(() => {
+    find("#tree [aria-selected=true]").focus({ preventScroll: true });
+    return shelf.list();
+  }));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
@@ -138,12 +143,11 @@ async function begin() {
   const resume = () => writing.resume().catch(complain);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
   new Peek(find("#peek"), desk, safely(async (node, k, choice) => {
-    const forked = await desk.add(desk.tree.forked(node.id, k, choice));
-    return writing.generateFrom(forked.id);
+    desk.keep(await desk.add(desk.tree.forked(node.id, k, choice)));
+    return writing.generateFrom();
   }));
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
-    const picked = await desk.add(desk.tree.explored(parent, path));
-    desk.go(picked.id);
+    desk.keep(await desk.add(desk.tree.explored(parent, path)));
     story.focus();
   }));
   onClick("#explore", safely(async () => {
@@ -156,6 +160,7 @@ async function begin() {
   const { shelf, store } = await openShelf(history, () => desk.choices);
   listen(desk, writing, shelf, resume);
   await desk.open(store);
+  if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
   resume();
   let telling;

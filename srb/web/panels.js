@@ -12,7 +12,16 @@ export function panel(button, dialog, onOpen = () => {}) {
     else dialog.show();
     await onOpen();
   });
-  dialog.addEventListener("close", () => button.setAttribute("aria-expanded", "false"));
+  const leave = () => {
+    button.setAttribute("aria-expanded", "false");
+    const at = document.activeElement; // where the keyboard was before may be gone
+    if (at === document.body || dialog.contains(at)) button.focus();
+  };
+  dialog.addEventListener("close", leave);
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.matches(":modal") && dialog.close());
-  dialog.addEventListener("keydown", (event) => event.key === "Escape" && dialog.close());
+  dialog.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    dialog.close();
+    leave(); // now, as the next key may come before the event
+  });
 }

@@ -53,17 +53,19 @@ export function rows(tree) {
   return all;
 }
 
-const when = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
 
 // What was generated from a place: a line for each time.
 function generations(tree, id) {
   const batches = Map.groupBy(tree.children(id).filter((node) => !node.typed), (node) => node.batch);
-  return [...batches].map(([batch, nodes]) => {
-    const { settings: { max_tokens: tokens, ...settings } = {}, until } = nodes.find((node) => node.settings) ?? {};
+  return [...batches].flatMap(([batch, nodes]) => {
+    const all = nodes.flatMap(({ settings }) => settings ?? []);
+    if (!all.length) return []; // nothing was generated: a word was chosen
+    const values = (name) => [...new Set(all.map((each) => JSON.stringify(each[name])))].join(", ");
+    const { until } = nodes[0];
     const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
-    if (tokens) facts.push(`${tokens} tokens`);
     if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
-    for (const [name, value] of Object.entries(settings)) facts.push(`${name} ${JSON.stringify(value)}`);
+    for (const name of new Set(all.flatMap(Object.keys))) facts.push(name === "max_tokens" ? `${values(name)} tokens` : `${name} ${values(name)}`);
     facts.push(when.format(nodes[0].created ?? batch));
     return shorten(facts.join(" · "), 160);
   });

@@ -1,5 +1,7 @@
 // What the page says: how things go, and what went wrong, in words.
 
+import { GUIDE } from "./guide.js";
+
 const find = (selector) => document.querySelector(selector);
 
 export function tell(text) {
@@ -8,7 +10,8 @@ export function tell(text) {
 
 export function complain(error) {
   if (error.status === 401) find("#key").hidden = false;
-  find("#error-text").textContent = error.message;
+  const [setting] = GUIDE[error.param] ?? [];
+  find("#error-text").textContent = setting ? `${setting}: ${error.message}` : error.message;
   find("#error").hidden = false;
 }
 

@@ -1,6 +1,6 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
 
-import { AWAY, GROUPS, IN_SIGHT, STYLES } from "./guide.js";
+import { AWAY, GROUPS, GUIDE, IN_SIGHT, STYLES } from "./guide.js";
 import { tokens, UNITS } from "./length.js";
 
 const GUIDED = 1.5; // the scale that a negative prompt begins with
@@ -34,14 +34,17 @@ export class Settings {
     this.unseen = document.querySelector("#unseen");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
+    this.fields.get("seed").input.placeholder = "any";
     this.unit = document.querySelector("#length-unit");
     this.unit.append(...UNITS.map((unit) => new Option(unit)));
-    this.fields.get("max_tokens").input.after(this.unit);
+    this.length = this.fields.get("max_tokens").input;
+    this.length.after(this.unit);
+    this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
     this.style = document.querySelector("#style");
     this.style.append(...Object.keys(STYLES).map((name) => new Option(name)), OWN);
     this.style.addEventListener("input", () => this.#follow(STYLES[this.style.value]));
-    document.addEventListener("input", () => this.#showStyle());
-    this.#showStyle();
+    document.addEventListener("input", () => this.#show());
+    this.#show();
   }
 
   // The names of the settings that a style says or leaves to the server.
@@ -54,11 +57,12 @@ export class Settings {
     if (style) for (const name of this.#styled) this.fields.get(name).input.value = style[name] ?? "";
   }
 
-  #showStyle() {
+  #show() {
     const value = (name) => this.fields.get(name).input.value;
     const isThis = ([, style]) => this.#styled.every((name) => value(name) === String(style[name] ?? ""));
     this.style.value = Object.entries(STYLES).find(isThis)?.[0] ?? OWN.value;
     OWN.hidden = this.style.value !== OWN.value;
+    this.length.placeholder = this.usual[this.unit.value];
   }
 
   // Leaves all to the server again.
@@ -77,7 +81,7 @@ export class Settings {
 
   // How long an alternative is to be, where that isn't said in tokens: {unit, count}.
   get until() {
-    const count = Number(this.fields.get("max_tokens").input.value) || USUAL[this.unit.value];
+    const count = Number(this.length.value) || USUAL[this.unit.value];
     return this.unit.value === UNITS[0] || this.unit.disabled ? undefined : { unit: this.unit.value, count };
   }
 
@@ -184,11 +188,9 @@ export class Settings {
       else if (kind === "slider") put(input, values[name] || input.defaultValue);
       else input.value = values[name];
     }
-    this.#showStyle();
+    this.#show();
   }
 }
-
-const GUIDE = Object.assign({}, IN_SIGHT, AWAY, ...Object.values(GROUPS));
 
 // Moves a slider; its number follows.
 function put(slider, value) {

@@ -62,11 +62,11 @@ export class Writing {
     const ask = async (parent, asked, first) => {
       const node = desk.tree.nodes.get(parent);
       const healed = isHealed(node, [fields, ...asked.map((each) => each.fields)]) || undefined;
-      const settings = chosen({ ...fields, ...asked[0].fields }, until);
+      const settings = asked.map((each) => chosen({ ...fields, ...each.fields }, until));
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
-        return { parent, order, label, batch, healed, until: until && { ...until, from: 0 }, ...(index ? {} : { settings }) };
+        return { parent, order, label, batch, healed, until: until && { ...until, from: 0 }, settings: settings[index % asked.length] };
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
@@ -96,11 +96,10 @@ export class Writing {
     return { ...store.place(tree, id), ...(cut && { prompt: cut }) };
   }
 
-  // New alternatives that begin with the text so far up to a node.
-  generateFrom(id) {
+  // New alternatives of the text so far, without columns to compare.
+  generateFrom() {
     const { compare } = this.desk;
     compare.values = { ...compare.values, what: "" };
-    this.desk.go(id);
     return this.generate();
   }
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from engine.test_healing import backend
+from fake_backend import Context
 from server.conftest import Connect
 from server.test_kept_requests import begin, get, go_on, run, snapshots, texts
 
+from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History
 from srb.history.stories import prompt_at
 from srb.server.exchange import ENGINE
@@ -20,7 +22,7 @@ async def nodes(client: Any, story: str) -> list[dict[str, Any]]:
     return found
 
 
-def script(params: Any, tokens: Any) -> int:
+def script(params: SamplingParams, tokens: Context) -> int:
     """Letters, so that the text of the first token is a space and a letter."""
     return ord("a") + (params.seed + len(tokens)) % 26
 

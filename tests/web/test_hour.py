@@ -1,7 +1,8 @@
-"""A writer's hour, with the keyboard only, and what the status line and lengths in sentences say meanwhile."""
+"""A writer's hour, with the keyboard only; asking, texts longer than the context, lengths and styles."""
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,71 +19,180 @@ def length(story: Story, text: str, unit: str, count: int) -> Any:
     return story.page.evaluate(script, [text, unit, count])
 
 
-def test_a_writers_hour_with_the_keyboard_only(story: Story) -> None:
-    keyboard, status = story.page.keyboard, story.find("#status")
+def tab_to(story: Story, selector: str, keys: str = "Tab") -> None:
+    """Goes there with the Tab key, as a writer does, in a few steps."""
+    for _ in range(16):
+        story.page.keyboard.press(keys)
+        if story.find(f"{selector}:focus").count():
+            return
+    pytest.fail(f"{selector} is far away")
+
+
+def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp_path: Path) -> None:
+    story, keyboard = blank, blank.page.keyboard
+    status, text, tree = story.find("#status"), story.find("#story"), story.find("#tree [role=treeitem]")
+
+    # Open, and write.
+    story.page.goto(server.url)
+    story.wait_ready()
+    expect(text).to_be_focused()
+    story.screenshot("hour-1-open")
+    keyboard.type(PROMPT)
+    keyboard.press("Escape")
     keyboard.press(",")
-    story.find("#setting-n").focus()
-    keyboard.type("3")
-    keyboard.press("Tab")
+    tab_to(story, "#setting-max_tokens")
     keyboard.type("1")
-    keyboard.press("Tab")
-    keyboard.type("sen")  # of the units
+    tab_to(story, "#length-unit")
+    keyboard.type("sen")
+    story.screenshot("hour-2-write")
     keyboard.press("Escape")
     expect(story.find("#options")).to_be_hidden()
-    keyboard.press("e")
-    expect(story.find("#story")).to_be_focused()
-    keyboard.type(PROMPT)
-    keyboard.press("Control+Enter")
-    expect(story.cards).to_have_count(3)
+
+    # Generate eight.
+    keyboard.press("g")
+    expect(story.cards).to_have_count(8)
     story.wait_done()
     expect(status).to_contain_text(re.compile(r"^Done: \d+ tokens"))
+    story.screenshot("hour-3-eight")
     said = [story.said(card) for card in story.cards.all()]
-    for text in said:
-        assert length(story, text + "\n\nThe next", "sentences", 1) == len(text.encode("utf-16-le")) // 2, said
+    for each in said:
+        assert length(story, each + "\n\nThe next", "sentences", 1) == len(each.encode("utf-16-le")) // 2, said
 
-    keyboard.press("Escape")
-    expect(story.cards.first.locator(".text")).to_be_focused()
-    keyboard.press("j")
-    expect(story.cards.nth(1).locator(".text")).to_be_focused()
+    # Fork at a word.
     keyboard.press("?")
     expect(story.find("#keys")).to_contain_text("keep that alternative")
     story.screenshot("keys")
     keyboard.press("Escape")
-    keyboard.press("3")
-    expect(story.find("#story")).to_have_value(PROMPT + said[2])
-    expect(story.cards).to_have_count(0)
+    keyboard.press("j")
+    expect(story.cards.first.locator(".text")).to_be_focused()
+    keyboard.press("j")
+    second = story.cards.nth(1)
+    expect(second.locator(".text")).to_be_focused()
+    for _ in range(3):
+        keyboard.press("ArrowRight")
+    begins = "".join(second.locator("[data-k]").all_text_contents()[:2])
+    word = second.locator("[data-k]").nth(2)
+    expect(word).to_be_focused()
+    keyboard.press("Enter")
+    expect(story.find("#peek button").first).to_be_focused()
+    story.screenshot("hour-4-a-word")
+    keyboard.press("Escape")
+    expect(story.find("#peek")).to_be_hidden()
+    expect(word).to_be_focused()
+    keyboard.press("Enter")
+    keyboard.press("ArrowDown")
+    keyboard.press("Enter")
+    path = story.find("#path button")
+    expect(path).to_have_count(3)
+    expect(path.last).to_be_focused()
+    expect(story.cards).to_have_count(8)
+    story.wait_done()
+    assert story.text.startswith(PROMPT + begins)
+    story.screenshot("hour-5-forked")
 
+    # Keep, and stop what is being written.
+    forked, third = story.text, story.said(story.cards.nth(2))
+    keyboard.press("3")
+    expect(text).to_have_value(forked + third)
+    expect(story.cards).to_have_count(0)
+    story.screenshot("hour-6-kept")
     keyboard.press("g")
-    expect(story.cards).to_have_count(3)
+    expect(story.cards).to_have_count(8)
     keyboard.press("s")
     story.wait_done()
     expect(status).to_have_text("Stopped.")
+
+    # Branch back.
     keyboard.press("t")
-    tree = story.find("#tree [role=treeitem]")
-    tree.nth(2).focus()
-    expect(tree.nth(2)).to_contain_text("3 alternatives")
-    expect(story.find("#story-list a")).to_have_text([PROMPT[:43]])
-    keyboard.press("ArrowUp")
+    expect(tree.nth(3)).to_be_focused()
+    keyboard.press("ArrowLeft")
+    keyboard.press("ArrowLeft")
     expect(tree.nth(1)).to_be_focused()
     keyboard.press("ArrowRight")
-    keyboard.press("ArrowLeft")
+    expect(tree.nth(2)).to_be_focused()
+    keyboard.press("ArrowUp")
     keyboard.press("Enter")
-    expect(story.find("#story")).to_have_value(PROMPT)
-    expect(story.cards).to_have_count(3)
+    expect(text).to_have_value(PROMPT)
+    expect(story.cards).to_have_count(9)  # with the one that was forked
+    expect(tree.nth(1)).to_contain_text("8 alternatives · 1 sentence")
     story.pictures("tree")
+    keyboard.press("Escape")
 
-    story.find("#new").focus()
+    # Compare two temperatures.
+    keyboard.press(",")
+    tab_to(story, "#setting-n")
+    keyboard.type("2")
+    tab_to(story, "summary:text('Compare')")
+    keyboard.press("Enter")
+    tab_to(story, "#compare-what")
+    keyboard.type("a")
+    tab_to(story, "#compare-values")
+    keyboard.type("0.4, 1.2")
+    keyboard.press("Escape")
+    keyboard.press("g")
+    expect(story.cards).to_have_count(13)
+    story.wait_done()
+    assert story.find(".title").all_text_contents()[:4] == ["temperature 0.4", "temperature 1.2"] * 2
+    seeds = story.find(".seed").all_text_contents()
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+    lefts = [each.evaluate("(card) => card.offsetLeft") for each in story.cards.all()[:4]]
+    assert lefts[:2] == lefts[2:] == sorted(lefts[:2])
+    story.screenshot("hour-7-compared")
+
+    # Name it, and export it.
+    story.page.once("dialog", lambda dialog: dialog.accept("The keeper's rule"))
+    keyboard.press("t")
+    expect(tree.nth(1)).to_contain_text(re.compile(r"4 alternatives · 1 sentence · seed \d+ · temperature 0.4, 1.2"))
+    tab_to(story, "#rename", "Shift+Tab")
+    keyboard.press("Enter")
+    expect(story.find("#title")).to_have_text("The keeper's rule")
+    expect(story.find("#story-list a")).to_have_text(["The keeper's rule"])
+    tab_to(story, "#export")
+    with story.page.expect_download() as download:
+        keyboard.press("Enter")
+    download.value.save_as(tmp_path / "story.json")
+    file = json.loads((tmp_path / "story.json").read_text())
+    assert (file["title"], len(file["nodes"])) == ("The keeper's rule", 1 + 8 + 1 + 8 + 8 + 4)
+    assert file["model"]
+    assert [node["settings"]["temperature"] for node in file["nodes"][-4:]] == [0.4, 1.2, 0.4, 1.2]
+    story.screenshot("hour-8-named")
+    keyboard.press("Escape")
+
+    # Continue on a phone's width.
+    story.page.set_viewport_size({"width": 390, "height": 844})
+    keyboard.press("1")
+    expect(story.cards).to_have_count(0)
+    kept = story.text
+    keyboard.press("e")
+    keyboard.press("Control+End")
+    keyboard.type(" And then")
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(4)
+    story.wait_done()
+    expect(text).to_have_value(kept + " And then")
+    expect(story.cards.first).to_be_in_viewport()
+    story.screenshot("hour-9-phone")
+    assert story.accessibility_faults() == []
+    keyboard.press("Escape")
+    keyboard.press("t")
+    expect(tree.last).to_contain_text("And then")
+    story.screenshot("hour-10-phone-tree")
+
+    # Another story, and back.
+    tab_to(story, "#new", "Shift+Tab")
     story.page.evaluate("document.body.dataset.left = true")
     keyboard.press("Enter")
     expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
     assert story.text == ""
-    expect(story.find("#setting-n")).to_have_value("3")
+    expect(text).to_be_focused()
+    expect(story.find("#setting-n")).to_have_value("2")
     expect(status).to_have_text("Ctrl-Enter generates.")
+    keyboard.press("Escape")
     keyboard.press("t")
-    expect(story.find("#story-list a")).to_have_text(["(no title)", PROMPT[:43]])
-    story.find("#story-list a").nth(1).focus()
+    expect(story.find("#story-list a")).to_have_text(["(no title)", "The keeper's rule"])
+    tab_to(story, "#story-list li:nth-child(2) a", "Shift+Tab")
     keyboard.press("Enter")
-    expect(story.find("#story")).to_have_value(PROMPT)
+    expect(text).to_have_value(kept + " And then")
 
 
 def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: Server) -> None:
