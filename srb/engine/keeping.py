@@ -54,7 +54,8 @@ class Keeping:
         is_shut_down = seq.stop_reason == "shutdown"
         is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._lasts)
         keeps_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
-        pays = self._cost <= self._totals.prompt_seconds / max(1, self._totals.prompt_tokens_evaluated)
+        n_evaluated = self._totals.prompt_tokens_evaluated
+        pays = not n_evaluated or self._cost * n_evaluated <= self._totals.prompt_seconds
         is_worth_it = pays or is_shut_down or (is_idle and not is_due)
         self._n_tokens = len(seq.tokens) + (0 if seq.prompt.was_retained else len(seq.prompt.tokens))
         return Kept(keeps_prompt, is_complete and is_worth_it and (is_shut_down or not seq.leader))
