@@ -40,7 +40,7 @@ def z_of(backend: LlamaBackend, tokens: list[int], prompt: str) -> tuple[float, 
     batch = Batch()
     row = batch.add(backend.tokenizer.tokenize(prompt), 0, 0, outputs=1)
     backend.decode(batch, None)
-    ids = np.array(backend.tokenizer.beginning_with(b" "))
+    ids = backend.tokenizer.beginning_with(b" ")
     logits = backend.logits(row)[ids].astype(np.float64)
     backend.remove(0)
     expected = np.exp(logits - logits.max())

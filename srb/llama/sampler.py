@@ -52,7 +52,7 @@ class LlamaSampler:
         self._drawn = 0
         self._first: Places | None = None  # the tokens that it may begin with
         if healed:
-            self._first = np.array(tokenizer.beginning_with(healed), np.intp)
+            self._first = tokenizer.beginning_with(healed)
         self._top_k = _narrowing_top_k(params, self._n_vocab)
         self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
         self._changed_set: set[int] = set()

@@ -10,9 +10,11 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import llama_cpp
+import numpy as np
 
 from srb.engine.backend import SpecialTokens
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
+from srb.llama.logprobs import Places
 from srb.llama.stack import with_stack
 
 # Some vocabularies are split by std::regex, which recurses once per character of a run: measured with
@@ -29,6 +31,8 @@ class LlamaTokenizer:
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(vocab)
         # Those that were asked for. To read all of them would take longer than to load a small model.
         self._known: dict[int, _Piece] = {}
+        # At most as many ids as the tokens have beginnings that are tokens themselves.
+        self._beginnings: dict[bytes, Places] = {}
         self._unnamed_bos = llama_cpp.llama_vocab_bos(vocab) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
         self.suppressed = _suppressed(vocab)
         self.special = _special(vocab)
@@ -45,7 +49,7 @@ class LlamaTokenizer:
     @cached_property
     def longest_piece(self) -> int:
         """The length in bytes of the longest text that one token stands for."""
-        return max(1, *(len(self._piece(token).text) for token in range(self.n_vocab)))
+        return max(1, *(len(piece.text) for piece in self._all))
 
     @cached_property
     def ends(self) -> frozenset[int]:
@@ -66,18 +70,28 @@ class LlamaTokenizer:
         """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
         return b"" if token == self._unnamed_bos else self._piece(token).text
 
-    def beginning_with(self, text: bytes) -> list[int]:
+    def beginning_with(self, text: bytes) -> Places:
         """The tokens whose `piece` begins with these bytes, in the order of their ids."""
-        pieces, ids = self._sorted
-        first = bisect_left(pieces, text)
-        behind = bisect_left(pieces, True, first, key=lambda piece: not piece.startswith(text))
-        return sorted(ids[first:behind])
+        found = self._beginnings.get(text)
+        if found is None:  # of Gemma's tokens 137,542 begin with a space
+            pieces, ids = self._sorted
+            first = bisect_left(pieces, text)
+            behind = bisect_left(pieces, True, first, key=lambda piece: not piece.startswith(text))
+            found = self._beginnings[text] = np.sort(ids[first:behind])
+        return found
 
     @cached_property
-    def _sorted(self) -> tuple[list[bytes], list[int]]:
+    def _sorted(self) -> tuple[list[bytes], Places]:
         """All pieces in their order, and the tokens that they are of."""
-        ids = sorted(range(self.n_vocab), key=self.piece)
-        return [self.piece(token) for token in ids], ids
+        pieces = [b"" if piece.is_control else piece.text for piece in self._all]
+        ids = sorted(range(self.n_vocab), key=pieces.__getitem__)
+        return [pieces[token] for token in ids], np.array(ids, np.intp)
+
+    @property
+    def _all(self) -> list["_Piece"]:
+        """What each token stands for."""
+        with self.in_use() as vocab:
+            return [self._known.get(token) or _read_piece(vocab, token) for token in range(self.n_vocab)]
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
         """The bytes that tokens stand for, with the names of the special ones."""
