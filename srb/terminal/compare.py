@@ -9,7 +9,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from srb.errors import InvalidRequestError, SettingsError
+from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.measures import Findings
@@ -49,6 +49,16 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 def compare(settings: Settings, arguments: argparse.Namespace) -> int:
     """Runs `srb compare` and returns its exit code: 1 if an alternative has failed. Raises `SrbError`."""
+    try:
+        return _compare(settings, arguments)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = error.filename or "the results"
+        raise SrbError(f"{what} can't be written: {error.strerror}; what is there already is kept") from None
+
+
+def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     for module in EXTRAS:
         if importlib.util.find_spec(module) is None:
             raise SettingsError(f"srb compare needs {module}: pip install 'llama-srb[compare]'")
@@ -86,9 +96,10 @@ def _run(settings: Settings, results: Results, usage: Usage) -> None:
     """Generates with one model after the other, and has each judge what it is to judge when all texts are there."""
     spec = results.spec
     judges = spec.scorers.judges
+    # All of them now: none is to be missing when the others have run.
+    sources = {model: open_source(_settings_of(model, settings, results)) for model in spec.models}
     last = [*spec.models][-1]
-    for model in spec.models:
-        source = open_source(_settings_of(model, settings, results))
+    for model, source in sources.items():
         # When the last one has run, the texts of all models are there, and it needn't be loaded again to judge them.
         asyncio.run(_run_model(source, model, results, settings.max_n, usage, is_last=model == last))
     for model in sorted({each.model for each in judges.values()} - {last}):

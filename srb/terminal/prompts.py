@@ -55,7 +55,7 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
             found[name] = prompt
             continue
         for number, row in enumerate(rows, 1):
-            filled = replace(prompt, body=filled_body(prompt.body, row, f"prompts.{name}"), variables=row)
+            filled = replace(prompt, body=filled_body(prompt.body, row, f"prompts.{name} {number}"), variables=row)
             if filled.body == prompt.body:  # it has no places
                 found[name] = prompt
                 break
@@ -144,16 +144,18 @@ def _rows(variables: Any, folder: Path) -> list[dict[str, Any]] | None:
         return None
     if isinstance(variables, str):
         text = read_text(folder, variables, "variables")
+        is_csv = variables.endswith(".csv")
         try:
-            rows = list(_csv_rows(text) if variables.endswith(".csv") else map(json.loads, filter(None, _lines(text))))
+            rows = list(_csv_rows(text) if is_csv else map(json.loads, filter(None, _lines(text))))
         except (ValueError, csv.Error) as error:
-            raise InvalidRequestError(f"variables: {variables} is neither CSV (*.csv) nor JSONL: {error}") from None
+            kind = "CSV" if is_csv else "JSONL, as which files are read that aren't called *.csv"
+            raise InvalidRequestError(f"variables: {variables} is not {kind}: {error}") from None
     else:
         rows = variables if isinstance(variables, list) else []
     if not rows or not all(isinstance(row, dict) and row for row in rows):
         raise InvalidRequestError(
-            f"variables takes the name of a CSV or JSONL file, or a list of tables, and at least one; "
-            f"got {variables!r:.60}"
+            "variables takes a CSV file with a header and a row at least, a JSONL file of objects, or a list of "
+            f"tables; got {variables!r:.60}"
         )
     return rows
 
@@ -163,7 +165,11 @@ def _lines(text: str) -> list[str]:
 
 
 def _csv_rows(text: str) -> Iterator[dict[str, Any]]:
-    for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True), 1):
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    names = reader.fieldnames or []
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"the header has {twice[0]!r} twice")
+    for number, row in enumerate(reader, 1):
         if None in row or None in row.values():
             raise ValueError(f"row {number} hasn't as many cells as the header")
         yield row

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from srb import __version__
-from srb.terminal.measures import Findings, Measures, Result, repeats
-from srb.terminal.plots import panels_of, plot
+from srb.terminal.measures import Cells, Findings, Measures, Result, repeats
+from srb.terminal.plots import MAX_BARS, panels_of, plot
 from srb.terminal.rating import Rating, strengths
 from srb.terminal.show import harmless
 
@@ -18,10 +18,10 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 90rem; }
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; }
 .plots { background: #fff; overflow-x: auto; padding: .5rem; border-radius: .5rem; }
-.plots svg { max-width: 100%; height: auto; }
+.plots svg { width: 100%; min-width: 48rem; max-width: 72rem; height: auto; }
 .prompt, .text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .prompt { border-left: .25rem solid #888; padding-left: .75rem; max-height: 20rem; overflow-y: auto; }
 .text { border: 1px solid #8884; border-radius: .5rem; padding: .5rem .75rem; margin: .5rem 0; }
@@ -80,16 +80,23 @@ def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Ra
 
 def _measures(found: Findings) -> str:
     panels = panels_of(found)
-    titles = "".join(f"<th>{_text(title)}</th>" for title in panels.values())
-    rows = [f"<tr><th>prompt</th><th>texts of</th><th>count</th>{titles}</tr>"]
-    cells = list(found.cells.items())
-    if len({prompt for prompt, _ in found.cells}) > 1:
-        cells = [(("all prompts", kind), each) for kind, each in found.pooled.items()] + cells
-    for (prompt, kind), measures in cells:
-        columns = "".join(f"<td class=number>{_measured(measures, name)}</td>" for name in panels)
-        name = _text(found.names[kind])
-        rows.append(f"<tr><td>{_text(prompt)}</td><td>{name}</td><td class=number>{measures.count}</td>{columns}</tr>")
-    return f"<h2>Measures</h2><div class=wide><table>{''.join(rows)}</table></div>"
+    titles = "".join(f"<th class=number>{_text(title)}</th>" for title in panels.values())
+    head = f"<tr><th>prompt</th><th>texts of</th><th class=number>count</th>{titles}</tr>"
+
+    def table(cells: Cells) -> str:
+        rows = [head]
+        for (prompt, kind), each in cells.items():
+            columns = "".join(f"<td class=number>{_measured(each, name)}</td>" for name in panels)
+            columns = f"<td>{_text(found.names[kind])}</td><td class=number>{each.count}</td>{columns}"
+            rows.append(f"<tr><td>{_text(prompt)}</td>{columns}</tr>")
+        return f"<div class=wide><table>{''.join(rows)}</table></div>"
+
+    pooled = {("all prompts", kind): each for kind, each in found.pooled.items()}
+    n_prompts = len({prompt for prompt, _ in found.cells})
+    if n_prompts > MAX_BARS:
+        each = f"<details><summary>Measures of each prompt</summary>{table(found.cells)}</details>"
+        return f"<h2>Measures</h2>{table(pooled)}{each}"
+    return f"<h2>Measures</h2>{table((pooled if n_prompts > 1 else {}) | found.cells)}"
 
 
 def _measured(measures: Measures, name: str) -> str:
@@ -104,8 +111,8 @@ def _tests(found: Findings) -> str:
     if not found.tests:
         return ""
     titles = panels_of(found)
-    rows = ["<tr><th>texts of</th><th>against</th><th>measure</th><th>pairs</th><th>difference</th><th>p</th>"]
-    rows[0] += "<th>adjusted</th></tr>"
+    numbers = "".join(f"<th class=number>{title}</th>" for title in ("pairs", "difference", "p", "adjusted"))
+    rows = [f"<tr><th>texts of</th><th>against</th><th>measure</th>{numbers}</tr>"]
     for each in found.tests:
         ends = f"<span class=interval>{_number(each.low)} to {_number(each.high)}</span>"
         rows.append(
@@ -126,7 +133,7 @@ def _ratings(found: Findings, ratings: Sequence[Rating]) -> str:
         f"<span class=interval>{each.low:.0f} to {each.high:.0f}</span></td><td class=number>{each.count}</td></tr>"
         for kind, each in known.items()
     )
-    head = "<tr><th>texts of</th><th>Elo</th><th>ratings</th></tr>"
+    head = "<tr><th>texts of</th><th class=number>Elo</th><th class=number>ratings</th></tr>"
     return f"<h2>Blind ratings</h2><div class=wide><table>{head}{rows}</table></div>"
 
 
@@ -143,10 +150,11 @@ def _settings(found: Findings) -> str:
 
 
 def _aligned(found: Findings, results: list[Result]) -> str:
-    """A column for each kind, a row for each seed. Where a kind has the same text again, it says so."""
+    """A column for each kind, a row for each seed. Where a kind has the same whole text again, it says so."""
     kinds = [kind for kind in found.kinds if any(each.kind == kind for each in results)]
     by_place = {(each.kind, each.seed): each for each in results}
-    counts = {kind: dict(repeats([each.text for each in results if each.kind == kind])) for kind in kinds}
+    whole = [each for each in results if each.is_whole]
+    counts = {kind: dict(repeats([each.text for each in whole if each.kind == kind])) for kind in kinds}
     parts = [f"<h3>{_text(found.names[kind])}</h3>" for kind in kinds]
     shown: dict[tuple[Any, str], int] = {}
     for seed in sorted({each.seed for each in results}):
@@ -156,8 +164,11 @@ def _aligned(found: Findings, results: list[Result]) -> str:
             if each is None:
                 parts.append("<div></div>")
                 continue
-            same = shown.setdefault((kind, each.text.strip()), seed)
-            parts.append(_alternative(each, counts[kind][each.text.strip()], same))
+            if each.is_whole:
+                same = shown.setdefault((kind, each.text.strip()), seed)
+                parts.append(_alternative(each, counts[kind][each.text.strip()], same))
+            else:
+                parts.append(_alternative(each, 1, seed))
     return f"<div class=aligned style='--kinds: {len(kinds)}'>{''.join(parts)}</div>"
 
 
@@ -167,7 +178,7 @@ def _alternative(each: Result, count: int, first_seed: int) -> str:
         return f"<div class=text>{times}<span class=more>the same as with seed {first_seed}</span></div>"
     scores = "".join(f" · {_text(name)} {_number(score)}" for name, score in each.scores.items())
     ended = each.finish_reason if each.is_whole else "cut off"
-    details = f"{each.length} tokens · {ended} · {_number(each.mean_logprob)}{scores}"
+    details = f"{each.length} tokens · {ended} · log-probability {_number(each.mean_logprob)}{scores}"
     kind = "text" if each.is_whole else "text cut"
     return f"<div class='{kind}'>{times}{_tokens(each)}<div class=more>{details}</div></div>"
 

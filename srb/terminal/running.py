@@ -17,7 +17,7 @@ from srb.terminal.prompts import Prompt
 from srb.terminal.results import Alternative, Results
 from srb.terminal.scorers import Judge, Row
 from srb.terminal.source import Body, Events, Source
-from srb.terminal.spec import Spec
+from srb.terminal.spec import Spec, check_prompts
 
 MAX_REQUESTS = 64
 """How many requests are there at once; fewer than servers let wait."""
@@ -74,10 +74,12 @@ async def run(source: Source, model: str, results: Results, max_n: int, usage: U
 async def judge(source: Source, name: str, judge: Judge, results: Results, usage: Usage) -> None:
     """Asks a judge, whose model's source is entered, about all that it hasn't seen."""
     lines = results.unjudged(judge)
+    without = 0
     with _progress() as progress:
         task = progress.add_task(f"judging: {name}", total=len(lines))
 
         async def ask(line: Row) -> None:
+            nonlocal without
             score = None
             async with source.submit(judge.request(line)) as events:
                 async for event in events:
@@ -88,15 +90,18 @@ async def judge(source: Source, name: str, judge: Judge, results: Results, usage
                         return
                     elif event["event"] == "done":
                         usage.add(event["usage"])
-            if score is None:
-                usage.errors.append(
-                    f"scorers.{name}: no answer for {line['prompt']}, {line['setting']}, seed {line['seed']}"
-                )
+            without += score is None
             results.judge(judge, line, score)
             progress.advance(task)
 
         for group in _batched(lines):
             await _all([ask(line) for line in group])
+    if without:
+        answers = " or ".join(map(repr, judge.answers))
+        usage.errors.append(
+            f"scorers.{name}: {without} of {len(lines)} texts have no score, because none of the 100 likeliest tokens "
+            f"begins {answers}"
+        )
 
 
 async def _with_forks(source: Source, spec: Spec) -> Spec:
@@ -108,6 +113,7 @@ async def _with_forks(source: Source, spec: Spec) -> Spec:
             continue
         forks = prompt.forks if isinstance(prompt.forks, tuple) else await _likeliest(source, prompt, prompt.forks)
         prompts |= {f"{name} {text!r}": forked for text, forked in prompt.forked(forks).items()}
+    check_prompts(prompts)
     return replace(spec, prompts=prompts)
 
 

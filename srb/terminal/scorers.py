@@ -1,6 +1,8 @@
 """What says how good a text is: a regular expression, a JSON schema, a Python function, or a judge's prompt."""
 
+import copy
 import importlib
+import itertools
 import json
 import math
 import re
@@ -97,9 +99,17 @@ def _judge(table: Mapping[str, Any], where: str, models: list[str]) -> Judge:
     numbers = list(answers.values()) if isinstance(answers, dict) else []
     if len(numbers) < 2 or not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
         raise InvalidRequestError(f"{where}: answers takes at least two texts with numbers, got {answers!r:.60}")
+    if "model" in table and models == [""]:
+        raise InvalidRequestError(f"{where}: model names one of the spec's models, and it has none; leave it out")
     check_names([model], models, f"{where}: model")
     body = body_of(table["judge"], where)
     judge = Judge(body, {answer.strip(): float(value) for answer, value in answers.items()}, model)
+    for one, other in itertools.permutations([answer.strip().casefold() for answer in answers], 2):
+        if other.startswith(one):
+            raise InvalidRequestError(
+                f"{where}: the answer {other!r} begins with {one!r}, and only the first token counts, which may be "
+                "that of both; name others"
+            )
     if "{text}" not in json.dumps(body):
         raise InvalidRequestError(f"{where}: the judge's prompt needs {{text}}, where the text is to stand")
     return judge
@@ -123,8 +133,10 @@ def _schema(schema: Any, folder: Path, where: str) -> Rule:
             schema = json.loads(read_text(folder, schema, where))
         except ValueError as error:
             raise InvalidRequestError(f"{where}: {schema} is not JSON: {error}") from None
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    kind = jsonschema.Draft202012Validator
     try:
+        if isinstance(schema, dict):
+            kind = jsonschema.validators.validator_for(schema, default=kind)
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise InvalidRequestError(f"{where}: schema is no JSON schema: {error.message:.200}") from None
@@ -132,11 +144,20 @@ def _schema(schema: Any, folder: Path, where: str) -> Rule:
 
     def rule(row: Row) -> float:
         try:
-            return float(validator.is_valid(json.loads(row["text"])))
-        except ValueError:
+            value = json.loads(row["text"], parse_constant=_refuse)
+        except (ValueError, RecursionError):
             return 0.0
+        try:
+            return float(validator.is_valid(value))
+        except Exception as error:  # such as for a $ref that leads nowhere
+            raise SettingsError(f"{where}: schema can't be used: {type(error).__name__}: {error}") from None
 
     return rule
+
+
+def _refuse(constant: str) -> None:
+    """Python reads NaN and Infinity, which aren't JSON."""
+    raise ValueError(constant)
 
 
 def _function(name: str, folder: Path, where: str) -> Rule:
@@ -152,10 +173,16 @@ def _function(name: str, folder: Path, where: str) -> Rule:
         raise InvalidRequestError(f"{where}: function takes MODULE:FUNCTION, got {name!r}")
 
     def rule(row: Row) -> float | None:
+        text = f"the text of {row['prompt']}, {row['setting']}, seed {row['seed']}"
         try:
-            value = function(row)
-            return None if value is None or not math.isfinite(value) else float(value)
+            value = function(copy.deepcopy(row))  # it may change what it gets
         except Exception as error:
-            raise SettingsError(f"{where}: {name} has failed: {type(error).__name__}: {error}") from error
+            raise SettingsError(f"{where}: {name} has failed for {text}: {type(error).__name__}: {error}") from error
+        try:
+            return None if value is None or not math.isfinite(value) else float(value)
+        except (TypeError, OverflowError):
+            raise SettingsError(
+                f"{where}: {name} takes {text} to {value!r:.60}; a scorer returns a number, True, False or None"
+            ) from None
 
     return rule

@@ -12,6 +12,7 @@ from srb.engine.request import MAX_LOGPROBS
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
+from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.terminal.prompts import Prompt, read_prompts
 from srb.terminal.scorers import Scorers, read_scorers
@@ -110,10 +111,15 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
     scorers = read_scorers(data.get("scorers", {}), folder, list(models))
     logprobs = _integer("logprobs", data.get("logprobs", LIKELIEST), 0, MAX_LOGPROBS)
     merged = {name: common | _fields(f"settings.{name}", fields, common) for name, fields in each.items()}
-    _check_different("prompts", prompts)
+    check_prompts(prompts)
     _check_different("settings", merged)
     _check_places(scorers, prompts)
     return Spec(prompts, merged, n, tuple(seeds), models, scorers, logprobs)
+
+
+def check_prompts(prompts: dict[str, Prompt]) -> None:
+    """Raises `InvalidRequestError` for two that are the same, whatever their variables: they have the same results."""
+    _check_different("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
 
 
 def _check_different(key: str, values: dict[str, Any]) -> None:
@@ -190,7 +196,7 @@ def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> di
         result[name] = value
     try:
         body = json.dumps({"prompt": "x", "n": 1} | (common or {}) | result)
-        parsed = parse(body.encode(), Limits("", 1, 1), lambda text, *, is_prompt=True, any_length=False: (0,))
+        parsed = parse(body.encode(), Limits("", 1, 1), tokenize_nothing)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None
     if "max_tokens" in result:  # may be a number in quotes

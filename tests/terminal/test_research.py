@@ -1,5 +1,6 @@
 """What `srb compare` does for research, on the fake backend: scorers, judges, variables, chats, forks, models, runs."""
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -10,9 +11,10 @@ from fake_backend import FakeBackend
 from terminal.conftest import Run
 from terminal.test_compare import lines, table
 
+from srb.errors import SettingsError
 from srb.llama.chat_template import ChatTemplate
 from srb.terminal.measures import Findings
-from srb.terminal.results import read_results
+from srb.terminal.results import Results, read_results
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
 
@@ -202,8 +204,66 @@ def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[
     Path("failing.py").write_text("def fail(row):\n    raise ValueError('no luck')\n")
     Path("spec.toml").write_text('n = 1\nprompts = ["p"]\nscorers.s.function = "failing:fail"\n')
     assert srb("compare", "spec.toml", "--max-tokens", "2") == 2
-    assert capsys.readouterr().err == "srb: scorers.s: failing:fail has failed: ValueError: no luck\n"
+    text = "the text of 1, default, seed 0"
+    assert capsys.readouterr().err == f"srb: scorers.s: failing:fail has failed for {text}: ValueError: no luck\n"
     assert len(lines()) == 1
+
+
+def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
+    from srb.terminal.scorers import read_scorers
+
+    (tmp_path / "returning.py").write_text("def what(row):\n    row['settings']['n'] = 5\n    return row.pop('text')\n")
+    rule = read_scorers({"s": {"function": "returning:what"}}, tmp_path, [""]).rules["s"]
+    row: dict[str, Any] = {"prompt": "p", "setting": "s", "seed": 1, "settings": {}}
+    found = [rule(row | {"text": value}) for value in (2, 0.5, True, None, math.nan, -math.inf)]
+    assert found == [2.0, 0.5, 1.0, None, None, None]
+    assert row["settings"] == {}
+    with pytest.raises(SettingsError, match="takes the text of p, s, seed 1 to '3'; a scorer returns a number, True"):
+        rule(row | {"text": "3"})
+
+
+def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("spec.toml").write_text(
+        'n = 3\nmax_tokens = 2\nprompts = ["p"]\nscorers.good = {judge = "{text}", answers = {"→" = 1, "←" = 0}}\n'
+    )
+    assert srb("compare", "spec.toml") == 0
+    reason = "because none of the 100 likeliest tokens begins '→' or '←'"
+    assert capsys.readouterr().err == f"srb: scorers.good: 3 of 3 texts have no score, {reason}\n"
+    assert [line["scores"] for line in lines()] == [{"good": None}] * 3
+
+
+def test_a_model_that_isnt_there_is_told_before_another_runs(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from srb.llama.model_file import find_model
+
+    monkeypatch.setattr("srb.terminal.source.find_model", lambda path: find_model(path) if path else Path("fake"))
+    Path("spec.toml").write_text('n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\n')
+    assert srb("compare", "spec.toml", "--max-tokens", "2") == 1
+    assert not Path("spec-results/results.jsonl").read_text()
+
+
+def test_a_full_disk_keeps_what_is_there(
+    srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_results: Results) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Path("spec.toml").write_text('n = 2\nprompts = ["p"]\nmax_tokens = 2\n')
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "finish", fail)
+        assert srb("compare", "spec.toml") == 1
+    message = "srb: the results can't be written: No space left on device; what is there already is kept\n"
+    assert capsys.readouterr().err == message
+    assert srb("compare", "spec.toml") == 0
+    assert "2 of 2 alternatives; 0 prompt tokens evaluated, 0 tokens generated" in capsys.readouterr().out
+
+
+def test_many_prompts_fold_their_measures(srb: Run) -> None:
+    Path("spec.toml").write_text('n = 1\nmax_tokens = 2\nprompts = ["a", "b", "c", "d", "e", "f", "g", "h", "i"]\n')
+    assert srb("compare", "spec.toml") == 0
+    page = Path("spec-results/report.html").read_text()
+    before, _, behind = page.partition("<details>")
+    assert (before.count("<td>all prompts</td>"), before.count("<td>9</td>")) == (1, 0)
+    assert behind.count("<td>9</td>") == 1
 
 
 def test_no_plot_is_constant_and_the_head_says_what_it_is(srb: Run) -> None:
@@ -213,6 +273,7 @@ def test_no_plot_is_constant_and_the_head_says_what_it_is(srb: Run) -> None:
     svg = page.partition("<svg")[2].partition("</svg>")[0]
     assert "mean log-probability" in svg
     assert ">tokens<" not in svg
+    assert "<td>tokens</td>" not in page  # nor is it tested
     assert "seeds 7 to 8, 20 to 21" in page
     assert "srb 0.1.0 · 20" in page
 
@@ -232,4 +293,8 @@ def test_json_schemas_in_files(srb: Run) -> None:
 
     Path("schema.json").write_text(json.dumps({"type": "object", "required": ["a"]}))
     rule = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).rules["s"]
-    assert [rule({"text": text}) for text in ('{"a": 1}', "{}", "{", "[]")] == [1.0, 0.0, 0.0, 0.0]
+    texts = ['{"a": 1}', "{}", "{", "[]", '{"a": NaN}', "[" * 100_000]
+    assert [rule({"text": text}) for text in texts] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    rule = read_scorers({"s": {"schema": {"$ref": "#/$defs/none"}}}, Path(), [""]).rules["s"]
+    with pytest.raises(SettingsError, match=r"scorers\.s: schema can't be used"):
+        rule({"text": "{}"})

@@ -73,7 +73,12 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
         ('prompts = [{user = "q", forks = 2}]', "prompts.1: forks are of a text; a chat has none"),
         ('prompts = [{text = "p", forks = 99}]', "prompts.1: forks takes a number of tokens up to 32"),
         ('prompts = ["{cty}"]\nvariables = [{city = 1}]', "nothing is called {cty}; did you mean {city}? For braces"),
-        ('prompts = ["p"]\nvariables = 5', "variables takes the name of a CSV or JSONL file, or a list of tables"),
+        ('prompts = ["p"]\nvariables = 5', "variables takes a CSV file with a header and a row at least"),
+        (
+            'prompts = ["{a}"]\nvariables = [{a = "x", b = 1}, {a = "x", b = 2}]',
+            "prompts.1 1 and prompts.1 2 are the same",
+        ),
+        ('prompts = ["{a}"]\nvariables = [{a = "x"}, {b = ""}]', "prompts.1 2: nothing is called {a}; there are b"),
         ('prompts = ["p"]\nvariables = "no.csv"', "variables: the file"),
         ('prompts = ["p"]\nmodels = 5', "models takes a list of paths, or tables of options, got 5"),
         ('prompts = ["p"]\nmodels = {a = {ctx = 5}}', "models.a: there is no 'ctx'"),
@@ -93,7 +98,19 @@ def test_the_least_there_may_be(tmp_path: Path) -> None:
             "scorers.a: the judge's prompt: nothing is called {x}",
         ),
         ('prompts = ["p"]\nscorers = {a = {judge = "{text}", answers = {a = 1}}}', "answers takes at least two texts"),
-        ('prompts = ["p"]\nscorers = {a = {judge = "{text}", model = "b"}}', "scorers.a: model: there is no 'b'"),
+        (
+            'prompts = ["p"]\nscorers = {a = {judge = "{text}", model = "b"}}',
+            "scorers.a: model names one of the spec's models",
+        ),
+        (
+            'prompts = ["p"]\nmodels = {c = "c", d = "d"}\nscorers = {a = {judge = "{text}", model = "b"}}',
+            "scorers.a: model: there is no 'b'; there are c, d",
+        ),
+        (
+            'prompts = ["p"]\nscorers = {a = {judge = "{text}", answers = {1 = 1, 10 = 10}}}',
+            "scorers.a: the answer '10' begins with '1', and only the first token counts",
+        ),
+        ('prompts = ["p"]\nscorers = {a = {schema = 5}}', "scorers.a: schema is no JSON schema: 5 is not of type"),
         ('prompts = ["p"]\nlogprobs = 101', "logprobs must be a whole number from 0 to 100, got 101"),
         (
             'prompts = ["p"]\n[settings.a]\ntemperature = "hot"',
@@ -116,6 +133,34 @@ def test_what_is_wrong_is_named_with_its_file_and_key(tmp_path: Path, text: str,
     with pytest.raises(SettingsError, match=r"spec\.toml") as caught:
         read(tmp_path, text)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("v.csv", "", "variables takes a CSV file with a header and a row at least, a JSONL file"),
+        ("v.csv", "a,b\n", "variables takes a CSV file with a header and a row at least, a JSONL file"),
+        ("v.csv", "a,a\n1,2\n", "variables: v.csv is not CSV: the header has 'a' twice"),
+        ("v.csv", "a,b\n1\n", "variables: v.csv is not CSV: row 1 hasn't as many cells as the header"),
+        ("v.csv", 'a\n"1\n', "variables: v.csv is not CSV: unexpected end of data"),
+        ("v.tsv", "a\tb\n1\t2\n", "v.tsv is not JSONL, as which files are read that aren't called *.csv"),
+        ("v.jsonl", "[1]\n", "a JSONL file of objects"),
+    ],
+)
+def test_variables_that_cant_be_read(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=r"spec\.toml") as caught:
+        read(tmp_path, f'prompts = ["{{a}}"]\nvariables = "{name}"')
+    assert message in caught.value.message
+
+
+def test_variables_may_have_any_characters(tmp_path: Path) -> None:
+    (tmp_path / "v.csv").write_bytes('\ufeffa,b\r\n"x, ""y""","1\n2"\r\n\r\n{b},é\r\n'.encode())
+    spec = read(tmp_path, 'prompts = ["{a}|{b}"]\nvariables = "v.csv"')
+    assert [each.text for each in spec.prompts.values()] == ['x, "y"|1\n2', "{b}|é"]
+    (tmp_path / "v.jsonl").write_bytes('{"a": "日\u2028", "b": null}\n\n{"a": 1.5, "b": "\\ud83d\\ude00"}'.encode())
+    spec = read(tmp_path, 'prompts = ["{a}|{b}"]\nvariables = "v.jsonl"')
+    assert [each.text for each in spec.prompts.values()] == ["日\u2028|None", "1.5|😀"]
 
 
 def test_a_spec_that_isnt_there(tmp_path: Path) -> None:
