@@ -3,6 +3,7 @@
 import atexit
 import dataclasses
 import difflib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,10 @@ class _Kept:
     """The engine of the last call, for the next one. One call at a time uses it, whatever thread it comes from."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew and frees nothing, as in a process that was forked: the model belongs to the other one."""
         self._lock = threading.Lock()
         self._settings: Settings | None = None
         self._backend: LlamaBackend | None = None
@@ -118,3 +123,4 @@ class _Kept:
 
 _kept = _Kept()
 atexit.register(_kept.close)
+os.register_at_fork(after_in_child=_kept.forget)

@@ -1,13 +1,14 @@
 """What llama.cpp is told of a model and of a context on it: options by llama-server's names, and what each sets."""
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import llama_cpp
 
-from srb.errors import SettingsError
+from srb.errors import ModelLoadError, SettingsError
 from srb.llama import log
 from srb.llama.ggml import devices
 from srb.settings import PLACEMENT, Settings
@@ -20,8 +21,18 @@ _KEY_BYTES = 127
 _GPU_OPTIONS = frozenset(PLACEMENT) - {"mmap", "mlock", "numa", "override_tensor"}
 
 
+_parents: set[int] = set()
+"""The processes that have started llama.cpp: this one, and those that it was forked from."""
+
+
 def start(settings: Settings) -> None:
-    """Starts llama.cpp, once in a process."""
+    """Starts llama.cpp, once in a process. Raises `ModelLoadError` where it can't work."""
+    _parents.add(os.getpid())
+    if len(_parents) > 1:
+        raise ModelLoadError(
+            "this process was forked from one that has used llama.cpp, whose threads don't live on here, so it would "
+            "wait for ever: start it in another way, as with multiprocessing.get_context('spawn')"
+        )
     log.redirect()
     llama_cpp.llama_backend_init()
     if settings.numa:
