@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from srb.cache_folder import cache_folder, locked
 from srb.errors import ModelLoadError, SettingsError
+from srb.extras import pip_install
 from srb.settings import Settings
 
 CHUNK_BYTES = 1 << 20
@@ -84,7 +85,8 @@ def fetch_from_hub(repo: str, file: str | None) -> Path:
     far it is.
     """
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise SettingsError("--hf-repo needs huggingface_hub: pip install 'llama-srb[hub]'")
+        command = pip_install("'llama-srb[hub]'")
+        raise SettingsError(f"--hf-repo needs huggingface_hub: {command}")
     import huggingface_hub  # here, because it takes its time and may be missing
 
     try:

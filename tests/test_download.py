@@ -202,7 +202,7 @@ def test_one_model_at_a_time() -> None:
 
 def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(SettingsError, match=r"--hf-repo needs huggingface_hub: pip install 'llama-srb\[hub\]'"):
+    with pytest.raises(SettingsError, match=r"--hf-repo needs huggingface_hub: .*-m pip install 'llama-srb\[hub\]'"):
         fetch_model(Settings(hf_repo="owner/name"))
 
 

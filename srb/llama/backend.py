@@ -28,7 +28,7 @@ from srb.llama.embedder import LlamaEmbedder
 from srb.llama.fit import cells_of, fit
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.logprobs import Floats, entropy, logprobs
-from srb.llama.media import load_media
+from srb.llama.media import check_media, load_media
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.model_info import read_model_info
 from srb.llama.params import is_on_gpu, model_params, overridden, start
@@ -61,6 +61,7 @@ class LlamaBackend:
                 "AsyncEngine.from_settings fetches it, and srb.download.fetch_model does"
             )
         self.path = find_model(settings.model)
+        check_media(settings)
         start(settings)
         with ExitStack() as stack:
             choice, model = self._load(settings, progress)

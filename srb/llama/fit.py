@@ -42,16 +42,17 @@ _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes in one place: of the weights, of the cells, and of the buffers to compute in."""
+    """Bytes in one place: of the weights, of the cells, of the buffers to compute in, and of the projector's file."""
 
     weights: int = 0
     cells: int = 0
     buffers: int = 0
+    projector: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.weights + self.cells + self.buffers
+        return self.weights + self.cells + self.buffers + self.projector
 
 
 def fit(path: Path, settings: Settings, context_params: ContextParams) -> Settings:
@@ -74,7 +75,7 @@ def _is_plain(path: Path, settings: Settings) -> bool:
     """Whether it fits by far, so that it needn't be tried, which takes some tenths of a second."""
     if settings.ctx_size <= 0:
         return False
-    size = sum(file.stat().st_size for file in files_of(path))
+    size = sum(file.stat().st_size for file in files_of(path)) + _projector_bytes(settings)
     free = [available_memory(), *(gpu.free() - _MARGIN for gpu in _gpus(settings))]
     return _LARGE_MODEL * size + settings.ctx_size * _LARGE_CELL < min(free)
 
@@ -85,6 +86,11 @@ def _gpus(settings: Settings) -> list[Device]:
         return []
     named = None if settings.device is None else settings.device.split(",")
     return [each for each in devices() if each.is_gpu and (named is None or each.name in named)]
+
+
+def _projector_bytes(settings: Settings) -> int:
+    """Of its file, which is nearly all weights. mtmd doesn't tell the size of its buffers before it has them."""
+    return settings.mmproj.stat().st_size if settings.mmproj else 0
 
 
 class _Trial:
@@ -150,9 +156,10 @@ class _Trial:
         for tensor in self._tensors:
             weights[self._is_there(tensor, first)] += tensor.n_bytes
         there = of_cells * min(self._n_layers, max(0, layers - 1)) // self._n_layers if self._settings.kv_offload else 0
+        projector = _projector_bytes(self._settings)  # on the GPU wherever layers are
         return (
-            Needs(weights[False], of_cells - there, buffers_here),
-            Needs(weights[True], there, buffers_there) if layers else Needs(),
+            Needs(weights[False], of_cells - there, buffers_here, 0 if layers else projector),
+            Needs(weights[True], there, buffers_there, projector) if layers else Needs(),
         )
 
     def _is_there(self, tensor: Tensor, first: int) -> bool:
@@ -193,9 +200,10 @@ class _Trial:
         parts = []
         for place, needs, free in (("memory", here, self._free_here), ("the GPU's memory", there, self._free_there)):
             if needs.total > free:
+                projector = f"its projector {_mib(needs.projector)}, " if needs.projector else ""
                 parts.append(
-                    f"its weights take {_mib(needs.weights)}, {cells:,} cells {_mib(needs.cells)} and buffers "
-                    f"{_mib(needs.buffers)} of {place}, and {_mib(free)} are free"
+                    f"its weights take {_mib(needs.weights)}, {projector}{cells:,} cells {_mib(needs.cells)} and "
+                    f"buffers {_mib(needs.buffers)} of {place}, and {_mib(free)} are free"
                 )
         ways = []
         if most := _most(lambda n: self._fits(n * _STEP, layers, spare=False), cells // _STEP) * _STEP:

@@ -4,6 +4,7 @@ import io
 import warnings
 
 from srb.errors import InvalidRequestError, ModelLoadError
+from srb.extras import pip_install
 
 MAX_PIXELS = 7680 * 4320
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
@@ -15,7 +16,8 @@ def check_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError:
-        raise ModelLoadError("--mmproj needs Pillow to read images; pip install 'llama-srb[media]'") from None
+        command = pip_install("'llama-srb[media]'")
+        raise ModelLoadError(f"--mmproj needs Pillow to read images: {command}") from None
 
 
 def read_image(file: bytes) -> tuple[int, int, bytes]:

@@ -71,13 +71,14 @@ class LlamaMedia:
         n_tokens: tuple[int, int],
     ) -> None:
         self._mtmd = mtmd = _library()
-        check_gguf(path, "--mmproj")
         mtmd.mtmd_helper_log_set(log.callback, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = use_gpu
         params.print_timings = False
         params.n_threads = n_threads
         params.image_min_tokens, params.image_max_tokens = n_tokens
+        # llama.cpp ends the process if the file lacks tensors; this line then is the last one.
+        log.logger.info("loading the projector %s", path)
         with log.collected() as complaints:
             self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._context:
@@ -228,8 +229,8 @@ def _library() -> Any:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, RuntimeError):
         raise ModelLoadError(
-            "--mmproj needs a llama-cpp-python that was compiled with mtmd, and this one wasn't; "
-            "install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"
+            "--mmproj needs a llama-cpp-python that was compiled with mtmd, and this one wasn't; in a checkout, "
+            "./build.sh serve --mmproj compiles it anew; elsewhere install it with CMAKE_ARGS=-DLLAVA_BUILD=ON"
         ) from None
     return mtmd_cpp
 
@@ -239,11 +240,21 @@ def _reason(complaints: log.Complaints) -> str:
     return " ".join(complaints.reason.removeprefix("error: ").split())
 
 
+def check_media(settings: Settings) -> None:
+    """Raises `ModelLoadError` if `--mmproj` can't be used here, before a model is loaded, which may take minutes."""
+    if settings.mmproj is not None:
+        check_pillow()
+        _library()
+        check_gguf(settings.mmproj, "--mmproj")
+
+
 def load_media(model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int) -> LlamaMedia | None:
-    """The projector of `--mmproj`, if there is one; it computes with so many threads. Raises `ModelLoadError`."""
+    """The projector of `--mmproj`, if there is one; it computes with so many threads. Raises `ModelLoadError`.
+
+    See `check_media`, which is to be called before.
+    """
     if settings.mmproj is None:
         return None
-    check_pillow()
     return LlamaMedia(
         settings.mmproj,
         model,

