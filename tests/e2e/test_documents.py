@@ -1,4 +1,5 @@
-"""The commands in README.md and docs/ do what they say: each curl and each srb that can be run here is run.
+"""The commands in README.md and docs/ do what they say: each curl and each srb that can be run here is run, and each
+Python program.
 
 The ids that they name are replaced by real ones, and the address by that of the server. `NEEDS` says which commands
 want what isn't here; a command that is neither run nor named there fails the test.
@@ -38,22 +39,36 @@ NEEDS = {
 """What commands with these words need."""
 
 
+MADE_BEFORE = """
+import srb
+engine = srb.Engine(srb.LlamaBackend(srb.Settings()), cache_bytes=1 << 30)
+rules = "Answer each question in one word, and never say what you think of it yourself, please."
+"""
+"""What the programs go on with."""
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    """The file of each block in a language, and the block."""
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for block in re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.MULTILINE | re.DOTALL):
+            yield file.name, block
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """The file of each command in a block of shell, and the command, which may have several lines."""
-    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for block in re.findall(r"^```sh\n(.*?)^```", file.read_text(), re.MULTILINE | re.DOTALL):
-            command = ""
-            for line in block.splitlines():
-                command += line + "\n"
-                try:
-                    words = shlex.split(command.rstrip().removesuffix("\\"), comments=True)
-                except ValueError:  # a quotation goes on in the next line
-                    continue
-                if not command.rstrip().endswith("\\"):
-                    if words:
-                        yield file.name, command.strip()
-                    command = ""
-            assert not command, f"{file.name}: a quotation doesn't end: {command}"
+    for file, block in blocks("sh"):
+        command = ""
+        for line in block.splitlines():
+            command += line + "\n"
+            try:
+                words = shlex.split(command.rstrip().removesuffix("\\"), comments=True)
+            except ValueError:  # a quotation goes on in the next line
+                continue
+            if not command.rstrip().endswith("\\"):
+                if words:
+                    yield file, command.strip()
+                command = ""
+        assert not command, f"{file}: a quotation doesn't end: {command}"
 
 
 def is_run(command: str) -> bool:
@@ -117,3 +132,10 @@ def test_they_work(place: tuple[Path, Server]) -> None:
         )
         assert done.returncode in ((28,) if feeds else (0,)), f"{file}: {written}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip() or ">" in written or "DELETE" in written or "prune" in written, f"{file}: {written}"
+
+
+@pytest.mark.parametrize(("file", "program"), list(blocks("python")))
+def test_the_programs_work(tmp_path: Path, file: str, program: str) -> None:
+    program = MADE_BEFORE + re.sub(r"max_tokens=\d+", "max_tokens=4", program)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, f"{file}: {program}\n{done.stderr}"
