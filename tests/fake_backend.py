@@ -1,14 +1,17 @@
 """A scripted model and a byte tokenizer, with a KV cache that is kept cell by cell and checked at every call."""
 
 import hashlib
+import heapq
 import math
 import random
 import threading
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
+from itertools import repeat
 
 from srb.engine.adapters import Adapter, Lora, key_of
 from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, ModelInfo, Ranked, SpecialTokens, State
@@ -29,8 +32,8 @@ Script = Callable[[SamplingParams, tuple[int, ...]], int]
 
 def babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
     """A token that depends on the seed and on every token so far; sometimes the end."""
-    rng = random.Random(zlib.crc32(repr((params.seed, tokens)).encode()))
-    return END if not params.ignore_eos and rng.random() < 0.05 else rng.randrange(256)
+    drawn = zlib.crc32(array("i", tokens), params.seed)
+    return END if not params.ignore_eos and drawn % 20 == 0 else drawn // 20 % 256
 
 
 def score(context: tuple[int, ...], token: int) -> float:
@@ -38,10 +41,15 @@ def score(context: tuple[int, ...], token: int) -> float:
     return scores(context)[token]
 
 
-def scores(context: tuple[int, ...]) -> list[float]:
+_TOKENS = [token.to_bytes(2) for token in range(N_VOCAB)]
+_SCORES = [-each / 100 for each in range(1000)]
+
+
+@lru_cache(maxsize=1000)
+def scores(context: tuple[int, ...]) -> tuple[float, ...]:
     """What it thinks of each token."""
     begun = zlib.crc32(repr(tuple(context)).encode())
-    return [-(zlib.crc32(token.to_bytes(2), begun) % 1000) / 100 for token in range(N_VOCAB)]
+    return tuple(_SCORES[each % 1000] for each in map(zlib.crc32, _TOKENS, repeat(begun)))
 
 
 @cache
@@ -167,7 +175,7 @@ class FakeSampler:
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         assert not self.closed
-        words = [token for token in logits if token >= 0]
+        words = [token for token in logits if token >= 0] if self.backend.media else list(logits)
         assert words == self.seen or self._has_left_out(words), "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
@@ -208,8 +216,9 @@ class FakeRanker:
     params: SamplingParams
 
     def rank(self, logits: Context, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
-        biases = dict(self.params.logit_bias)
-        biased = [each + biases.get(token, 0.0) for token, each in enumerate(scores(logits))]
+        biased = list(scores(logits))
+        for token, bias in self.params.logit_bias:
+            biased[token] += bias
         if self.params.ignore_eos or not may_end:
             biased[END] = -math.inf
         if max(biased) == -math.inf:
@@ -305,7 +314,9 @@ class FakeBackend:
             if row == len(batch) // 2:
                 self.on_decode()
                 poisoned = {
-                    s for t, s in zip(batch.tokens, batch.seq_ids, strict=True) if t >= 0 and chr(t) in self.poison
+                    seq_id
+                    for token, seq_id in zip(batch.tokens, batch.seq_ids, strict=True)
+                    if self.poison and token >= 0 and chr(token) in self.poison
                 }
                 if self.decodes in self.fail_decodes or poisoned:
                     named = tuple(poisoned) if self.names_poisoned else ()
@@ -316,9 +327,9 @@ class FakeBackend:
             assert (token < 0) if batch.media else (0 <= token < N_VOCAB)
             assert position == len(cells), "a gap or an overlap in the positions"
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
+            assert not cells or cells[-1].lora == batch.lora, "it goes on from what has other adapters"
             cells.append(Cell(token, batch.lora))
             if logits:
-                assert all(cell.lora == batch.lora for cell in cells), "it goes on from what has other adapters"
                 self.rows_with_logits[row] = context = Context([cell.token for cell in cells])
                 context.lora = tuple(key_of(batch.lora).encode())
         longest = sum(map(len, self.sequences.values()))  # if nothing were shared; it takes no time to know
@@ -342,7 +353,7 @@ class FakeBackend:
 
     def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
         all_scores = scores(logits)
-        likeliest = sorted(range(N_VOCAB), key=lambda each: -all_scores[each])[:top]
+        likeliest = heapq.nlargest(top, range(N_VOCAB), key=all_scores.__getitem__)
         return all_scores[token], [(each, all_scores[each]) for each in likeliest]
 
     def entropy(self, logits: Context) -> float:
@@ -425,6 +436,7 @@ class FakeBackend:
         if self.cells + len(tokens) > self.n_cells:
             return False
         lora = state.lora if isinstance(state, FakeState) else ()
+        assert not start or self.sequences[seq_id][-1].lora == lora, "it goes on from what has other adapters"
         self.sequences[seq_id] += [Cell(token, lora) for token in tokens[: end - start]]
         if self.window and len(tokens) > self.window:
             self.forgotten[seq_id] = end - self.window

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ EXAMPLES = 10
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
+@cache
 def description(*, keyed: bool = False) -> dict[str, Any]:
     return openapi.describe(LIMITS, keyed=keyed)
 
