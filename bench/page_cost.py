@@ -19,7 +19,7 @@ from playwright.async_api import async_playwright, expect
 from web.conftest import ARGUMENTS, CHROMIUM
 
 from srb.server import openapi, page
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 N, STEPS = 8, 400
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -6,27 +6,23 @@ loop, but for what is said to be for any thread.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from srb.engine.adapters import Adapters
 from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
-from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent
-from srb.engine.kinds import Text
+from srb.engine.events import AbortReason, Event
 from srb.engine.media import Media, Part, no_media
-from srb.engine.request import CompletionRequest, Explore
-from srb.engine.sampling_params import SamplingParams
-from srb.engine.saved import SLOT, Saving, read_saved
-from srb.engine.slot_file import write_slot
+from srb.engine.request import CompletionRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
-from srb.engine.texts import Score, Scoring, Writing, all_to_tokens, embed, has_texts, to_tokens, with_tokens
+from srb.engine.texts import has_texts, with_tokens
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
+from srb.for_programs import AsyncForPrograms
+from srb.health import Health, ReplicaHealth, Status
 from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.roster import Roster
@@ -34,39 +30,6 @@ from srb.settings import Settings
 
 Record = Callable[[list[Event], Callable[[], object]], object]
 """Gets what was said in a step, and a function to call when readers may see it."""
-
-Status = Literal["loading", "ready", "stopping", "dead"]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaHealth:
-    """How one engine of several is. `node` is its machine; running, waiting: requests, or parts of such."""
-
-    name: str
-    node: str
-    status: Literal["ready", "lost"]
-    running: int
-    waiting: int
-    stats: EngineStats | None
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How the engine is.
-
-    progress: the loaded fraction of the model, 0 to 1.
-    running, waiting: requests. stats: None before the model is loaded.
-    is_sleeping: whether the model was freed until the next request.
-    replicas: the engines that do the work, where there are several; `stats` is their sum then.
-    """
-
-    status: Status
-    progress: float
-    running: int
-    waiting: int
-    stats: EngineStats | None
-    replicas: tuple[ReplicaHealth, ...] = ()
-    is_sleeping: bool = False
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -80,7 +43,7 @@ def client_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-class EngineClient(ABC):
+class EngineClient(AsyncForPrograms):
     """Takes requests, and has their journals. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     max_queue: how many requests may wait.
@@ -237,56 +200,6 @@ class EngineClient(ABC):
             async for events in stream:
                 for event in events:
                     yield event
-
-    async def explore(self, prompt: Text, explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
-        """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends it.
-
-        Raises what `submit` raises, and `SrbError` for a fault on the way.
-        """
-        async for event in self.generate(CompletionRequest.exploring(prompt, explore or Explore())):
-            if isinstance(event, NodeEvent):
-                yield event
-            elif isinstance(event, ErrorEvent):
-                raise event.error
-
-    async def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
-        """n texts that go on with a prompt. Raises what `submit` raises, and `SrbError` for a fault."""
-        writing = Writing(prompt, n, params)
-        async for event in self.generate(writing.request):
-            writing.take(event)
-        return writing.result()
-
-    async def score(self, prompt: Text, continuations: Sequence[Text]) -> list[Score]:
-        """How likely each of these texts is after the prompt, which is evaluated once. See `Engine.score`.
-
-        Raises what `submit` raises, and `SrbError` for a fault.
-        """
-        tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
-        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, continuations, self.tokenize), self.tokenizer)
-        async for event in self.generate(scoring.request):
-            scoring.take(event)
-        return scoring.result()
-
-    async def embed(self, texts: Sequence[Text]) -> list[list[float]]:
-        """The embedding of each text: a vector of the length 1. See `Engine.embed`."""
-        return await asyncio.to_thread(embed, self.embedder, texts, self.tokenize)
-
-    async def save(self, path: str | Path, prompt: Text) -> int:
-        """Writes the evaluated state of a text to a file; returns how many tokens it has. See `Engine.save`.
-
-        Raises what `submit` raises, `SrbError` for a fault, and `OSError`.
-        """
-        saving = Saving(await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True))
-        async for event in self.generate(saving.request):
-            saving.take(event)
-        saved = await self.ask(SLOT, saving.found)
-        await asyncio.to_thread(write_slot, Path(path), self.identity, saved)
-        return saved.n_tokens
-
-    async def load(self, path: str | Path) -> tuple[int, ...]:
-        """Keeps what `save` has written, and returns its tokens. See `Engine.load`."""
-        saved = await asyncio.to_thread(read_saved, path, self.identity)
-        return tuple(await self.ask(SLOT, lambda slots: slots.keep(saved)))
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from srb.client import EngineClient, Record, ReplicaHealth
+from srb.client import EngineClient, Record
 from srb.cluster.parts import Whole, split
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
@@ -26,6 +26,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
+from srb.health import ReplicaHealth
 
 logger = logging.getLogger("srb")
 

@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from srb.client import EngineClient, ReplicaHealth
+from srb.client import EngineClient
 from srb.errors import UnavailableError
+from srb.health import ReplicaHealth
 from srb.server import (
     adapter_routes,
     auth,
@@ -39,7 +40,7 @@ from srb.server.media import FETCH, Fetch
 from srb.server.metrics import CONTENT_TYPE, Metrics
 from srb.server.refusals import SHAPES, error_response, errors_as_json
 from srb.server.slot_routes import SLOT_FOLDER
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 METRICS = web.AppKey("metrics", Metrics)
 OPENAPI: web.AppKey[Callable[[], dict[str, Any]]] = web.AppKey("openapi")

@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 
 from srb.errors import OriginError, SettingsError
 from srb.server.hosts import split_address
-from srb.wire.fields import show
+from srb.wire.read import show
 
 logger = logging.getLogger("srb")
 

@@ -23,9 +23,9 @@ from srb.server.auth import owner_of
 from srb.server.keeping import KEEPER
 from srb.server.sse import Batches
 from srb.wire import native
-from srb.wire.body import Limits
 from srb.wire.encode import encode
-from srb.wire.fields import show
+from srb.wire.limits import Limits
+from srb.wire.read import show
 from srb.wire.reply import Answering
 
 MAX_BODY_BYTES = 4 << 20

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 
 from srb.errors import MisdirectedRequestError, SettingsError
 from srb.settings import Settings
-from srb.wire.fields import show
+from srb.wire.read import show
 
 ANY = "*"
 

@@ -18,10 +18,11 @@ from srb.engine.sampling_params import RANGES
 from srb.server.auth import HEADER, OPEN
 from srb.server.operations import OPERATIONS
 from srb.server.schemas import ERROR, JSON, REF, STRING, Operation, Schema
-from srb.wire.body import Limits
+from srb.wire.body_fields import ALIASES
 from srb.wire.completion_fields import BranchFields
 from srb.wire.explore import ExploreFields
-from srb.wire.fields import ALIASES, DEFAULTS, descriptions
+from srb.wire.fields import DEFAULTS, descriptions
+from srb.wire.limits import Limits
 
 ERRORS = {
     400: "malformed or out of range; the message gives the limit",

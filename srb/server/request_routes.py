@@ -14,7 +14,7 @@ from srb.server.elsewhere import lists_of_others
 from srb.server.exchange import ANSWERS, ANSWERS_OF_OLD, ENGINE, LIMITS, answer_natively, json_response
 from srb.server.keeping import KEEPER, read_file, write_file
 from srb.wire import native
-from srb.wire.fields import show
+from srb.wire.read import show
 
 LAST_EVENT_ID = "Last-Event-ID"
 

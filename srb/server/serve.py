@@ -26,7 +26,7 @@ from srb.server.ready import check_fd, make_ready, read_preload, tell_ready, tel
 from srb.server.remote_media import fetch
 from srb.server.slot_routes import check_folder
 from srb.settings import Settings, read_keys
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 logger = logging.getLogger("srb")
 

@@ -10,8 +10,8 @@ from aiohttp import web
 from srb.engine.slot_file import read_slot, write_slot
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
 from srb.server.exchange import ENGINE, LIMITS, read_body
-from srb.wire.fields import show
 from srb.wire.llama_body import parse_filename
+from srb.wire.read import show
 
 SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
 

@@ -16,8 +16,9 @@ from srb.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings,
 from srb.terminal.options import add_field_arguments, given_fields
 from srb.terminal.show import Alternative, Growing, JsonLines, PlainLines, View, harmless
 from srb.terminal.source import Body, Source, open_source
-from srb.wire.body import Limits, parse
-from srb.wire.fields import ALIASES
+from srb.wire.body import parse
+from srb.wire.body_fields import ALIASES
+from srb.wire.limits import Limits
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """The options that have an effect where a server runs the model."""

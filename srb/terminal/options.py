@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from srb.errors import InvalidRequestError
+from srb.wire.body_fields import ALIASES
 from srb.wire.completion_fields import BranchFields, CompletionFields
-from srb.wire.fields import ALIASES, DEFAULTS, SamplingFields, descriptions
+from srb.wire.fields import DEFAULTS, SamplingFields, descriptions
 
 PREFIX = "field_"
 """What tells their names in the parsed arguments from those of `Settings`."""

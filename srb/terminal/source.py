@@ -28,8 +28,9 @@ from srb.llama.model_file import find_model
 from srb.progress import show_download, show_loading
 from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.wire import native
-from srb.wire.body import Limits, parse
+from srb.wire.body import parse
 from srb.wire.explore import read_with
+from srb.wire.limits import Limits
 
 Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]

@@ -16,8 +16,9 @@ from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.terminal.prompts import Prompt, read_prompts
 from srb.terminal.scorers import Scorers, read_scorers
-from srb.wire.body import Limits, parse
-from srb.wire.fields import ALIASES
+from srb.wire.body import parse
+from srb.wire.body_fields import ALIASES
+from srb.wire.limits import Limits
 
 MAX_ALTERNATIVES = 256
 """The most alternatives in a cell: self-BLEU compares each with all others, which takes some seconds for so many."""

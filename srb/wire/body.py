@@ -2,51 +2,25 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from srb.engine.backend import ChatTemplate
-from srb.engine.media import Media
 from srb.engine.request import CompletionRequest, new_request_id
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
+from srb.wire.alternatives import count_alternatives, make_branches, take_all_room
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.call_format import CallFormat, call_format
-from srb.wire.completion_fields import BranchFields, CompletionFields
-from srb.wire.fields import MAX_BIASED_TEXTS, SEARCH_FIELDS, Tokenize, is_token, join_tokens, show
-from srb.wire.media import Mixed, Take, not_here, with_data
-from srb.wire.messages import mixed_prompt_of, prompt_of
+from srb.wire.completion_fields import CompletionFields
+from srb.wire.fields import SEARCH_FIELDS
+from srb.wire.limits import Limits
+from srb.wire.media import Take, not_here
+from srb.wire.messages import prompt_of
+from srb.wire.named_tokens import Tokenize
 from srb.wire.places import PathTo, no_stories, take_path
-from srb.wire.read import depth_refused, kind_of, read_fields
+from srb.wire.prompts import make_prompts, sent_prompt
+from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.shift import ignored_of_shift, tokenize_for, with_shift
 from srb.wire.tools import Tools, tools_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What the server's settings say about requests.
-
-    model, model_path: its name and its file. slots: whether `GET /slots` answers.
-    saved_slots: how many slots can be saved; 0: none, there is no `--slot-save-path`.
-    max_tokens: what `--max-tokens` was set to, if it was. If not, an answer in a chat has all the room there is.
-    openai: whether a request that leaves out what it wants gets OpenAI's format, and not native events.
-    linger: seconds that a native stream without readers goes on.
-    context_shift, n_keep, cache_reuse: of requests that don't say.
-    """
-
-    model: str
-    n: int
-    max_n: int
-    show_prompts: bool = False
-    model_path: str = ""
-    slots: bool = True
-    saved_slots: int = 0
-    max_tokens: int | None = None
-    openai: bool = False
-    linger: float = 0
-    context_shift: bool = False
-    n_keep: int = 0
-    cache_reuse: int = 0
-
 
 Format = Literal["events", "chunks", "object"]
 """Native events, or OpenAI's: chunks, or one object."""
@@ -125,7 +99,8 @@ def parse_fields(
     if tools and fields.searches:
         raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
     of_any_length = tokenize_for(fields, limits, tokenize)
-    prompts, media = make_prompts(_prompt(fields, template, chat, tools), limits, len(branches), of_any_length, take)
+    sent = sent_prompt(fields, template, chat, tools)
+    prompts, media = make_prompts(sent, limits, len(branches), of_any_length, take)
     if media and fields.story is not None:
         raise InvalidRequestError("a story's texts have no images and sounds; leave story out", param="story")
     calls = call_format(template) if tools and template else None
@@ -185,13 +160,25 @@ def parse_fields(
     )
 
 
-def take_all_room(fields: CompletionFields, limits: Limits) -> None:
-    """Lets a request that doesn't say how long its answers may be have all the room there is, as llama-server does.
+def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
+    """The prompt of a chat, as it would be evaluated. Raises `InvalidRequestError`."""
+    _refuse_unsupported(fields)
+    if fields.messages is None:
+        raise InvalidRequestError("messages is missing", param="messages")
+    return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, _tools(fields))
 
-    A search has room for so many tokens as anywhere else: it takes that for each of its beams, until it ends.
-    """
-    if fields.max_tokens is None and limits.max_tokens is None and not fields.searches:
-        fields.max_tokens = -1
+
+def _tools(fields: CompletionFields) -> Tools | None:
+    """What the answer may call, if it is one in a conversation."""
+    tools = tools_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    problem = None
+    if tools and fields.messages is None:
+        problem = "tools go with messages; a prompt has none"
+    if tools and fields.echo:
+        problem = "tools and echo exclude each other; /apply-template shows the prompt of a chat"
+    if problem:
+        raise InvalidRequestError(problem, param="tools")
+    return tools
 
 
 def take_slot(fields: CompletionFields, limits: Limits) -> int:
@@ -263,24 +250,6 @@ def _format(fields: CompletionFields, openai: bool) -> Format:
     return "events" if fields.stream else "object"
 
 
-def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
-    """The number of alternatives of each prompt."""
-    if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
-        raise InvalidRequestError(
-            f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",
-            param="n",
-        )
-    n = default if fields.n is None else fields.n
-    name = "n"
-    if fields.branches is not None:
-        n, name = len(fields.branches), "the number of branches"
-    if not 1 <= n <= limits.max_n:
-        raise InvalidRequestError(
-            f"{name} must be from 1 to {limits.max_n}, got {n!s:.60}", param="n" if name == "n" else "branches"
-        )
-    return n
-
-
 def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> int:
     """How many alternatives to choose n from."""
     best_of = n if fields.best_of is None else fields.best_of
@@ -301,96 +270,3 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
     if message:
         raise InvalidRequestError(message, param="best_of")
     return best_of
-
-
-def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
-    """The parameters of each of n alternatives."""
-    texts = sum(each.biased_texts for each in (fields, *(fields.branches or ())))
-    if texts > MAX_BIASED_TEXTS:
-        raise InvalidRequestError(
-            f"logit_bias and banned_tokens have {texts} texts, those of all branches together; the limit is "
-            f"{MAX_BIASED_TEXTS}; send token ids instead, which /tokenize tells",
-            param="logit_bias",
-        )
-    common = SamplingParams(**fields.given(tokenize)).alternatives(n)
-    if fields.branches is None:
-        return common
-    return tuple(
-        _override(params, branch, k, tokenize)
-        for k, (params, branch) in enumerate(zip(common, fields.branches, strict=True))
-    )
-
-
-def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize) -> SamplingParams:
-    try:
-        return dataclasses.replace(params, **branch.given(tokenize))
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
-
-
-def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
-    """The prompt of a chat, as it would be evaluated. Raises `InvalidRequestError`."""
-    _refuse_unsupported(fields)
-    if fields.messages is None:
-        raise InvalidRequestError("messages is missing", param="messages")
-    return prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, _tools(fields))
-
-
-def _tools(fields: CompletionFields) -> Tools | None:
-    """What the answer may call, if it is one in a conversation."""
-    tools = tools_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
-    problem = None
-    if tools and fields.messages is None:
-        problem = "tools go with messages; a prompt has none"
-    if tools and fields.echo:
-        problem = "tools and echo exclude each other; /apply-template shows the prompt of a chat"
-    if problem:
-        raise InvalidRequestError(problem, param="tools")
-    return tools
-
-
-def _prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:
-    """The prompt as it was sent, or as the model's template writes the messages."""
-    if fields.messages is not None:
-        if fields.prompt is not None:
-            raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
-        return mixed_prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools)
-    if chat:
-        raise InvalidRequestError("messages is missing", param="messages")
-    return fields.prompt
-
-
-def make_prompts(
-    prompt: Any, limits: Limits, n: int, tokenize: Tokenize, take: Take = not_here
-) -> tuple[tuple[tuple[int, ...], ...], tuple[Media, ...]]:
-    """The token ids of each prompt, and the media in them.
-
-    A list with a token id in it is one prompt, any other a list of prompts.
-    """
-    if prompt is None:
-        raise InvalidRequestError("prompt is missing", param="prompt")
-    if not isinstance(prompt, list) or any(map(is_token, prompt)):
-        prompt = [prompt]
-    if len(prompt) * n > limits.max_n:
-        raise InvalidRequestError(
-            f"{len(prompt)} prompts with n = {n} make {len(prompt) * n} alternatives; the limit is {limits.max_n} "
-            "(--max-n); send fewer prompts or a smaller n",
-            param="prompt",
-        )
-    made = [_prompt_tokens(item, tokenize, take) for item in prompt]
-    return tuple(tokens for tokens, _ in made), tuple({each.name: each for _, media in made for each in media}.values())
-
-
-def _prompt_tokens(prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-    if isinstance(prompt, dict) and "prompt_string" in prompt and prompt.keys() <= {"prompt_string", "multimodal_data"}:
-        prompt = with_data(prompt)
-    if isinstance(prompt, Mixed):
-        return take(prompt.parts)
-    if isinstance(prompt, str):
-        return tokenize(prompt), ()
-    if isinstance(prompt, list) and all(isinstance(part, str) or is_token(part) for part in prompt):
-        return tuple(join_tokens(prompt, tokenize, is_prompt=True)), ()
-    raise InvalidRequestError(
-        f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {kind_of(prompt)}",
-        param="prompt",
-    )

@@ -7,7 +7,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSch
 from srb.engine.combinations import SEARCHES
 from srb.engine.meanings import meanings
 from srb.engine.request import CompletionRequest
-from srb.wire.fields import SEARCH_FIELDS, Float, Int, SamplingFields
+from srb.wire.body_fields import Float, Int
+from srb.wire.fields import SEARCH_FIELDS, SamplingFields
 from srb.wire.messages import Message
 from srb.wire.tools import ToolFields
 

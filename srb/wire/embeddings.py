@@ -9,9 +9,10 @@ from pydantic import Field
 
 from srb.engine.backend import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.fields import BodyFields, Int, is_token, show
+from srb.wire.body_fields import BodyFields, Int
 from srb.wire.llama_body import tokens_of
-from srb.wire.read import depth_refused, read_fields
+from srb.wire.named_tokens import is_token
+from srb.wire.read import depth_refused, read_fields, show
 
 MAX_INPUTS = 2_048
 """Texts in one request, as many as OpenAI takes; and vectors in one answer, where each token has its own."""

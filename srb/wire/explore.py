@@ -11,9 +11,11 @@ from srb.engine.meanings import meanings
 from srb.engine.request import CompletionRequest, Explore
 from srb.errors import InvalidRequestError
 from srb.wire import native
-from srb.wire.body import Limits, make_prompts
+from srb.wire.body_fields import BodyFields, Float, Int
 from srb.wire.completion_fields import Prompt
-from srb.wire.fields import BodyFields, Float, Int, Tokenize
+from srb.wire.limits import Limits
+from srb.wire.named_tokens import Tokenize
+from srb.wire.prompts import make_prompts
 from srb.wire.read import depth_refused, read_fields
 from srb.wire.reply import Reply, Serving
 

@@ -1,49 +1,18 @@
-"""The sampler fields of a body: their names, aliases, types and notations. Their ranges are `SamplingParams`' own."""
+"""The sampler fields of a body: their names, types and notations. Their ranges are `SamplingParams`' own."""
 
 import dataclasses
 import json
-import math
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from srb.engine.meanings import meanings
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
+from srb.wire.body_fields import BodyFields, Breakers, Float, Ids, Int, Phrases, Strings, as_list
 from srb.wire.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
-
-ALIASES = {
-    "n_predict": "max_tokens",
-    "num_predict": "max_tokens",
-    "n_cmpl": "n",
-    "max_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "stop_sequence": "stop",
-    "stop_sequences": "stop",
-    "stopping_strings": "stop",
-    "sampler_seed": "seed",
-    "repetition_penalty": "repeat_penalty",
-    "rep_pen": "repeat_penalty",
-    "rep_pen_range": "repeat_last_n",
-    "mirostat_mode": "mirostat",
-    "ban_eos_token": "ignore_eos",
-    "use_default_badwordsids": "ignore_eos",
-    "nsigma": "top_n_sigma",
-    "typ_p": "typical_p",
-    "typical": "typical_p",
-    "grammar_string": "grammar",
-    "guided_grammar": "grammar",
-    "guided_json": "json_schema",
-    "guided_regex": "regex",
-    "custom_token_bans": "banned_tokens",
-    "cfg_scale": "guidance_scale",
-}
-"""What other servers' clients call a field. Where both names are sent, the alias is ignored and reported."""
+from srb.wire.named_tokens import Tokenize, biases_of, is_text, join_tokens
 
 REPLACED_BY_MIROSTAT = {
     *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
@@ -59,12 +28,6 @@ REPLACED_BY_SEARCH = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirosta
 SEARCH_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "stochastic_beam": ("beams",)}
 """The fields of each kind of search. They have no effect where another one is asked for, or none."""
 
-MAX_LOGIT_BIASES = 10_000
-"""Entries of one alternative's `logit_bias` and `banned_tokens`, and tokens that they stand for."""
-
-MAX_BIASED_TEXTS = 10_000
-"""Texts among the entries of a whole request, since each is tokenized: 10,000 of them take a third of a second."""
-
 SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
 
 DEFAULTS = {
@@ -72,83 +35,6 @@ DEFAULTS = {
     for each in dataclasses.fields(SamplingParams)
 }
 """What the fields of `SamplingParams` are where they're left out, as JSON has them."""
-
-
-def _not_a_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("Input should be a number, not true or false")
-    return value
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _as_breakers(value: Any) -> Any:
-    """Frontends send a list, a list written as JSON, or one written with commas."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value) if value.lstrip().startswith("[") else value.split(",")
-    except ValueError:
-        return [value]
-
-
-def _as_phrases(value: Any) -> Any:
-    """Frontends send a list, a list written as JSON, or a phrase on each line, in quotes or not."""
-    if not isinstance(value, str):
-        return value
-    if value.lstrip().startswith("["):
-        with suppress(ValueError):
-            return json.loads(value)
-    return [_unquoted(line) for line in value.splitlines() if line.strip()]
-
-
-def _unquoted(line: str) -> Any:
-    if line.strip().startswith('"'):
-        with suppress(ValueError):
-            return json.loads(line)
-    return line
-
-
-def _as_ids(value: Any) -> Any:
-    """text-generation-webui's notation is ids with commas between."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _read_dynatemp(fields: dict[str, Any]) -> None:
-    """Turns the lowest and the highest temperature, as text-generation-webui has it, into the middle and the range.
-
-    What doesn't mean anything stays, to be reported: an empty range, or one beside `dynatemp_range`.
-    """
-    low, high = fields.get("dynatemp_low"), fields.get("dynatemp_high")
-    if low is None or high is None or "dynatemp_range" in fields or fields.get("dynamic_temperature") is False:
-        return
-    try:
-        low, high = float(low), float(high)
-    except (ValueError, TypeError, OverflowError):
-        return
-    if not -math.inf < low < high < math.inf:
-        return
-    if fields.get("temperature") not in (None, (low + high) / 2):
-        fields["temperature (dynatemp_low and dynatemp_high tell it)"] = fields["temperature"]
-    fields |= {"temperature": (low + high) / 2, "dynatemp_range": (high - low) / 2}
-    for name in ("dynatemp_low", "dynatemp_high", "dynamic_temperature"):
-        fields.pop(name, None)
-
-
-class Tokenize(Protocol):
-    """`Engine.tokenize`."""
-
-    def __call__(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
-
-
-Int = Annotated[int, BeforeValidator(_not_a_bool)]
-Float = Annotated[float, BeforeValidator(_not_a_bool), Field(allow_inf_nan=False)]
-Strings = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
-Ids = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
-Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
-Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
 
 
 class KeptTexts(BaseModel):
@@ -162,7 +48,7 @@ class KeptTexts(BaseModel):
 
 Avoid = Annotated[
     list[str | list[Int] | KeptTexts],
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str | list[int] | KeptTexts]),
+    BeforeValidator(as_list, json_schema_input_type=str | list[str | list[int] | KeptTexts]),
 ]
 
 
@@ -180,28 +66,6 @@ class AdapterScale(BaseModel):
         if name is None:
             raise InvalidRequestError('lora: an adapter has an "id" or a "name"', param="lora")
         return name, self.scale
-
-
-class BodyFields(BaseModel):
-    """Fields may be absent or null; numbers may come as strings; unknown fields are kept, to be reported."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _clean(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        fields = {name: value for name, value in data.items() if value is not None}
-        for alias, name in ALIASES.items():
-            if alias in fields and name not in fields:
-                fields[name] = fields.pop(alias)
-        _read_dynatemp(fields)
-        return fields
-
-    @property
-    def _unknown(self) -> list[str]:
-        return list(self.model_extra or ())
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -327,7 +191,7 @@ class SamplingFields(BodyFields):
             ordered = (SAMPLER_ALIASES.get(name, name) for name in given["samplers"])
             given["samplers"] = tuple(dict.fromkeys(name for name in ordered if name in SAMPLERS))
         if "logit_bias" in given or self.banned_tokens:
-            given["logit_bias"] = _biases(self.logit_bias or {}, self.banned_tokens or [], tokenize)
+            given["logit_bias"] = biases_of(self.logit_bias or {}, self.banned_tokens or [], tokenize)
         given |= self._constraint(given)
         return given
 
@@ -358,81 +222,3 @@ def _negative(prompt: str | list[int | str], tokenize: Tokenize) -> tuple[int, .
         return tuple(join_tokens([part for part in parts if part != ""], tokenize, is_prompt=True)) or None
     except InvalidRequestError as error:  # tokenize takes it for a prompt
         raise InvalidRequestError(f"negative_prompt: {error.message}", param="negative_prompt") from None
-
-
-def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
-    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS as any other."""
-    for place, part in enumerate(parts):
-        if isinstance(part, str):
-            yield from tokenize(part, is_prompt=is_prompt and place == 0)
-        else:
-            yield part
-
-
-def _biases(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:
-    """(token id, bias) pairs of llama-server's two notations: {"15043": 1.0, "text": false} and [[15043, 1.0], ...]."""
-    n_entries = len(biases) + len(banned)
-    if n_entries > MAX_LOGIT_BIASES:
-        raise _too_many(f"{n_entries} entries")
-    result: dict[int, float] = {}
-    for pair in biases.items() if isinstance(biases, dict) else biases:
-        if not (isinstance(pair, (list, tuple)) and len(pair) == 2):
-            raise InvalidRequestError(
-                f"logit_bias takes pairs of a token and a number, got {show(pair)}", param="logit_bias"
-            )
-        key, value = pair
-        result |= dict.fromkeys(_tokens("logit_bias", key, tokenize), _bias(key, value))
-    for key in banned:
-        result |= dict.fromkeys(_tokens("banned_tokens", key, tokenize), -math.inf)
-    if len(result) > MAX_LOGIT_BIASES:
-        raise _too_many(f"{len(result)} tokens")
-    return tuple(result.items())
-
-
-def _too_many(got: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"logit_bias and banned_tokens have {got}; the limit is {MAX_LOGIT_BIASES} in all, so leave some out",
-        param="logit_bias",
-    )
-
-
-def _bias(key: Any, value: Any) -> float:
-    if value is False:
-        return -math.inf
-    try:
-        bias = float(_not_a_bool(value))
-    except (ValueError, TypeError, OverflowError):
-        raise InvalidRequestError(
-            f"logit_bias takes a number or false for {show(key)}, got {show(value)}", param="logit_bias"
-        ) from None
-    return bias if math.isfinite(bias) else math.nan  # infinite only where it is false
-
-
-def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
-    """The tokens that a key stands for: an id, as a number or as digits, or a text."""
-    if is_token(key):
-        return (key,)
-    if not (isinstance(key, str) and key):
-        raise InvalidRequestError(f"{name} takes token ids and strings, got {show(key)}", param=name)
-    if not is_text(key):
-        return (int(key),)
-    try:
-        return tokenize(key, is_prompt=False)
-    except InvalidRequestError as error:  # tokenize takes it for a prompt
-        raise InvalidRequestError(f"{name} can't be {show(key)}: {error.message}", param=name) from None
-
-
-def is_text(key: Any) -> bool:
-    """Whether a key is a text to tokenize, and not an id, as a number or as digits."""
-    return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
-
-
-def is_token(value: Any) -> bool:
-    """Whether it may be a token id: true and false are no numbers."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def show(value: Any) -> str:
-    """A value as an error message quotes it."""
-    text = repr(value) if not isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,10 +9,12 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import ANY_CASE
 from srb.errors import InvalidRequestError
 from srb.wire import body
-from srb.wire.body import Limits
+from srb.wire.alternatives import count_alternatives, make_branches
+from srb.wire.body_fields import BodyFields, Int
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import BodyFields, Int, Tokenize, is_text, show
-from srb.wire.read import depth_refused, read_fields
+from srb.wire.limits import Limits
+from srb.wire.named_tokens import Tokenize, is_text
+from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.shift import with_shift
 from srb.wire.tokens import Vocabulary
 
@@ -97,13 +99,13 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
         ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream)
         ignored += _without_effect(fields)
         _take_phrases(fields)
-        n = body.count_alternatives(fields, 1, limits)
+        n = count_alternatives(fields, 1, limits)
         if fields.max_tokens in (None, -1):
             fields.max_tokens = default_length(vocabulary.n_cells)
         if fields.sampler_order and fields.samplers is None:
             fields.samplers = _ordered(fields.sampler_order)
         fields.stop = [text for text in fields.stop or () if text]
-        branches = body.make_branches(fields, n, tokenize)
+        branches = make_branches(fields, n, tokenize)
         prompt, n_cut = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
         if n_cut:
             ignored.append(f"prompt (its first {n_cut} tokens)")

@@ -10,12 +10,16 @@ from srb.engine.media import Media
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire import body
-from srb.wire.body import Limits
+from srb.wire.alternatives import count_alternatives, make_branches, take_all_room
+from srb.wire.body_fields import BodyFields, Int
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import AdapterScale, BodyFields, Int, Tokenize, is_token, join_tokens, show
+from srb.wire.fields import AdapterScale
 from srb.wire.infill import infill
+from srb.wire.limits import Limits
 from srb.wire.media import Take, not_here
-from srb.wire.read import depth_refused, read_fields
+from srb.wire.named_tokens import Tokenize, is_token, join_tokens
+from srb.wire.prompts import make_prompts
+from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.shift import tokenize_for, with_shift
 
 _INFILL_TOKENS = 256
@@ -101,7 +105,7 @@ def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take
     with depth_refused():
         fields = read_fields(data, LlamaFields)
         n = _count(fields, limits)
-        prompts, media = body.make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
+        prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
         return _parsed(fields, prompts, n, limits, tokenize, media)
 
 
@@ -165,7 +169,7 @@ def parse_filename(data: bytes) -> str:
 
 
 def _count(fields: LlamaFields, limits: Limits) -> int:
-    return body.count_alternatives(fields, 1, limits)
+    return count_alternatives(fields, 1, limits)
 
 
 def _parsed(
@@ -179,7 +183,7 @@ def _parsed(
     stream = fields.stream or False
     if isinstance(stream, str):
         raise InvalidRequestError(f"stream must be true or false, got {show(stream)}", param="stream")
-    body.take_all_room(fields, limits)
+    take_all_room(fields, limits)
     n_probs = fields.logprobs if fields.n_probs is None else fields.n_probs
     without_effect = {
         "best_of": fields.best_of is not None,
@@ -194,7 +198,7 @@ def _parsed(
         raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
     completion = CompletionRequest(
         prompts,
-        body.make_branches(fields, n, tokenize),
+        make_branches(fields, n, tokenize),
         media=media,
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),

@@ -8,13 +8,14 @@ from pydantic import Field
 
 from srb.engine.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
+from srb.wire.body_fields import BodyFields, Int
 from srb.wire.chat import content_of
-from srb.wire.fields import BodyFields, Int, SamplingFields, show
+from srb.wire.fields import SamplingFields
 from srb.wire.media import with_images
 from srb.wire.messages import Message
 from srb.wire.one import Answer, parse_one
 from srb.wire.parts import Part, Parts
-from srb.wire.read import depth_refused, read_fields
+from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.reply import Reply, Serving
 from srb.wire.tokens import Vocabulary
 from srb.wire.tools import ToolFields

@@ -7,9 +7,10 @@ from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEven
 from srb.engine.request import new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.body import Parsed, parse_fields
+from srb.wire.body_fields import BodyFields
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import BodyFields, SamplingFields, show
-from srb.wire.read import validate
+from srb.wire.fields import SamplingFields
+from srb.wire.read import show, validate
 from srb.wire.reply import Serving
 
 

@@ -8,7 +8,6 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, RootModel, ValidationError
 
 from srb.errors import InvalidRequestError
-from srb.wire.fields import show
 
 
 @contextmanager
@@ -82,3 +81,9 @@ def kind_of(value: Any) -> str:
         return "a list with something else in it"
     names = {str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def show(value: Any) -> str:
+    """A value as an error message quotes it."""
+    text = repr(value) if not isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

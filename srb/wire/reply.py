@@ -8,10 +8,10 @@ from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept
-from srb.wire.body import Limits
-from srb.wire.fields import Tokenize
+from srb.wire.limits import Limits
 from srb.wire.media import Take, not_here
 from srb.wire.messages import Message
+from srb.wire.named_tokens import Tokenize
 from srb.wire.places import PathTo, no_stories
 from srb.wire.tokens import Vocabulary
 

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from srb.engine.backend import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
+from srb.wire.body_fields import BodyFields, Int
 from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS
-from srb.wire.fields import BodyFields, Int, show
 from srb.wire.llama_body import tokens_of
-from srb.wire.read import depth_refused, read_fields
+from srb.wire.read import depth_refused, read_fields, show
 
 
 class RerankFields(BodyFields):

@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from srb.errors import InvalidRequestError
+from srb.wire.body_fields import Int
 from srb.wire.completion_fields import Parallel, ToolChoice
-from srb.wire.fields import Int, SamplingFields, show
+from srb.wire.fields import SamplingFields
 from srb.wire.messages import Content, Message, Text, system_message
+from srb.wire.read import show
 from srb.wire.tools import FunctionFields
 
 LOGPROBS = "message.output_text.logprobs"

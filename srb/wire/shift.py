@@ -2,27 +2,24 @@
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING
 
 from srb.engine.combinations import hinders_shift
 from srb.engine.request import CompletionRequest
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import Tokenize
-
-if TYPE_CHECKING:
-    from srb.wire.body import Limits
+from srb.wire.limits import Limits
+from srb.wire.named_tokens import Tokenize
 
 
-def _is_wanted(fields: CompletionFields, limits: "Limits") -> bool:
+def _is_wanted(fields: CompletionFields, limits: Limits) -> bool:
     return limits.context_shift if fields.context_shift is None else fields.context_shift
 
 
-def tokenize_for(fields: CompletionFields, limits: "Limits", tokenize: Tokenize) -> Tokenize:
+def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Tokenize:
     """What makes tokens of a prompt, which may be longer than the context if that is shifted."""
     return partial(tokenize, any_length=True) if _is_wanted(fields, limits) else tokenize
 
 
-def with_shift(request: CompletionRequest, fields: CompletionFields, limits: "Limits") -> CompletionRequest:
+def with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
     """The request, and what may be moved for it: what is longer than the context, and what is known at other places.
 
     The server's wish is for those that it can be done for. Raises `InvalidRequestError`.
@@ -36,6 +33,6 @@ def with_shift(request: CompletionRequest, fields: CompletionFields, limits: "Li
     return dataclasses.replace(request, context_shift=True, n_keep=n_keep, n_discard=fields.n_discard or 0)
 
 
-def ignored_of_shift(fields: CompletionFields, limits: "Limits") -> list[str]:
+def ignored_of_shift(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that have no effect, as the context isn't shifted."""
     return [] if _is_wanted(fields, limits) else sorted({"n_keep", "n_discard"} & fields.model_fields_set)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from srb.wire.fields import Int
+from srb.wire.body_fields import Int
 
 MAX_TITLE_CHARS = 1_000
 MAX_ID = 2**53

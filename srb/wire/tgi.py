@@ -9,11 +9,12 @@ from pydantic import Field
 from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.engine.sampling_params import MAX_STOP_STRINGS
 from srb.errors import InvalidRequestError, QueueFullError, SrbError, UnavailableError
-from srb.wire.body import Limits
-from srb.wire.fields import BodyFields, Int, SamplingFields, show
+from srb.wire.body_fields import BodyFields, Int
+from srb.wire.fields import SamplingFields
+from srb.wire.limits import Limits
 from srb.wire.one import Answer, parse_one
 from srb.wire.openai import logprob_of
-from srb.wire.read import depth_refused, read_fields
+from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.reply import Reply, Serving
 
 _SAMPLE = {"temperature", "top_k", "top_p", "typical_p"}

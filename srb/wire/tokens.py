@@ -7,8 +7,8 @@ from pydantic import Field
 
 from srb.engine.backend import ChatTemplate, Tokenizer
 from srb.wire.body import chat_prompt
+from srb.wire.body_fields import BodyFields, Int
 from srb.wire.completion_fields import CompletionFields, ToolChoice
-from srb.wire.fields import BodyFields, Int
 from srb.wire.llama_body import Parts, check_tokens, tokens_of
 from srb.wire.media import MARKER
 from srb.wire.messages import Message, prompt_of

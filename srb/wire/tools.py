@@ -11,7 +11,7 @@ from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.json_schema import as_lark, closed, corrected, unenforced
 from srb.wire.call_format import CallFormat
-from srb.wire.fields import show
+from srb.wire.read import show
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 

@@ -16,7 +16,7 @@ from tiny_model import N_VOCAB
 from srb.async_engine import AsyncEngine
 from srb.engine.sampling_params import RANGES, SAMPLERS
 from srb.server.app import create_app
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 pytestmark = pytest.mark.llama
 

@@ -13,7 +13,7 @@ from srb.history.history import History
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.hosts import Hosts
 from srb.server.keeping import Keeper
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]
 Connect = Callable[..., Awaitable[Client]]

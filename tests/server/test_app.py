@@ -22,7 +22,7 @@ from srb.errors import ModelLoadError
 from srb.server import exchange, sse
 from srb.server.app import create_app
 from srb.server.exchange import ENGINE, MAX_BODY_BYTES
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 
 async def events_of(response: ClientResponse) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from srb.async_engine import AsyncEngine
 from srb.engine.backend import SpecialTokens
 from srb.llama.chat_template import ChatTemplate
 from srb.server.app import create_app
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)

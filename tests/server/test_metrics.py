@@ -11,7 +11,7 @@ from srb.async_engine import AsyncEngine
 from srb.engine.engine import Engine
 from srb.server.app import create_app
 from srb.server.metrics import Metrics
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 
 async def values_of(client: Client) -> dict[str, float]:

@@ -24,8 +24,8 @@ from srb.server.app import create_app
 from srb.server.auth import OPEN
 from srb.server.operations import OPERATIONS
 from srb.server.schemas import Operation
-from srb.wire.body import Limits
-from srb.wire.fields import ALIASES
+from srb.wire.body_fields import ALIASES
+from srb.wire.limits import Limits
 
 LIMITS = Limits("fake", n=4, max_n=8)
 RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")

@@ -9,8 +9,9 @@ import pytest
 from srb.engine.meanings import meanings
 from srb.engine.sampling_params import SamplingParams
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
+from srb.wire.body_fields import ALIASES
 from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import ALIASES, SamplingFields, descriptions
+from srb.wire.fields import SamplingFields, descriptions
 
 
 def read(*arguments: str) -> dict[str, Any]:

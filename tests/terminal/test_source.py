@@ -19,7 +19,7 @@ from srb.errors import (
 from srb.server.app import create_app
 from srb.settings import Settings
 from srb.terminal.source import Server
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 
 
 @pytest.fixture

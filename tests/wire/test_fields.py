@@ -10,7 +10,8 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire import llama_body
-from srb.wire.body import Limits, parse
+from srb.wire.body import parse
+from srb.wire.limits import Limits
 
 LIMITS = Limits("fake", n=1, max_n=8)
 

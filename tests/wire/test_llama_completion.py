@@ -11,7 +11,7 @@ from srb.engine.intake import Intake
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
-from srb.wire.body import Limits
+from srb.wire.limits import Limits
 from srb.wire.llama_body import parse_completion
 from srb.wire.llama_server import Completion, generation_settings, public_settings
 

@@ -9,7 +9,8 @@ from srb.engine.events import StopEvent
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire import llama_body, native
-from srb.wire.body import Limits, Parsed, parse
+from srb.wire.body import Parsed, parse
+from srb.wire.limits import Limits
 
 LIMITS = Limits("fake", n=2, max_n=8)
 

@@ -9,7 +9,8 @@ from srb.engine.events import StartEvent, StopEvent, Timings
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire import llama_body, native
-from srb.wire.body import Limits, parse
+from srb.wire.body import parse
+from srb.wire.limits import Limits
 from srb.wire.timings import timings
 
 LIMITS = Limits("fake", n=2, max_n=8)

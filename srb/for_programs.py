@@ -1,0 +1,91 @@
+"""What an `EngineClient` does for programs that want a result and no events; see `srb.engine.texts` for an `Engine`."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from srb.engine.backend import Embedder, Tokenizer
+from srb.engine.events import ErrorEvent, Event, NodeEvent
+from srb.engine.kinds import Text
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.sampling_params import SamplingParams
+from srb.engine.saved import SLOT, Saving, read_saved
+from srb.engine.slot_file import write_slot
+from srb.engine.slots import Slots
+from srb.engine.texts import Answer, Score, Scoring, Writing, all_to_tokens, embed, to_tokens
+
+
+class AsyncForPrograms(ABC):
+    """What is the same for all that have `generate` and know the model."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    @abstractmethod
+    def embedder(self) -> Embedder | None: ...
+
+    @property
+    @abstractmethod
+    def identity(self) -> str: ...
+
+    @abstractmethod
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
+
+    @abstractmethod
+    async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer: ...
+
+    @abstractmethod
+    def generate(self, request: CompletionRequest) -> AsyncIterator[Event]: ...
+
+    async def explore(self, prompt: Text, explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
+        """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends it.
+
+        Raises what `submit` raises, and `SrbError` for a fault on the way.
+        """
+        async for event in self.generate(CompletionRequest.exploring(prompt, explore or Explore())):
+            if isinstance(event, NodeEvent):
+                yield event
+            elif isinstance(event, ErrorEvent):
+                raise event.error
+
+    async def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+        """n texts that go on with a prompt. Raises what `submit` raises, and `SrbError` for a fault."""
+        writing = Writing(prompt, n, params)
+        async for event in self.generate(writing.request):
+            writing.take(event)
+        return writing.result()
+
+    async def score(self, prompt: Text, continuations: Sequence[Text]) -> list[Score]:
+        """How likely each of these texts is after the prompt, which is evaluated once. See `Engine.score`.
+
+        Raises what `submit` raises, and `SrbError` for a fault.
+        """
+        tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
+        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, continuations, self.tokenize), self.tokenizer)
+        async for event in self.generate(scoring.request):
+            scoring.take(event)
+        return scoring.result()
+
+    async def embed(self, texts: Sequence[Text]) -> list[list[float]]:
+        """The embedding of each text: a vector of the length 1. See `Engine.embed`."""
+        return await asyncio.to_thread(embed, self.embedder, texts, self.tokenize)
+
+    async def save(self, path: str | Path, prompt: Text) -> int:
+        """Writes the evaluated state of a text to a file; returns how many tokens it has. See `Engine.save`.
+
+        Raises what `submit` raises, `SrbError` for a fault, and `OSError`.
+        """
+        saving = Saving(await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True))
+        async for event in self.generate(saving.request):
+            saving.take(event)
+        saved = await self.ask(SLOT, saving.found)
+        await asyncio.to_thread(write_slot, Path(path), self.identity, saved)
+        return saved.n_tokens
+
+    async def load(self, path: str | Path) -> tuple[int, ...]:
+        """Keeps what `save` has written, and returns its tokens. See `Engine.load`."""
+        saved = await asyncio.to_thread(read_saved, path, self.identity)
+        return tuple(await self.ask(SLOT, lambda slots: slots.keep(saved)))

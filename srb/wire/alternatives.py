@@ -1,0 +1,61 @@
+"""The alternatives that a body asks for: how many, with which parameters, and how long they may be."""
+
+import dataclasses
+
+from srb.engine.sampling_params import SamplingParams
+from srb.errors import InvalidRequestError
+from srb.wire.completion_fields import BranchFields, CompletionFields
+from srb.wire.limits import Limits
+from srb.wire.named_tokens import MAX_BIASED_TEXTS, Tokenize
+
+
+def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
+    """The number of alternatives of each prompt."""
+    if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
+        raise InvalidRequestError(
+            f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",
+            param="n",
+        )
+    n = default if fields.n is None else fields.n
+    name = "n"
+    if fields.branches is not None:
+        n, name = len(fields.branches), "the number of branches"
+    if not 1 <= n <= limits.max_n:
+        raise InvalidRequestError(
+            f"{name} must be from 1 to {limits.max_n}, got {n!s:.60}", param="n" if name == "n" else "branches"
+        )
+    return n
+
+
+def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+    """The parameters of each of n alternatives."""
+    texts = sum(each.biased_texts for each in (fields, *(fields.branches or ())))
+    if texts > MAX_BIASED_TEXTS:
+        raise InvalidRequestError(
+            f"logit_bias and banned_tokens have {texts} texts, those of all branches together; the limit is "
+            f"{MAX_BIASED_TEXTS}; send token ids instead, which /tokenize tells",
+            param="logit_bias",
+        )
+    common = SamplingParams(**fields.given(tokenize)).alternatives(n)
+    if fields.branches is None:
+        return common
+    return tuple(
+        _override(params, branch, k, tokenize)
+        for k, (params, branch) in enumerate(zip(common, fields.branches, strict=True))
+    )
+
+
+def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: Tokenize) -> SamplingParams:
+    try:
+        return dataclasses.replace(params, **branch.given(tokenize))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
+
+
+def take_all_room(fields: CompletionFields, limits: Limits) -> None:
+    """Lets a request that doesn't say how long its answers may be have all the room there is, as llama-server does.
+
+    A search has room for so many tokens as anywhere else: it takes that for each of its beams, until it ends.
+    """
+    if fields.max_tokens is None and limits.max_tokens is None and not fields.searches:
+        fields.max_tokens = -1

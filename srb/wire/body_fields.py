@@ -1,0 +1,133 @@
+"""What is the same for the fields of all bodies: what other servers' clients call them, and how they write values."""
+
+import json
+import math
+from contextlib import suppress
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+ALIASES = {
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "n_cmpl": "n",
+    "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequence": "stop",
+    "stop_sequences": "stop",
+    "stopping_strings": "stop",
+    "sampler_seed": "seed",
+    "repetition_penalty": "repeat_penalty",
+    "rep_pen": "repeat_penalty",
+    "rep_pen_range": "repeat_last_n",
+    "mirostat_mode": "mirostat",
+    "ban_eos_token": "ignore_eos",
+    "use_default_badwordsids": "ignore_eos",
+    "nsigma": "top_n_sigma",
+    "typ_p": "typical_p",
+    "typical": "typical_p",
+    "grammar_string": "grammar",
+    "guided_grammar": "grammar",
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "custom_token_bans": "banned_tokens",
+    "cfg_scale": "guidance_scale",
+}
+"""What other servers' clients call a field. Where both names are sent, the alias is ignored and reported."""
+
+
+def not_a_bool(value: Any) -> Any:
+    """A value, unless it is true or false, which Python takes for numbers. Raises `ValueError`."""
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number, not true or false")
+    return value
+
+
+def as_list(value: Any) -> Any:
+    """A list of one text in place of the text alone."""
+    return [value] if isinstance(value, str) else value
+
+
+def _as_breakers(value: Any) -> Any:
+    """Frontends send a list, a list written as JSON, or one written with commas."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+    except ValueError:
+        return [value]
+
+
+def _as_phrases(value: Any) -> Any:
+    """Frontends send a list, a list written as JSON, or a phrase on each line, in quotes or not."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return [_unquoted(line) for line in value.splitlines() if line.strip()]
+
+
+def _unquoted(line: str) -> Any:
+    if line.strip().startswith('"'):
+        with suppress(ValueError):
+            return json.loads(line)
+    return line
+
+
+def _as_ids(value: Any) -> Any:
+    """text-generation-webui's notation is ids with commas between."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _read_dynatemp(fields: dict[str, Any]) -> None:
+    """Turns the lowest and the highest temperature, as text-generation-webui has it, into the middle and the range.
+
+    What doesn't mean anything stays, to be reported: an empty range, or one beside `dynatemp_range`.
+    """
+    low, high = fields.get("dynatemp_low"), fields.get("dynatemp_high")
+    if low is None or high is None or "dynatemp_range" in fields or fields.get("dynamic_temperature") is False:
+        return
+    try:
+        low, high = float(low), float(high)
+    except (ValueError, TypeError, OverflowError):
+        return
+    if not -math.inf < low < high < math.inf:
+        return
+    if fields.get("temperature") not in (None, (low + high) / 2):
+        fields["temperature (dynatemp_low and dynatemp_high tell it)"] = fields["temperature"]
+    fields |= {"temperature": (low + high) / 2, "dynatemp_range": (high - low) / 2}
+    for name in ("dynatemp_low", "dynatemp_high", "dynamic_temperature"):
+        fields.pop(name, None)
+
+
+Int = Annotated[int, BeforeValidator(not_a_bool)]
+Float = Annotated[float, BeforeValidator(not_a_bool), Field(allow_inf_nan=False)]
+Strings = Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=str | list[str])]
+Ids = Annotated[list[Any], BeforeValidator(_as_ids, json_schema_input_type=str | list[Any])]
+Phrases = Annotated[list[str], BeforeValidator(_as_phrases, json_schema_input_type=str | list[str])]
+Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=str | list[str])]
+
+
+class BodyFields(BaseModel):
+    """Fields may be absent or null; numbers may come as strings; unknown fields are kept, to be reported."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = {name: value for name, value in data.items() if value is not None}
+        for alias, name in ALIASES.items():
+            if alias in fields and name not in fields:
+                fields[name] = fields.pop(alias)
+        _read_dynatemp(fields)
+        return fields
+
+    @property
+    def _unknown(self) -> list[str]:
+        return list(self.model_extra or ())

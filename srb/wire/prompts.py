@@ -1,0 +1,61 @@
+"""The prompts of a body: texts, token ids, both, or what the model's template writes of messages; as tokens."""
+
+from typing import Any
+
+from srb.engine.backend import ChatTemplate
+from srb.engine.media import Media
+from srb.errors import InvalidRequestError
+from srb.wire.completion_fields import CompletionFields
+from srb.wire.limits import Limits
+from srb.wire.media import Mixed, Take, not_here, with_data
+from srb.wire.messages import mixed_prompt_of
+from srb.wire.named_tokens import Tokenize, is_token, join_tokens
+from srb.wire.read import kind_of
+from srb.wire.tools import Tools
+
+
+def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:
+    """The prompt as it was sent, or as the model's template writes the messages."""
+    if fields.messages is not None:
+        if fields.prompt is not None:
+            raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
+        return mixed_prompt_of(fields.messages, fields.chat_template_kwargs or {}, template, tools)
+    if chat:
+        raise InvalidRequestError("messages is missing", param="messages")
+    return fields.prompt
+
+
+def make_prompts(
+    prompt: Any, limits: Limits, n: int, tokenize: Tokenize, take: Take = not_here
+) -> tuple[tuple[tuple[int, ...], ...], tuple[Media, ...]]:
+    """The token ids of each prompt, and the media in them.
+
+    A list with a token id in it is one prompt, any other a list of prompts.
+    """
+    if prompt is None:
+        raise InvalidRequestError("prompt is missing", param="prompt")
+    if not isinstance(prompt, list) or any(map(is_token, prompt)):
+        prompt = [prompt]
+    if len(prompt) * n > limits.max_n:
+        raise InvalidRequestError(
+            f"{len(prompt)} prompts with n = {n} make {len(prompt) * n} alternatives; the limit is {limits.max_n} "
+            "(--max-n); send fewer prompts or a smaller n",
+            param="prompt",
+        )
+    made = [_prompt_tokens(item, tokenize, take) for item in prompt]
+    return tuple(tokens for tokens, _ in made), tuple({each.name: each for _, media in made for each in media}.values())
+
+
+def _prompt_tokens(prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    if isinstance(prompt, dict) and "prompt_string" in prompt and prompt.keys() <= {"prompt_string", "multimodal_data"}:
+        prompt = with_data(prompt)
+    if isinstance(prompt, Mixed):
+        return take(prompt.parts)
+    if isinstance(prompt, str):
+        return tokenize(prompt), ()
+    if isinstance(prompt, list) and all(isinstance(part, str) or is_token(part) for part in prompt):
+        return tuple(join_tokens(prompt, tokenize, is_prompt=True)), ()
+    raise InvalidRequestError(
+        f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {kind_of(prompt)}",
+        param="prompt",
+    )
