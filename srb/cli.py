@@ -7,38 +7,27 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from srb import __version__
 from srb.arguments import Parser
 from srb.download import fetch_model
 from srb.errors import InvalidRequestError, SettingsError, SrbError
-from srb.progress import show_download
-from srb.server.serve import serve
 from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
-from srb.terminal.compare import add_compare_arguments, compare
-from srb.terminal.explore import add_explore_arguments, explore
-from srb.terminal.generate import add_generate_arguments, generate
-from srb.terminal.history import add_history_arguments, history
-from srb.tune import add_tune_arguments, tune
 
-USAGES = {
-    "generate": "[PROMPT] [OPTION...]",
-    "explore": "[PROMPT] [OPTION...]",
-    "compare": "SPEC [OPTION...]",
-    "history": "COMMAND [OPTION...]",
-}
-"""What a command takes, without the list of all its options; each of these stands in a group below."""
-
-Command = Callable[[Settings, argparse.Namespace], int]
+AddOptions = Callable[[argparse.ArgumentParser], object]
+Run = Callable[[Settings, argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 if it failed, 2 if it was called wrongly, 130 for Ctrl-C."""
-    arguments = _parser().parse(argv)
+    words = os.environ["COMP_LINE"].split() if "_ARGCOMPLETE" in os.environ else argv or sys.argv[1:]
+    arguments = _parser(words).parse(argv)
     try:
         settings = load_settings(arguments)
         _set_up_logging(settings, arguments)
-        run: Command = arguments.run
+        run: Run = arguments.run
         return run(settings, arguments)
     except (SettingsError, InvalidRequestError) as error:
         return _fail(error.message, 2)
@@ -51,16 +40,102 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+# Each command imports its own modules when it is asked for: those of all commands together take half a second.
+
+
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
+    from srb.progress import show_download
+    from srb.server.serve import serve
+
     asyncio.run(serve(fetch_model(settings, show_download)))
     return 0
 
 
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, without=CLIENT_OPTIONS)
+def _serving() -> tuple[AddOptions, Run]:
+    return partial(add_arguments, without=CLIENT_OPTIONS), _serve
 
 
-def _parser() -> Parser:
+def _generating() -> tuple[AddOptions, Run]:
+    from srb.terminal.generate import add_generate_arguments, generate
+
+    return add_generate_arguments, generate
+
+
+def _exploring() -> tuple[AddOptions, Run]:
+    from srb.terminal.explore import add_explore_arguments, explore
+
+    return add_explore_arguments, explore
+
+
+def _comparing() -> tuple[AddOptions, Run]:
+    from srb.terminal.compare import add_compare_arguments, compare
+
+    return add_compare_arguments, compare
+
+
+def _looking_back() -> tuple[AddOptions, Run]:
+    from srb.terminal.history import add_history_arguments, history
+
+    return add_history_arguments, history
+
+
+def _tuning() -> tuple[AddOptions, Run]:
+    from srb.tune import add_tune_arguments, tune
+
+    return add_tune_arguments, tune
+
+
+class Command(NamedTuple):
+    """A command of the command line.
+
+    takes: what it takes, without the list of all its options; each of these stands in a group of its help.
+    text: a line about it, for `srb --help`. description: for its own help. load: imports what adds its options, and
+    what runs it.
+    """
+
+    takes: str
+    text: str
+    description: str
+    load: Callable[[], tuple[AddOptions, Run]]
+
+
+COMMANDS = {
+    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", _serving),
+    "generate": Command(
+        "[PROMPT] [OPTION...]",
+        "write alternatives of a prompt to the terminal",
+        "Writes n alternatives of a prompt, and shows them while they grow.",
+        _generating,
+    ),
+    "explore": Command(
+        "[PROMPT] [OPTION...]",
+        "show what the model is likely to write next, as a tree",
+        "Shows what the model is likely to write next, as a tree that grows.",
+        _exploring,
+    ),
+    "compare": Command(
+        "SPEC [OPTION...]",
+        "compare prompts and sampler settings in a report",
+        "Generates texts for each prompt with each sampler setting, and writes a report that compares them.",
+        _comparing,
+    ),
+    "history": Command(
+        "COMMAND [OPTION...]",
+        "list, show, search, export or prune what a server has kept",
+        "Shows what a server with --history FILE has kept: requests, their texts, and stories.",
+        _looking_back,
+    ),
+    "tune": Command(
+        "[OPTION...]",
+        "measure which settings are fastest for a model on this machine",
+        "Measures which settings are fastest for a model on this machine, and keeps them. The other commands use them.",
+        _tuning,
+    ),
+}
+
+
+def _parser(words: list[str]) -> Parser:
+    """The parser, with the options of the command that is among these words; of all commands if none is."""
     parser = Parser(prog="srb", description="Generates n alternatives of one prompt, and streams them.")
     llama = importlib.metadata.version("llama-cpp-python")
     parser.add_argument("--version", action="version", version=f"srb {__version__} (llama-cpp-python {llama})")
@@ -69,51 +144,14 @@ def _parser() -> Parser:
         "Every option can also be given as a variable (SRB_CTX_SIZE=4096) or in a TOML file (ctx-size = 4096, "
         "read with --config FILE)."
     )
-
-    def add(
-        name: str, text: str, more: str, add_options: Callable[[argparse.ArgumentParser], object], run: Command
-    ) -> None:
-        usage = f"srb {name} {USAGES.get(name, '[OPTION...]')}"
-        command = commands.add_parser(name, help=text, description=f"{more} {ways}", usage=usage)
-        add_options(command)
-        command.set_defaults(run=run)
-
-    add("serve", "start the HTTP server", "Starts the HTTP server.", _add_serve_arguments, _serve)
-    add(
-        "generate",
-        "write alternatives of a prompt to the terminal",
-        "Writes n alternatives of a prompt, and shows them while they grow.",
-        add_generate_arguments,
-        generate,
-    )
-    add(
-        "explore",
-        "show what the model is likely to write next, as a tree",
-        "Shows what the model is likely to write next, as a tree that grows.",
-        add_explore_arguments,
-        explore,
-    )
-    add(
-        "compare",
-        "compare prompts and sampler settings in a report",
-        "Generates texts for each prompt with each sampler setting, and writes a report that compares them.",
-        add_compare_arguments,
-        compare,
-    )
-    add(
-        "history",
-        "list, show, search, export or prune what a server has kept",
-        "Shows what a server with --history FILE has kept: requests, their texts, and stories.",
-        add_history_arguments,
-        history,
-    )
-    add(
-        "tune",
-        "measure which settings are fastest for a model on this machine",
-        "Measures which settings are fastest for a model on this machine, and keeps them. The other commands use them.",
-        add_tune_arguments,
-        tune,
-    )
+    asked = next((word for word in words if word in COMMANDS), None)
+    for name, command in COMMANDS.items():
+        description, usage = f"{command.description} {ways}", f"srb {name} {command.takes}"
+        of_command = commands.add_parser(name, help=command.text, description=description, usage=usage)
+        if asked in (name, None):
+            add_options, run = command.load()
+            add_options(of_command)
+            of_command.set_defaults(run=run)
     return parser
 
 
