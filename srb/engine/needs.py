@@ -1,4 +1,4 @@
-"""What requests need: cells, seq_ids and rows. What each may generate follows from that."""
+"""Computes how many cells, seq_ids and rows requests need, and so how many tokens each may generate."""
 
 from itertools import pairwise
 
@@ -9,13 +9,13 @@ from srb.engine.sequence import Prompt, Sequence
 from srb.engine.shift import UNLIMITED
 
 LEAST_ROOM = 128
-"""A sequence that wants as many tokens as there is room for waits for room for so many."""
+"""A sequence that wants as many tokens as there is room for begins only when there is room for so many."""
 
 
 class Needs:
-    """What requests need of a cache, for their sequences to have `n_parallel` rows at most.
+    """Computes what requests need of a cache, if at most `n_parallel` rows are in a step.
 
-    forgets: the model does. Then a sequence that may go back has a second seq_id, for what it goes back to.
+    forgets: whether the model forgets. Then a sequence that may go back needs a second seq_id, for its mark.
     """
 
     def __init__(self, cache: KVCache, n_parallel: int, default_max_tokens: int, *, forgets: bool) -> None:
@@ -25,7 +25,7 @@ class Needs:
         self._forgets = forgets
 
     def set_max_tokens(self, active: ActiveRequest) -> None:
-        """Sets how many tokens each sequence may generate at least: what it wants, or less in a small context."""
+        """Sets how many tokens each sequence may at least generate: all it wants, or fewer in a small context."""
         want_rest = []
         for seq in active.sequences:
             wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
@@ -35,7 +35,7 @@ class Needs:
                 seq.allow(min(LEAST_ROOM, part // len(seq.prompt.sequences)))
                 seq.wants_rest = True
                 continue
-            if seq.prompt.n_beams:  # all of them have the same room from the beginning to the end
+            if seq.prompt.n_beams:  # beams get no more room later, so all of them have the same
                 room = (self._cache.n_cells - len(seq.prompt.tokens)) // seq.prompt.n_beams
                 seq.max_tokens = seq.room = min(LEAST_ROOM if wanted == -1 else wanted, room + 1)
                 continue
@@ -55,12 +55,12 @@ class Needs:
         n_rows = sum(len(seq.both) for seq in want_rest)
         for seq in want_rest:
             room = self._cache.n_cells - taken
-            if room < 0:  # not all begin at once
+            if room < 0:  # the sequences can't all begin at once, so each is sized as if it were alone
                 room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
             seq.allow(min(LEAST_ROOM, room // n_rows + 1))
 
     def first_wave(self, active: ActiveRequest) -> list[Sequence]:
-        """The sequences of a request that begin together: as many as there is room for in an empty cache."""
+        """The sequences of a request that begin together: as many as an empty cache has room for."""
         wave: list[Sequence] = []
         prompts: set[Prompt] = set()
         cells = seq_ids = rows = 0
@@ -81,9 +81,9 @@ class Needs:
         return wave
 
     def shared_in(self, prompts: list[Prompt]) -> dict[Prompt, int]:
-        """How many tokens resumed alternatives of the same prompt have from the one before them in the list."""
+        """How many tokens the prompts of resumed alternatives share with the prompt before them in the list."""
         shared: dict[Prompt, int] = {}
-        if not self._forgets:  # a model that forgets may have to evaluate them for each
+        if not self._forgets:  # if the model forgets, each may have to evaluate them itself
             for before, prompt in pairwise(prompts):
                 is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
                 if (
@@ -97,21 +97,21 @@ class Needs:
         return shared
 
     def seq_ids(self, seq: Sequence) -> int:
-        """How many seq_ids a sequence needs: none if its prompt can give it its own, and one for its mark."""
+        """How many seq_ids a sequence needs: one, unless it gets its prompt's, and another one if it has a mark."""
         return (not is_last(seq)) + self.has_mark(seq)
 
     def has_mark(self, seq: Sequence) -> bool:
-        """Whether it may go back, and can't be cut."""
+        """Whether a sequence needs a mark: it may go back, and its model forgets."""
         return self._forgets and (seq.leader or seq).watch is not None
 
 
 def new_cells(prompt: Prompt) -> int:
-    """The cells that a prompt, and its beams, need beside those that it shares."""
+    """The cells that a prompt and its beams need beside those that the prompt shares."""
     return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0) + beam_cells(prompt)
 
 
 def beam_cells(prompt: Prompt) -> int:
-    """The cells that the beams of a prompt need at most: where they have nothing in common."""
+    """The cells that the beams of a prompt need at most, which is when they have no tokens in common."""
     return prompt.n_beams * _cells_for(prompt.sequences[0].max_tokens)
 
 
@@ -121,21 +121,21 @@ def own_cells(seq: Sequence) -> int:
 
 
 def has_row(seq: Sequence) -> bool:
-    """Whether it is evaluated itself, and no beams are."""
+    """Whether a sequence has rows of its own. In a search its beams have them."""
     return not seq.prompt.n_beams
 
 
 def spare(seq: Sequence) -> int:
-    """The cells that a sequence which wants all the room can do without for now."""
+    """The cells that a sequence which wants all the room can give up for now."""
     needed = max(seq.n_own, LEAST_ROOM) if seq.prompt.shift else seq.n_own + LEAST_ROOM
     return len(seq.both) * max(0, seq.room - needed)
 
 
 def is_last(seq: Sequence) -> bool:
-    """Whether it needs no seq_id: its prompt can give it its own, as it is the last one to begin, or it has no row."""
+    """Whether a sequence needs no seq_id: it is the last one to begin and gets its prompt's, or it has no rows."""
     return seq.prompt.sequences[-1] is seq or not has_row(seq)
 
 
 def _cells_for(max_tokens: int) -> int:
-    """The cells that so many generated tokens need: the last one is never evaluated."""
+    """The cells that so many generated tokens need. The last one needs none, because it is never evaluated."""
     return max(0, max_tokens - 1)

@@ -1,4 +1,4 @@
-"""Alternatives that begin differently: the first words of a text, by which it's known again."""
+"""Keeps alternatives from beginning alike. Texts are compared by their opening, which is their first words."""
 
 import re
 
@@ -7,7 +7,7 @@ from srb.engine.sampling_params import AVOIDED_CHARS
 
 OPENING_WORDS = 8
 OPENING_CHARS = AVOIDED_CHARS
-"""No opening goes on behind so many characters, however few words there are."""
+"""An opening ends after at most so many characters, even if it has fewer words by then."""
 
 _WIDE = "\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+")
@@ -16,10 +16,10 @@ Opening = tuple[str, ...]
 
 
 def opening(text: str, *, is_whole: bool) -> Opening | None:
-    """The first words of a text, or all if it has fewer. None if there may be more of them.
+    """The first `OPENING_WORDS` words of a text, or all if it has fewer; None if some of them may still come.
 
-    Case and what stands between words don't count. A Chinese, Japanese or Korean character is a word of its own.
-    is_whole: nothing comes behind this text.
+    Neither case nor the characters between words count. A Chinese, Japanese or Korean character is a word of its own.
+    is_whole: whether the text is complete.
     """
     words = [each.end() for each in _WORD.finditer(text)]
     is_there = len(words) > OPENING_WORDS or (len(words) == OPENING_WORDS and words[-1] < len(text))
@@ -32,7 +32,7 @@ def _words(text: str) -> Opening:
 
 
 def opening_of(text: str | tuple[int, ...], tokenizer: Tokenizer, n_before: int = 0) -> Opening:
-    """The opening of all of a text, or of what these tokens stand for, from the byte `n_before` on."""
+    """The opening of a complete text, or of the text of these tokens without its first `n_before` bytes."""
     if not isinstance(text, str):
         pieces = b"".join(tokenizer.piece(token) for token in text if not tokenizer.is_end(token))
         text = pieces[n_before:].decode(errors="replace")
@@ -40,9 +40,10 @@ def opening_of(text: str | tuple[int, ...], tokenizer: Tokenizer, n_before: int 
 
 
 class Openings:
-    """What an alternative isn't to begin with: what its siblings have begun with, and what else is to be avoided.
+    """The openings that an alternative must not have.
 
-    said: shared with the siblings; it gets what this one begins with.
+    avoided: those that its parameters name. said: those of its siblings. All siblings share this set, and the
+        alternative adds its own opening to it.
     """
 
     def __init__(self, avoided: frozenset[Opening], said: set[Opening]) -> None:
@@ -50,7 +51,7 @@ class Openings:
         self._said = said
 
     def claim(self, each: Opening) -> bool:
-        """Takes an opening for this alternative. Returns False if it is there already."""
+        """Claims an opening for this alternative. Returns False if it may not have this one."""
         if each in self._said or each in self._avoided:
             return False
         self._said.add(each)

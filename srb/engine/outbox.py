@@ -1,4 +1,4 @@
-"""What the engine says: it turns what happens to sequences into the events of a step."""
+"""`Outbox`: turns what happens to requests and sequences into events, and keeps these until the step returns them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,7 +27,10 @@ LONGEST_CHARACTER = 4  # bytes of UTF-8
 
 
 class Outbox:
-    """The events that nobody has taken yet, in order. Text is said when it is whole, and tokens with their text."""
+    """The events that nobody has taken yet, in order.
+
+    Text becomes an event once its characters are complete and it can't become a stop string. Tokens come with it.
+    """
 
     def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
         self._backend = backend
@@ -44,10 +47,10 @@ class Outbox:
         return events
 
     def start(self, active: ActiveRequest) -> None:
-        """A request was admitted, and who shares what with whom is known."""
+        """Tells that a request was admitted. By now it is known which of its tokens come from other requests."""
         request = active.request
         if request.resumed:
-            return  # it has said so
+            return  # it told so before it was interrupted
         shared = sum(prompt.beginning.n_tokens for prompt in active.prompts if prompt.beginning)
         self._events.append(
             StartEvent(
@@ -65,14 +68,17 @@ class Outbox:
         self.progress([active])
 
     def progress(self, requests: Iterable[ActiveRequest]) -> None:
-        """Prompts of these requests have been evaluated further."""
+        """Tells how far the prompts of these requests are evaluated, if the requests want to know."""
         for active in dict.fromkeys(requests):
             if active.request.return_progress:
                 total = active.request.prompt_tokens - active.n_cut
                 self._events.append(ProgressEvent(active.id, active.newly_evaluated, active.cached, total))
 
     def precede(self, prompt: Prompt) -> None:
-        """Begins the texts of a prompt's sequences: with all of it, or with half a character that they go on with."""
+        """Begins the texts of a prompt's sequences: with the whole prompt if it is echoed.
+
+        Otherwise they begin with the prompt's last bytes, as these may be the first half of a character.
+        """
         request, special = prompt.active.request, self._tokenizer.special_piece
         echo = request.echo and not request.resumed
         asked = request.token_ids[prompt.sequences[0].index // len(request.branches)]
@@ -89,7 +95,10 @@ class Outbox:
                 self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
     def score(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
-        """Reports the tokens of a prompt that rows of the last decode foretell, and the first, which none does."""
+        """Reports the tokens of a prompt whose probabilities the last decode has found.
+
+        The first token of a prompt has no probability; it is reported with the first piece.
+        """
         start, top, special = prompt.evaluated, prompt.active.request.logprobs or 0, self._tokenizer.special_piece
         tokens = [Token(prompt.tokens[0], special(prompt.tokens[0]), None)] if start == 0 else []
         foretold = prompt.tokens[start + 1 : start + n_tokens + 1]
@@ -100,7 +109,7 @@ class Outbox:
                 self._say(seq, [reported], seq.precede(reported.piece))
 
     def report(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
-        """The token just drawn, with what the request wants to know about it. Raises `BackendError`."""
+        """The token that was just drawn, with what the request wants to know of it. Raises `BackendError`."""
         request = seq.prompt.active.request
         if request.logprobs is None:
             return [Token(token, b"", None)] if request.return_tokens else []
@@ -116,10 +125,10 @@ class Outbox:
         return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
 
     def drawn(self, seq: Sequence, token: int, reported: list[Token], p: float) -> int:
-        """A sequence goes on with a token; the last one of a text may be an end token. p: as in `Watch.push`.
+        """Takes a token that a sequence has drawn, which may be an end token. p: as in `Watch.push`.
 
-        Returns how many of its last tokens are to be taken back, as their text is to be avoided; most often 0.
-        Nothing was said of these.
+        Returns how many of its last tokens must be taken back, because their text must not come; most often 0. No event
+        has these tokens yet.
         """
         is_end = self._tokenizer.is_end(token)
         piece = b"" if is_end else self.piece(seq, token, seq.length - 1)
@@ -133,19 +142,19 @@ class Outbox:
         return n_tokens
 
     def _goes_on(self, seq: Sequence, token: int, reported: list[Token], piece: bytes) -> None:
-        """A sequence has a token that stays."""
+        """Tells that a sequence has a token which will not be taken back."""
         seq.sum_logprob += sum(each.logprob or 0.0 for each in reported)
         seq.untold.append(token)
         self._say(seq, reported, seq.text.push(piece))
 
     def piece(self, seq: Sequence, token: int, number: int) -> bytes:
-        """What a drawn token adds to the text. number: how many tokens come before it in the alternative."""
+        """The bytes that a drawn token adds to the text. number: how many tokens come before it in the alternative."""
         is_special = seq.prompt.active.request.special_tokens
         piece = self._tokenizer.special_piece(token) if is_special else self._tokenizer.piece(token)
         return piece if number else piece[len(seq.prompt.healed) :]
 
     def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
-        """Streams text and the tokens that it came from; where tokens are reported, not before they are whole."""
+        """Makes events of text and the tokens that it came from. Reported tokens wait until their text is whole."""
         request = seq.prompt.active.request
         if request.reports_tokens:
             seq.unsaid += tokens
@@ -160,7 +169,7 @@ class Outbox:
                 self._events.append(StreamEvent(request.id, seq.index, text, ids, drawn=tuple(seq.untold)))
                 seq.untold = []
             return
-        drawn = iter(seq.untold)  # one for each of the tokens, or none where these are the prompt's
+        drawn = iter(seq.untold)  # one for each of the tokens, or none if these are the prompt's
         for token in tokens:
             said = text if token is tokens[-1] else ""
             ids = (token.id,) if request.return_tokens else ()
@@ -168,11 +177,11 @@ class Outbox:
         seq.untold = []
 
     def found(self, nodes: Iterable[NodeEvent]) -> None:
-        """A request that explores has found nodes."""
+        """Tells the nodes that a request has found which explores."""
         self._events += nodes
 
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
-        """A sequence ended; what was held back of its text is said."""
+        """Tells that a sequence ended, after the text of it that was still held back."""
         active = seq.prompt.active
         watch = seq.watch
         for held in watch.rest() if watch else ():
@@ -203,11 +212,11 @@ class Outbox:
         self._events.append(event)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
-        """A fault in a request, or in one of its sequences. What it ends is to be said, too."""
+        """Tells a fault of a request, or of one of its sequences. The caller also tells what ends because of it."""
         self._events.append(ErrorEvent(active.id, index, error))
 
     def done(self, active: ActiveRequest) -> None:
-        """The last sequence of a request ended."""
+        """Tells that the last sequence of a request has ended."""
         self._events.append(
             DoneEvent(
                 request_id=active.id,
@@ -218,14 +227,14 @@ class Outbox:
         )
 
     def fail(self, active: ActiveRequest, error: SrbError) -> None:
-        """Ends a request of an engine that is broken: nothing but what is known for sure is said."""
+        """Tells the end of a request when the engine is broken. Text that was held back is left out."""
         self.error(active, None, error)
-        living = {seq.index: seq for seq in active.living}.values()  # several explore for one
+        living = {seq.index: seq for seq in active.living}.values()  # several sequences explore for one alternative
         self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in living]
         self.done(active)
 
     def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:
-        """Where the time of these prompts of a request went until now."""
+        """How much time the parts of a request have taken until now, with the counts for these of its prompts."""
         now = self._clock()
         admitted = now if active.admitted is None else active.admitted
         prefilled = now if active.prefilled is None else active.prefilled

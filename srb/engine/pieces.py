@@ -1,14 +1,15 @@
-"""A piece of a text's state, on its own or behind another: which texts it holds, and how much of them can be continued.
+"""`Piece`: the state of a part of a text, as it is retained. Functions say how much of a text pieces can continue.
 
-An answer's piece has only what comes behind its prompt, whose own piece is its parent:
+A piece has only what its parent doesn't have. So the piece of an answer begins behind its prompt:
 
     piece A: tokens 0 to 100      a prompt
     └─ piece B: tokens 100 to 150     an answer to it
        └─ piece C: tokens 150 to 180      what was said next
 
-To continue after 180 tokens, A, B and C are put back one behind the other. To continue after 120, A is put back and the
-first 20 tokens of B, but only where B can be cut there: what is saved of a sliding window is the window at the piece's
-end, and what is saved of a recurrent state is the state there. So on such models a piece is of use at its end.
+To continue after 180 tokens, A, B and C are put back into cells, one behind the other. To continue after 120 tokens, A
+and the first 20 tokens of B are put back, but only if B can be cut. A model with a sliding window saves only the window
+at a piece's end, so only a piece that is shorter than the window can be cut. A recurrent model saves only the state at
+a piece's end, so none of its pieces can be cut.
 """
 
 from collections.abc import Iterator
@@ -19,15 +20,15 @@ from srb.engine.backend import Logits, State
 from srb.engine.radix import Match, Tokens, pack
 
 _BYTES_PER_TOKEN = 8
-"""What a token costs beside its state."""
+"""The memory for a token beside its state."""
 
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """The state after `tokens`, which begin at `start`; what comes before is its parent's.
+    """The state of `tokens`, of which the first has the position `start`. The tokens before these are its parent's.
 
-    first: how many tokens there must be at least, for this piece to be of use.
-    state, logits: None where they aren't in memory. name: of the piece in the store.
+    first: the text can be continued in this piece after so many of its tokens, counted from its beginning, or more.
+    state, logits: None if they aren't in memory. name: its name in the store.
     """
 
     start: int
@@ -42,18 +43,18 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """The position after its last."""
+        """The position behind its last token."""
         return self.start + len(self.tokens)
 
     @property
     def size(self) -> int:
-        """In bytes, in memory."""
+        """The bytes that it takes in memory."""
         return (0 if self.state is None else len(self.state)) + size_beside(len(self.tokens), self.logits)
 
 
 @dataclass(frozen=True, slots=True)
 class PieceCopy:
-    """A piece on its own: the state after `tokens`, which begin at `start`, and the bytes of the logits behind them."""
+    """A piece alone, to be moved elsewhere: the state of `tokens` from `start` on, and the bytes of its logits."""
 
     start: int
     tokens: Tokens
@@ -63,10 +64,10 @@ class PieceCopy:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What is known of some tokens: the first `n_tokens`.
+    """What is known of a text: its first `n_tokens`.
 
-    pieces: those that hold them, each with its first position and the one after its last.
-    exact: the piece with the logits of what follows the last of all tokens, if these are known.
+    pieces: those that hold these tokens, each with its first position and the position behind its last.
+    exact: the piece with the logits behind the whole text, if these are known.
     """
 
     n_tokens: int
@@ -75,7 +76,7 @@ class Hit:
 
 
 def text_of(piece: Piece) -> list[tuple[Piece, Tokens]]:
-    """The pieces up to this one, from the first on, each with all tokens up to its end."""
+    """The pieces of a text up to this one, from the first on, each with all tokens of the text up to its end."""
     text, pieces = pack(()), list[tuple[Piece, Tokens]]()
     for each in reversed(list(ancestry(piece))):
         text = text[: each.start] + each.tokens
@@ -84,27 +85,27 @@ def text_of(piece: Piece) -> list[tuple[Piece, Tokens]]:
 
 
 def ancestry(piece: Piece | None) -> Iterator[Piece]:
-    """A piece, its parent, and so on to the first."""
+    """A piece, its parent, and so on up to the first piece of its text."""
     while piece:
         yield piece
         piece = piece.parent
 
 
 def at_end(match: Match[Piece], n_tokens: int) -> Piece | None:
-    """The piece that ends after all of the tokens."""
+    """The piece that ends exactly where the searched text ends, which has `n_tokens`; None if there is none."""
     end, piece = next(match.ends(), (0, None))
     return piece if end == n_tokens else None
 
 
 def longest(match: Match[Piece], most: int) -> tuple[Piece | None, int]:
-    """Where the longest beginning of up to `most` tokens ends that can be continued, and how long it is."""
+    """The piece in which the longest beginning ends that can be continued, of up to `most` tokens, and its length."""
     candidates = [_cut(piece, min(match.n_tokens, most)) for piece in islice(match.below(), 1)]
     candidates += [_cut(piece, min(end, most)) for end, piece in match.ends()]
     return max(candidates, key=lambda candidate: candidate[1], default=(None, 0))
 
 
 def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
-    """The piece that holds the last of the first `n_tokens`, or of as many as can be continued."""
+    """The piece in which the first `n_tokens` end, or as many of them as can be continued, and their number."""
     while piece and n_tokens < piece.first:
         n_tokens = min(n_tokens, piece.start)
         piece = piece.parent
@@ -112,5 +113,5 @@ def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
 
 
 def size_beside(n_tokens: int, logits: Logits | None) -> int:
-    """What is kept beside a state of so many tokens, in bytes."""
+    """The bytes that are kept beside a state of so many tokens."""
     return _BYTES_PER_TOKEN * n_tokens + (0 if logits is None else logits.nbytes)

@@ -1,4 +1,4 @@
-"""What goes into the next batch."""
+"""`Planner`: decides which tokens are in the next batch, and `Plan`, one such batch."""
 
 from dataclasses import dataclass, field
 
@@ -9,30 +9,30 @@ from srb.engine.media import MediaReader
 from srb.engine.sequence import Holder, Prompt, Row, Sequence
 
 PAUSE = 0.25
-"""So many seconds, by the costs, may pass between two tokens of a running sequence while prompts are evaluated.
+"""While prompts are evaluated, so many seconds may pass between two tokens of a running sequence, by the costs.
 
-The aim is 0.3, and what the costs don't know comes on top.
+The aim is 0.3 seconds. The difference is for what the costs don't know.
 """
 
 _PATIENCE = 2.5
-"""A prompt may take so many times as long as it would take alone, after the same work before it."""
+"""Because others pass it, a prompt may take at most so many times as long as alone after the prompts before it."""
 
 _LEAST_PASSING = 0.25
-"""For each token of a prompt so many of later ones may pass it, even where it takes longer than that then."""
+"""For each token of a prompt, so many tokens of later prompts may pass it, even if `_PATIENCE` would allow fewer."""
 
 _LITTLE_MORE = 1.2
-"""A piece has a decode of its own if the pause gets so many times as long by it, at most."""
+"""A piece has a decode of its own if this makes the pause at most so many times as long."""
 
 _UNLIMITED = 1e9  # seconds
 
 
 @dataclass(slots=True)
 class Plan:
-    """One decode: its batch, and whose rows are in it. All are evaluated with the same adapters.
+    """One decode: its batch, and the sequences and prompts that have rows in it. All have the same adapters.
 
     rows: each running sequence, or beam, with the number of its row. negatives: the numbers of their guides' rows.
-    chunks: each prompt under evaluation with the number of its tokens in the batch and of its last row.
-    is_alone: no sequence is running, so that nobody but its prompts waits for it.
+    chunks: each prompt with the number of its tokens in the batch, and the number of its last row of logits.
+    is_alone: whether no sequence is running, so that only the prompts in the batch wait for it.
     """
 
     batch: Batch = field(default_factory=Batch)
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def holders(self) -> list[Holder]:
-        """The sequences and prompts that are in it."""
+        """The sequences, beams and prompts that have tokens in it."""
         return [*(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
 
     def add_row(self, seq: Row) -> None:
@@ -61,7 +61,7 @@ class Plan:
         return self.batch.add_row(seq.tokens[-1 - behind], seq.position, seq.seq_id)
 
     def add_chunk(self, prompt: Prompt, n_tokens: int) -> None:
-        """Adds the next tokens of a prompt. All get logits where it is scored, else only its last one does."""
+        """Adds the next tokens of a prompt. If the prompt is scored, all get logits, else only its last token does."""
         assert prompt.seq_id is not None
         end = prompt.evaluated + n_tokens
         self.batch.media = prompt.media.get(prompt.evaluated)
@@ -70,7 +70,7 @@ class Plan:
         self.chunks.append((prompt, n_tokens, row))
 
     def of(self, holders: list[Holder]) -> "Plan":
-        """The same for these of its holders alone."""
+        """A plan with only these of its holders."""
         plan = Plan(Batch(self.batch.lora), is_alone=self.is_alone)
         sizes = {prompt: n_tokens for prompt, n_tokens, _ in self.chunks}
         for holder in holders:
@@ -82,18 +82,19 @@ class Plan:
 
 
 class Planner:
-    """Fills one batch after the other, by counts and never by the time that passes.
+    """Fills one batch after the other. It counts tokens and computes their costs, and measures no time.
 
-    While sequences are running, prompts get what these can spare: a row of theirs comes every `PAUSE` seconds, by the
-    backend's costs. Where that leaves less than half of the time, prompts get half. A piece that is cheaper in a decode
-    of its own has one, in turn with the rows.
+    While sequences are running, each has a row at least every `PAUSE` seconds, by the backend's costs, and prompts get
+    the rest of the time. If the rows alone take more than half of the pause, prompts get as much time as the rows. A
+    piece of a prompt that is cheaper in a decode of its own has one, in turn with the rows.
 
-    What has the least left goes first. A prompt may be passed by so many tokens of later ones that it still takes at
-    most `_PATIENCE` times as long as alone after those before it.
+    The prompt with the fewest tokens left goes first. Later prompts may pass an earlier one as long as it takes at most
+    `_PATIENCE` times as long as alone after the prompts before it.
 
-    Media that aren't ready are waited for only where there is nothing else to do.
+    Images and sounds that aren't ready are waited for only if there is nothing else to do.
 
-    n_batch, n_outputs: how many prompt tokens fit, and how many with logits. media: knows which are ready.
+    n_batch, n_outputs: how many prompt tokens fit into a batch, and how many of them with logits.
+    media: knows which images and sounds are ready.
     prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
     """
 
@@ -102,13 +103,14 @@ class Planner:
         self._n_outputs = n_outputs
         self._prefill_chunk = prefill_chunk
         self._media = media
-        self._rows_are_next = False  # where they take turns with prompts
-        self._last: Lora = ()  # of the last batch
+        self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
+        self._last: Lora = ()  # the adapters of the last batch
 
     def next(self, prompts: list[Prompt], awaiting: list[Prompt], costs: Costs) -> list[Plan]:
-        """What to evaluate next, a batch for each setting of adapters; none if there is nothing to evaluate.
+        """Plans what is evaluated next: a batch for each setting of adapters, or none if there is nothing to do.
 
-        prompts: those of the running requests. awaiting: those of them that wait for what they share with another.
+        prompts: those of the running requests. awaiting: those of them that wait until another prompt has evaluated
+            what they share with it.
         """
         running = [row for prompt in prompts for row in prompt.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
@@ -154,7 +156,7 @@ class Planner:
         return [plans[lora] for lora in order]
 
     def _ready(self, prefilling: list[Prompt]) -> list[Prompt]:
-        """Those that don't go on with media that aren't ready. What comes later in a prompt is prepared meanwhile."""
+        """The prompts that needn't wait for media now. To ask whether media are ready also starts their preparation."""
         assert self._media
         found = []
         for prompt in prefilling:
@@ -175,12 +177,13 @@ class Planner:
         is_alone: bool = False,
         joins: bool = False,
     ) -> list[tuple[Prompt, int]]:
-        """Prompts, and how many tokens of each are next: `most` in all, and as many as take so many seconds.
+        """Chooses prompts, and how many tokens of each are next.
 
-        Media are alone, and whole, however long that takes.
+        An image or a sound has a batch of its own, and is never split, however long it takes.
 
-        least: how many tokens the first one has, if there are so many.
-        is_alone: no sequence is running. joins: they join the rows of those that are.
+        most, seconds: the limits of all pieces together, in tokens and in time.
+        least: the first piece has at least so many tokens, if its prompt has so many left.
+        is_alone: whether no sequence is running. joins: whether the pieces are in one batch with the rows.
         """
         pieces: list[tuple[Prompt, int]] = []
         pauses = _pauses(awaiting)
@@ -199,7 +202,7 @@ class Planner:
                 pieces.insert(0, (prompt, n_tokens))
             else:
                 n_tokens = _even_piece(left, self._n_batch) if is_alone else max(fitting, 0 if pieces else least)
-                if not pieces and n_tokens < left < n_tokens + least:  # what would be left is a small piece
+                if not pieces and n_tokens < left < n_tokens + least:  # else only a small piece would be left
                     n_tokens = left - least if left >= 2 * least else left
                 media = [at for at in prompt.media if at > prompt.evaluated][:1]
                 pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], *media], default=len(prompt.tokens))
@@ -207,7 +210,7 @@ class Planner:
                 if n_tokens <= 0:
                     continue
                 if is_alone and n_tokens < left and any(n == _left(each) for each, n in pieces):
-                    break  # those whose prompts are complete with this batch needn't wait for more
+                    break  # a prompt becomes complete with this batch: it needn't wait for more tokens of others
                 pieces.append((prompt, n_tokens))
             most -= n_tokens
             seconds -= costs.of_piece(n_tokens, prompt.evaluated, joins=joins)
@@ -221,7 +224,7 @@ def _in_use(prompts: list[Prompt], running: list[Row]) -> int:
 
 
 def _is_media(prompt: Prompt) -> bool:
-    """Whether an image or a sound is what it goes on with."""
+    """Whether the next token of a prompt is that of an image or a sound."""
     return prompt.evaluated in prompt.media
 
 
@@ -230,10 +233,12 @@ def _left(prompt: Prompt) -> int:
 
 
 def _enough(seconds: float, for_rows: float, before: int, costs: Costs) -> tuple[float, int]:
-    """So much time for prompts beside rows that one isn't evaluated `_PATIENCE` times as slowly as alone.
+    """Lengthens the time for prompts beside rows, so that none is evaluated `_PATIENCE` times as slowly as alone.
 
-    A token that joins the rows takes longer than one of a piece of its own, and small pieces must join them. Where that
-    costs too much, there is time for the smallest piece of its own. Returns that piece's size, too, or else 1.
+    A token that joins the rows takes longer than a token of a piece in a decode of its own, and small pieces join the
+    rows. If that needs a pause nearly as long as the smallest piece of its own needs, there is time for this piece.
+
+    Returns the seconds, and the least size of the first piece: that of the smallest piece of its own, or 1.
     """
     apart = costs.step + costs.of_piece(costs.apart, before)
     slower = costs.of_piece(1, before, joins=True) / costs.of_piece(1, before) / _PATIENCE
@@ -244,10 +249,10 @@ def _enough(seconds: float, for_rows: float, before: int, costs: Costs) -> tuple
 
 
 def _in_turn(prefilling: list[Prompt], passing: float) -> list[Prompt]:
-    """The shortest first, of those that pass nobody who can't be passed any more.
+    """The prompts that may go next, the shortest first: all up to the first one that no other may pass any more.
 
-    passing: for each token that a prompt has left when it comes so many of later ones may go before it, and as many
-        again for each that is evaluated until it is complete.
+    passing: for each token that a prompt has left when it comes, so many tokens of later prompts may pass it. For each
+        token that is evaluated of it, or of a prompt before it, it may be passed by so many more.
     """
     for prompt in prefilling:
         if prompt.grace is None:
@@ -257,7 +262,7 @@ def _in_turn(prefilling: list[Prompt], passing: float) -> list[Prompt]:
 
 
 def _count(prefilling: list[Prompt], prompt: Prompt, n_tokens: int, passing: float) -> None:
-    """Counts tokens of a prompt that are evaluated: for those that came later, against those before it."""
+    """Counts tokens of a prompt as evaluated: earlier prompts were passed by them, the others may be passed by more."""
     place = prefilling.index(prompt)
     for k, each in enumerate(prefilling):
         assert each.grace is not None
@@ -265,9 +270,10 @@ def _count(prefilling: list[Prompt], prompt: Prompt, n_tokens: int, passing: flo
 
 
 def _pauses(awaiting: list[Prompt]) -> dict[Prompt | Sequence, list[int]]:
-    """After how many tokens others fork off a prompt.
+    """For each prompt, after how many of its tokens others will fork off it.
 
-    What comes after the first fork goes together with what those that fork there have left.
+    The prompt stops at the first of these points. The rest of it is then evaluated in one batch with the rests of the
+    others.
     """
     pauses: dict[Prompt | Sequence, list[int]] = {}
     for prompt in awaiting:
@@ -277,8 +283,8 @@ def _pauses(awaiting: list[Prompt]) -> dict[Prompt | Sequence, list[int]]:
 
 
 def _even_piece(left: int, most: int) -> int:
-    """What to take next of `left`, so that all pieces are alike and at most `most`.
+    """The size of the next piece of `left` tokens, so that all pieces have about the same size, of at most `most`.
 
-    A small one at the end would be computed in another way, and its logits differ (docs/benchmarks.md).
+    A small piece at the end would be computed in another way, and its logits would differ (docs/benchmarks.md).
     """
     return -(-left // -(-left // most))

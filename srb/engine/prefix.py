@@ -1,10 +1,13 @@
-"""What a prompt can begin with: the longest beginning that somebody holds, will hold, or has left behind.
+"""`PrefixIndex`: finds what a prompt can begin with, so that this part of it needn't be evaluated again.
 
-A full cache can be continued after any of its tokens. Other kinds of memory forget: a sliding window holds the last
-tokens of a sequence, a recurrent state is of its end alone. So it isn't enough that a beginning is held: the backend is
-asked whether it can be continued there (`Backend.continuable_from`), and the longest that can is taken. Example, with a
-recurrent model: A is running, 900 tokens long, and B begins with the first 400 tokens of A. A has forgotten how it was
-after 400 tokens. A state that was saved after 256 of them is of use: B begins with that.
+It takes the longest beginning that a living prompt or sequence has, or will have soon, or that was retained.
+
+A full cache can be continued after any of its tokens. Other kinds of memory forget: a sliding window has only the last
+tokens of a sequence, and a recurrent state belongs to the sequence's end alone. So it isn't enough that a sequence
+holds a beginning. The backend is asked whether the sequence can be continued there (`Backend.continuable_from`), and
+the longest beginning that can is taken. An example with a recurrent model: sequence A is running and has 900 tokens,
+and prompt B begins with the first 400 tokens of A. The state of A after 400 tokens is gone. But if a state was saved
+after 256 of them, B begins with this state.
 """
 
 from dataclasses import replace
@@ -19,19 +22,19 @@ from srb.engine.retained import WORTH_SHARING, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
 
 _TRIES = 32
-"""Of those that begin alike so many are asked at most whether they can be continued. The first can, but for models that
-forget."""
+"""For at most so many holders that begin alike, the backend is asked whether they can be continued. Only if the model
+forgets, the first one may not be."""
 
 _CHECKPOINT_EVERY = 512
-"""In a long prompt of a model that forgets, the state is saved after each so many tokens, or twice as many, or four
-times, ..."""
+"""If the model forgets, the state of a long prompt is saved each time that so many more of its tokens are evaluated.
+The distance is doubled until `_CHECKPOINTS` are enough."""
 
 _CHECKPOINTS = 8
-"""... so that there are at most so many of a prompt."""
+"""The most regular points at which the state of one prompt is saved."""
 
 
 class PrefixIndex:
-    """All beginnings: those of prompts and sequences that hold cells, and those that were retained."""
+    """Knows all beginnings: those of prompts and sequences that hold cells, or will, and those that were retained."""
 
     def __init__(self, backend: Backend, retained: Retained) -> None:
         self._backend = backend
@@ -40,7 +43,7 @@ class PrefixIndex:
         self._growing: dict[Sequence, None] = {}
 
     def add(self, holder: Prompt | Sequence) -> None:
-        """Lets others begin as a prompt does, or as a sequence that begins now and grows. Twice does no harm."""
+        """Lets other prompts share this prompt, or this sequence as it grows. To add one twice does no harm."""
         prompt = holder if isinstance(holder, Prompt) else holder.prompt
         if prompt.shares and not prompt.shift and holder not in self._tree:
             self._tree.add(holder, prompt.packed, prompt.key)
@@ -48,24 +51,24 @@ class PrefixIndex:
                 self._growing[holder] = None
 
     def remove(self, holder: Prompt | Sequence) -> None:
-        """Forgets somebody whom nobody can fork any more."""
+        """Forgets a prompt or a sequence that can no longer be forked."""
         if holder in self._tree:
             self._tree.remove(holder)
             self._growing.pop(holder, None)  # type: ignore[arg-type]
 
     def find(self, prompt: Prompt, least: int = 0) -> Beginning | None:
-        """The longest beginning of a prompt that it can have from others; None if there is none worth it.
+        """The longest beginning of a prompt that others have; None if there is none of at least `WORTH_SHARING` tokens.
 
-        One that somebody holds is preferred to a retained one of the same length: it takes no cells. Where more of it
-        was retained than somebody holds, it has what it can from the one, and the rest from the other. Also sets where
-        the prompt's own state is to be saved while it is evaluated.
+        If a living sequence and a retained state have the same length, the sequence is taken, because a fork takes no
+        cells. If more was retained, the prompt is forked off the sequence as far as possible, and the rest is copied.
+        This method also sets where the prompt's own state will be saved while it is evaluated.
 
-        least: so many tokens are to be shared if they can be, because there may be no room for the prompt otherwise.
+        least: prefer to share so many tokens with a living sequence, because else the prompt may have no room.
         """
         prompt.checkpoints = []
         if not prompt.shares or prompt.active.request.scores_prompt:
             return None
-        # The cells of one whose context is shifted are moved, and so nobody else may have them, too.
+        # Shifting the context moves the cells of a prompt, so it may not share them with another prompt.
         found, known = (None, 0) if prompt.shift else self._find_living(prompt)
         hit, known_retained = self._retained.find(prompt.packed, prompt.key)
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
@@ -81,8 +84,8 @@ class PrefixIndex:
         return found
 
     def _join(self, found: Beginning | None, hit: Hit) -> Beginning:
-        """What was retained, but for the pieces that somebody holds: these need neither be read nor have cells."""
-        # A model that forgets can't be forked in the middle of what somebody holds.
+        """Shares what a living sequence has of a hit; only the other pieces are read, and take cells."""
+        # If the model forgets, a sequence can't be forked in the middle of its tokens.
         if found and self._backend.window is None:
             shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
             if shared >= WORTH_SHARING:
@@ -90,7 +93,7 @@ class PrefixIndex:
         return Beginning(hit=hit)
 
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
-        """The longest beginning that is held or will be, and how many tokens others have in common with the prompt."""
+        """The longest beginning that is held or will be, and how many of the prompt's tokens the tree has in all."""
         for seq in self._growing:
             end = seq.n_settled
             self._tree.grow(seq, pack(seq.tokens[seq.n_indexed : end]))
@@ -107,10 +110,10 @@ class PrefixIndex:
         return best, match.n_tokens
 
     def _can_share(self, prompt: Prompt, holder: Prompt | Sequence, n_common: int) -> int:
-        """How many tokens a prompt can have from a holder that has `n_common` first ones in common with it.
+        """How many tokens a prompt can share with a holder, if they have their first `n_common` tokens in common.
 
-        The prompt's last token is evaluated again, but where the holder is a prompt that ends there, too: its logits
-        are kept.
+        The prompt's last token must be evaluated for its logits, unless the holder is a prompt with the same tokens:
+        its logits are kept.
         """
         n_tokens = min(n_common, len(prompt.tokens) - 1)
         first = 0 if holder.place is None else self._backend.continuable_from(holder.place)
@@ -119,17 +122,17 @@ class PrefixIndex:
         if n_common == len(prompt.tokens) == len(holder.tokens):
             n_tokens = n_common
         evaluated = holder.evaluated
-        if holder.beginning:  # it has not begun with that yet
+        if holder.beginning:  # it waits for these tokens, so they don't count as evaluated yet
             evaluated = holder.beginning.n_tokens
             first = 0 if self._backend.window is None else evaluated
         elif evaluated and holder.place is None:
             return 0
-        if holder.active.request.scores_prompt:  # it can't stop for others: its pieces are even
+        if holder.active.request.scores_prompt:  # it can't stop where others fork: its pieces are even
             n_tokens = min(n_tokens, evaluated)
         return n_tokens if n_tokens >= min(first, evaluated) else 0
 
     def _set_checkpoints(self, prompt: Prompt, begun: int, known: int) -> None:
-        """Sets where a prompt's state is to be saved: at regular points, and where others go on in another way."""
+        """Sets where a prompt's state will be saved: at regular points, and where it parts from what others have."""
         window = self._backend.window
         if window is None or not self._retained.keeps:
             return

@@ -1,6 +1,7 @@
-"""A radix tree of token runs: it finds who begins as some tokens do, in a time that depends on these tokens alone.
+"""A radix tree of token runs. It finds which prompts, alternatives or states begin like some tokens do.
 
-The tree holds anything: a prompt, an alternative, a saved state. Each is kept at the node where its tokens end:
+The time for this depends only on the number of these tokens. What the tree has is called a holder: a prompt, an
+alternative or a saved state. Each holder is kept at the node where its tokens end:
 
     (root) ── "Once upon a time," ─┬─ " there was"      held: alternative 0
                 held: the prompt   └─ " a king" ── "s"  held: alternative 1, and alternative 2 at " a kings"
@@ -23,12 +24,12 @@ Holder = TypeVar("Holder", bound=Hashable)
 
 
 def pack(tokens: Sequence[int]) -> Tokens:
-    """Token ids as this tree takes them. Takes some milliseconds for 100,000."""
+    """Packs token ids as this tree takes them. Packing 100,000 takes some milliseconds."""
     return array("i", tokens)
 
 
 def common_prefix(run: Tokens, tokens: Tokens, start: int) -> int:
-    """How many tokens a run has in common with some tokens from `start` on."""
+    """How many first tokens a run has in common with `tokens[start:]`."""
     low, high = 0, min(len(run), len(tokens) - start)
     if run[:high] == tokens[start : start + high]:
         return high
@@ -51,11 +52,11 @@ class _Node(Generic[Holder]):
         self.end = end
         self.parent = parent
         self.children: dict[int, _Node[Holder]] = {}
-        self.holders: dict[Holder, None] = {}  # the first to come is the first
+        self.holders: dict[Holder, None] = {}  # in the order in which they came
 
 
 class PrefixTree(Generic[Holder]):
-    """Holders by their tokens, apart for each key: what has another key is never found, however it begins."""
+    """Holders by their tokens. Each key has a tree of its own, so a holder with another key is never found."""
 
     def __init__(self) -> None:
         self._roots: dict[Hashable, _Node[Holder]] = {}
@@ -73,7 +74,7 @@ class PrefixTree(Generic[Holder]):
         self._put(holder, key, self._reach(root, tokens))
 
     def grow(self, holder: Holder, tokens: Tokens) -> None:
-        """Adds tokens behind those of a holder. A holder that is alone takes no longer than the tokens are many."""
+        """Adds tokens behind those of a holder. If it is alone at a leaf, the time depends only on their number."""
         key, node = self._places[holder]
         if len(node.holders) == 1 and not node.children and node.parent:
             node.run.extend(tokens)
@@ -90,7 +91,7 @@ class PrefixTree(Generic[Holder]):
         self._tidy(key, node)
 
     def find(self, tokens: Tokens, key: Hashable = None) -> "Match[Holder]":
-        """Where some tokens lead; not into the middle of an image."""
+        """Follows some tokens as far as any holder has them, but never into the middle of an image."""
         path: list[_Node[Holder]] = []
         node, at = self._roots.get(key), 0
         while node:
@@ -120,7 +121,7 @@ class PrefixTree(Generic[Holder]):
         self._places[holder] = key, node
 
     def _reach(self, node: _Node[Holder], tokens: Tokens) -> _Node[Holder]:
-        """The node that so many tokens behind a node lead to; it is made if it isn't there."""
+        """The node that these tokens lead to from another node. It is made if it isn't there."""
         at = 0
         while at < len(tokens):
             child = node.children.get(tokens[at])
@@ -133,7 +134,7 @@ class PrefixTree(Generic[Holder]):
         return node
 
     def _split(self, node: _Node[Holder], n_tokens: int) -> _Node[Holder]:
-        """Parts a run after so many of its tokens; returns the node of the first part."""
+        """Splits a run after so many of its tokens, and returns the node of the first part."""
         assert node.parent
         upper: _Node[Holder] = _Node(node.run[:n_tokens], node.end - len(node.run) + n_tokens, node.parent)
         node.parent.children[node.run[0]] = upper
@@ -143,7 +144,7 @@ class PrefixTree(Generic[Holder]):
         return upper
 
     def _tidy(self, key: Hashable, node: _Node[Holder]) -> None:
-        """Removes a node that nobody needs, and what was there only for it."""
+        """Removes a node that has no holders and no children, and joins runs that needn't be split any more."""
         while node.parent and not node.holders and not node.children:
             del node.parent.children[node.run[0]]
             node = node.parent
@@ -158,7 +159,7 @@ class PrefixTree(Generic[Holder]):
 
 
 class Match(Generic[Holder]):
-    """Where some tokens have led: `n_tokens` of them are those of a holder, and no holder begins with more."""
+    """What `PrefixTree.find` found: holders have the first `n_tokens` of the tokens, and no holder has more."""
 
     def __init__(self, n_tokens: int, path: list[_Node[Holder]], last: _Node[Holder] | None) -> None:
         self.n_tokens = n_tokens
@@ -166,7 +167,7 @@ class Match(Generic[Holder]):
         self._last = last
 
     def below(self) -> Iterator[Holder]:
-        """Those that share all `n_tokens`, the shortest first."""
+        """The holders that share all `n_tokens`, one level of the tree after the other."""
         nodes = deque([self._last] if self._last else ())
         while nodes:
             node = nodes.popleft()
@@ -174,7 +175,7 @@ class Match(Generic[Holder]):
             nodes.extend(node.children.values())
 
     def ends(self) -> Iterator[tuple[int, Holder]]:
-        """Those whose tokens are all among these, with how many they are, the longest first."""
+        """The holders whose tokens are all of them a beginning of these, with their length, the longest first."""
         for node in reversed(self._path):
             for holder in node.holders:
                 yield node.end, holder

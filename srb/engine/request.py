@@ -1,4 +1,4 @@
-"""`CompletionRequest`: what a caller asks, with `SamplingParams` for each alternative."""
+"""`CompletionRequest`: what a caller asks of all alternatives. `SamplingParams` has what it asks of each one."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ MAX_PATH = 128
 """The most tokens of a text that is explored."""
 
 DEFAULT_BEAMS = 4
-"""Of a beam search that doesn't say how many, if it isn't asked for more texts."""
+"""How many beams a beam search has if `beams` is left out, and it isn't asked for more texts."""
 
 
 def new_request_id() -> str:
@@ -60,7 +60,7 @@ class Explore:
 
     @property
     def max_path(self) -> int:
-        """The most tokens of a text."""
+        """The most tokens that a text of the tree may have."""
         return MAX_PATH if self.min_entropy else self.depth
 
 
@@ -68,10 +68,10 @@ class Explore:
 class Resumed:
     """What an alternative has already, in a request that goes on after it was interrupted.
 
-    tokens: that were generated. What there is to say about them was said.
-    sum_logprob: of these tokens, where the request asks for log-probabilities.
-    finished: its length, if it has ended. It gets no more tokens, and no `StopEvent`.
-    nodes: the texts of the nodes that were told, in tokens from the prompt on, where the request explores.
+    tokens: the generated tokens that events have told.
+    sum_logprob: the sum of their log-probabilities, if the request asks for these.
+    finished: the alternative's length, if it has ended. It gets no more tokens, and no `StopEvent`.
+    nodes: if the request explores, the text of each node that was told, in tokens, from the end of the prompt on.
     """
 
     tokens: tuple[int, ...] = ()
@@ -244,18 +244,18 @@ class CompletionRequest:
 
     @property
     def guided(self) -> tuple[int, ...]:
-        """The indices of the alternatives that have a negative prompt, and so two sequences."""
+        """The indices of the alternatives with a negative prompt. Each of them takes two sequences."""
         branches = self.branches * len(self.prompts)
         return tuple(index for index, params in enumerate(branches) if params.is_guided)
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether the prompt's own tokens are to be reported with their log-probabilities."""
+        """Whether the prompt's own tokens must be reported with their log-probabilities."""
         return self.echo and self.logprobs is not None and not self.resumed
 
     @property
     def is_joint(self) -> bool:
-        """Whether what an alternative says depends on the others of its prompt, so that they must run together."""
+        """Whether the text of an alternative depends on its siblings, so that all must run on the same machine."""
         depends = any(params.diversity or params.avoid is not None for params in self.branches)
         return self.distinct or self.n_beams > 0 or depends
 

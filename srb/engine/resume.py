@@ -1,4 +1,4 @@
-"""How a request goes on that was interrupted: by a crash, say, or because its machine is gone."""
+"""Makes the request that goes on where another one was interrupted, by a crash or by the loss of its machine."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from srb.errors import InvalidRequestError
 
 
 def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
-    """The request that goes on behind these events, which are all that the interrupted one has said so far.
+    """The request that goes on behind these events, which are all events of the interrupted one.
 
-    It has the same id. Its events are those that would have followed: an alternative has seen its prompt and its
-    tokens, and draws with the random numbers that come next. None if all alternatives have ended.
-    Raises `InvalidRequestError` if a prompt was still being scored, as that can't go on in the middle.
+    It has the same id. Its events are those that would have followed: each alternative has seen its prompt and its
+    tokens, and draws with the next numbers of its random stream. Returns None if all alternatives have ended.
+    Raises `InvalidRequestError` if a prompt was still being scored, because scoring can't go on in the middle.
     """
     said = Said(request)
     said.take(events)
@@ -21,7 +21,7 @@ def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionReq
 
 
 class Said:
-    """What a request has said so far, as much of it as it takes to go on: the same as `resume`, one step at a time."""
+    """Does the same as `resume`, but takes the events one step at a time, and keeps only what is needed to go on."""
 
     def __init__(self, request: CompletionRequest) -> None:
         self._request = request
@@ -40,14 +40,14 @@ class Said:
 
     @property
     def lengths(self) -> list[int]:
-        """How many tokens each alternative has."""
+        """The number of tokens of each alternative."""
         return [
             len(tokens) if finished is None else finished
             for tokens, finished in zip(self._tokens, self._finished, strict=True)
         ]
 
     def take(self, events: Iterable[Event]) -> None:
-        """Takes what it has said next."""
+        """Takes the next events of the request."""
         for event in events:
             self._has_begun = True
             if isinstance(event, StreamEvent):
@@ -64,7 +64,7 @@ class Said:
                 self._finished[event.index] = event.length
 
     def rest(self) -> CompletionRequest | None:
-        """The request that goes on behind that; see `resume`."""
+        """The request that goes on behind all events so far; see `resume`."""
         request = self._request
         if not self._has_begun:
             return request

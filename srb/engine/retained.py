@@ -1,10 +1,10 @@
-"""What was evaluated, kept outside of the KV cache for those that begin alike: in memory, and in a store that lasts.
+"""`Retained`: keeps what was evaluated for later prompts that begin alike: in memory, and in a store that lasts.
 
-It doesn't stay in cells, because there it would slow every step down: attention walks all cells in use.
+These states don't stay in cells, because there they would slow every step down: attention walks all cells in use.
 
-States are kept in pieces. With a store each piece is written there, too, and may leave the memory: its tokens stay, and
-its state is read when it's needed. If it turns out then that the store has lost it, it is forgotten, and evaluated
-again.
+States are kept in pieces (`pieces.py`). If there is a store, each piece is written there, too, and its state may leave
+the memory. Its tokens stay in memory, and its state is read when it's needed. If the store has lost the state by then,
+the piece is forgotten, and the text is evaluated again.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ from srb.engine.radix import PrefixTree, Tokens, pack
 from srb.engine.store import Store
 
 WORTH_SHARING = 16
-"""Fewer tokens aren't: texts that have less in common have nothing to do with each other."""
+"""Fewer tokens in common aren't worth sharing: such texts have nothing to do with each other."""
 
 _OTHERS = 32
-"""So many texts are looked through at most."""
+"""The most texts that are searched for chunks to move."""
 
 Save = Callable[[int, int, int], bytearray | None]
-"""Returns the state of positions from, to, if it has at most so many bytes."""
+"""Called with (start, end, max_bytes); returns the state of these positions, or None if it has more bytes."""
 
 
 class Retained:
-    """States of sequences, up to `max_bytes` in memory; those that were used least recently leave first.
+    """States of sequences, up to `max_bytes` in memory. Those that were used least recently leave first.
 
-    store: where they last.
+    store: where they outlive the process.
     """
 
     def __init__(self, backend: Backend, max_bytes: int, store: Store | None = None) -> None:
@@ -40,13 +40,14 @@ class Retained:
         self._backend = backend
         self._store = store
         self._tree: PrefixTree[Piece] = PrefixTree()
-        self._by_use: dict[Piece, None] = {}  # those in memory, the least recently used first, children before parents
-        self._families: set[str] = set()  # that were looked for there
+        self._by_use: dict[Piece, None] = {}  # pieces in memory, the least recently used first, children before parents
+        self._families: set[str] = set()  # those that were read from the store already
 
     def find(self, tokens: Tokens, key: str = "") -> tuple[Hit | None, int]:
-        """The longest known beginning that can be continued, without the last token where its logits aren't known.
+        """The longest known beginning that can be continued, and how many of the tokens are known in all.
 
-        Also how many of the tokens are known in all, which is more where the model can't go on from there.
+        The beginning leaves out the last token if its logits aren't known. More tokens are known than can be continued
+        if the model forgets.
         """
         self._read_store(tokens, key)
         match = self._tree.find(tokens, key)
@@ -67,13 +68,13 @@ class Retained:
         return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
 
     def others(self, tokens: Tokens, key: str = "") -> tuple[int, list[Piece]]:
-        """How many of some tokens are known, and where texts end that begin with all of these."""
+        """How many of some tokens are known, and the pieces in which texts end that begin with all of these."""
         self._read_store(tokens, key)
         match = self._tree.find(tokens, key)
         return match.n_tokens, list(islice(match.below(), _OTHERS))
 
     def state(self, piece: Piece) -> State | None:
-        """The state of a piece, if it is still there."""
+        """The state of a piece; None if the store has lost it."""
         state = self._state(piece)
         if state is None:
             self._forget(piece)
@@ -82,12 +83,12 @@ class Retained:
         return state
 
     def check(self, tokens: Tokens, key: str = "") -> None:
-        """Has the store read what it has of some tokens. May be called from any thread; see `Store.check`."""
+        """Lets the store check its files for some tokens. May be called from any thread; see `Store.check`."""
         if self._store:
             self._store.check(_family(tokens, key), tokens)
 
     def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
-        """The states of a hit after so many tokens, one behind the other, as far as they are still there."""
+        """The states of a hit from the position `after` on, one behind the other, until one is lost."""
         self._mark(hit.pieces[-1][0])
         for piece, start, end in hit.pieces:
             if start == end or start < after:
@@ -99,7 +100,7 @@ class Retained:
             yield state, start, end
 
     def logits(self, hit: Hit) -> Logits | None:
-        """What follows the last of all tokens of a hit, if that is still there."""
+        """The logits behind the whole text of a hit; None if they aren't known, or were lost."""
         piece = hit.exact
         if piece is None:
             return None
@@ -113,7 +114,7 @@ class Retained:
         return None
 
     def add(self, tokens: Tokens, save: Save, logits: Logits | None = None, key: str = "") -> None:
-        """Keeps the state of a sequence, but for what is known of it. Nothing is saved that is too large to be kept."""
+        """Keeps what isn't known yet of a sequence's state. `save` is told how many bytes can be kept."""
         if not self.keeps or len(tokens) < WORTH_SHARING:
             return
         self._read_store(tokens, key)
@@ -142,7 +143,7 @@ class Retained:
         self._mark(piece)
 
     def copies(self, tokens: Tokens, key: str = "") -> tuple[int, list[PieceCopy]]:
-        """What is known of some tokens, and of how many of them, in pieces that `put` takes."""
+        """How many of some tokens are known, and the pieces that hold these, as `put` takes them."""
         self._read_store(tokens, key)
         piece, n_tokens = longest(self._tree.find(tokens, key), len(tokens))
         copies = []
@@ -162,7 +163,7 @@ class Retained:
         return longest(self._tree.find(tokens, key), len(tokens))[1]
 
     def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
-        """The tokens of all that is known; see `PrefixTree.runs`."""
+        """The tokens of all texts that are known; see `PrefixTree.runs`."""
         return [(start, run[:]) for start, run in self._tree.runs(key)]
 
     def put(self, copies: Iterable[PieceCopy], key: str = "") -> None:
@@ -178,12 +179,12 @@ class Retained:
                 self._write(piece, tokens, key)
                 self._tree.add(piece, tokens, key)
                 self._hold(piece)
-                if piece not in self._tree:  # there is no room for it
+                if piece not in self._tree:  # there was no room for it
                     return
             parent, before = piece, tokens
 
     def erase(self, tokens: Tokens, key: str = "") -> int:
-        """Forgets what is known of some tokens, but for what others go on from. Returns how many were known."""
+        """Forgets a text, but not the pieces that other texts share. Returns how many tokens were known."""
         self._read_store(tokens, key)
         piece, n_tokens = longest(self._tree.find(tokens, key), len(tokens))
         for each in list(ancestry(piece)):
@@ -244,14 +245,14 @@ class Retained:
             self._leave(oldest)
 
     def _leave(self, piece: Piece) -> None:
-        """A piece leaves the memory; where it's stored it can still be found."""
+        """Takes a piece out of memory. If it is stored, it can still be found."""
         if self._is_stored(piece):
             piece.state = piece.logits = None
         else:
             self._forget(piece)
 
     def _forget(self, piece: Piece) -> None:
-        """A piece was lost, and with it all that continues it."""
+        """Forgets a piece, and with it all pieces that continue it."""
         if piece.parent:
             piece.parent.children.discard(piece)
         lost = [piece]
@@ -272,7 +273,7 @@ class Retained:
     # In the store
 
     def _read_store(self, tokens: Tokens, key: str) -> None:
-        """Looks once for what the store had at the start of texts that begin as this one."""
+        """Reads, once for each family of texts, the records that the store had of them at its start."""
         family = _family(tokens, key)
         if self._store is None or family in self._families:
             return
@@ -298,7 +299,7 @@ class Retained:
         return self._store.get(piece.name) if self._store and piece.name else None
 
     def _write(self, piece: Piece, tokens: Tokens, key: str) -> None:
-        """Stores a piece, and those before it that the store doesn't have."""
+        """Stores a piece, and first those of its ancestors that the store doesn't have."""
         if self._store is None:
             return
         for each in reversed(list(ancestry(piece))):
@@ -314,11 +315,11 @@ class Retained:
                     return
 
     def _mark(self, piece: Piece) -> None:
-        """Tells the store that a piece was used."""
+        """Tells the store that a piece and its ancestors were used."""
         if self._store:
             self._store.touch([each.name for each in ancestry(piece) if each.name])
 
 
 def _family(tokens: Tokens, key: str) -> str:
-    """The same for all that have enough in common to be of use for each other; a piece has that of its parent."""
+    """The family of a text: texts with the same key and first tokens have the same one, and so can share pieces."""
     return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]

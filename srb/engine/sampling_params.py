@@ -1,6 +1,6 @@
-"""`SamplingParams`: how one alternative is drawn, and when it ends. What each field means, and which values it takes.
+"""`SamplingParams`: how one alternative is drawn, and when it ends. Each field has its meaning and its range here.
 
-Values are checked here, once, for the library and for every wire format, before C can see them.
+Values are checked here, once, for the library and for every wire format. So C code never gets a bad value.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ MAX_BANNED_STRINGS = 1_000
 MAX_BANNED_CHARS = 200
 MAX_BANNED_CHARS_IN_ALL = MAX_BANNED_STRINGS * MAX_BANNED_CHARS
 ANY_CASE = "(?i)"
-"""A banned string that begins with this is found without regard to case."""
+"""A banned string that begins with this is found in small and capital letters alike."""
 
 MAX_AVOIDED = 1_000
 AVOIDED_CHARS = 200
-"""The characters of a text to avoid that count, and the most of its token ids that do."""
+"""Only so many first characters, or token ids, of a text to avoid count."""
 
 MAX_LOGIT_BIAS = 100.0
 MAX_DRY_BREAKERS = 32
@@ -84,7 +84,7 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p
 """llama-server's samplers that narrow or reshape the distribution, in its default order."""
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
-"""The fields that say what a text must match; there may be one of them."""
+"""The fields that say what a text must match. Only one of them may be given."""
 
 
 @documented
@@ -268,20 +268,20 @@ class SamplingParams:
 
     @property
     def negative_ids(self) -> tuple[int, ...]:
-        """The tokens of the negative prompt, which an engine has made of a text; none without one."""
+        """The tokens of the negative prompt, after an engine has made them of a text; empty without one."""
         return cast(tuple[int, ...], self.negative_prompt or ())
 
     @property
     def is_guided(self) -> bool:
-        """Whether a negative prompt has a say."""
+        """Whether a negative prompt has an effect."""
         return self.guidance_scale != 1
 
     def with_seed(self) -> "SamplingParams":
-        """Itself, with a drawn seed where it is -1."""
+        """The same parameters, with a drawn seed if the seed is -1."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=secrets.randbelow(MAX_SEED + 1))
 
     def alternatives(self, n: int) -> tuple["SamplingParams", ...]:
-        """n copies with the seeds seed, seed + 1, ... (mod 2^32), from a drawn seed where it is -1."""
+        """n copies with the seeds seed, seed + 1, ... (mod 2^32). If the seed is -1, the first one is drawn."""
         if not isinstance(n, int):
             raise InvalidRequestError(f"n takes a whole number, got {n!r:.60}", param="n")
         first = self.with_seed().seed
@@ -297,7 +297,7 @@ def _check_strings(name: str, strings: tuple[str, ...], most: int, longest: int)
 
 
 def check_grammar(grammar: str) -> None:
-    """Refuses what would overflow the stack of llama.cpp's recursive parser. If it parses is the backend's to say.
+    """Refuses a grammar that would overflow the stack of llama.cpp's recursive parser. The backend checks if it parses.
 
     Raises `InvalidRequestError`.
     """
@@ -306,7 +306,7 @@ def check_grammar(grammar: str) -> None:
             f"grammar has {len(grammar)} characters; the limit is {MAX_GRAMMAR_CHARS}", param="grammar"
         )
     depth = deepest = 0
-    for char in grammar:  # quoted parentheses are counted, too: a grammar has far fewer than the limit
+    for char in grammar:  # parentheses in quotes are counted, too: few grammars come near the limit
         depth += (char == "(") - (char == ")")
         deepest = max(deepest, depth)
     if deepest > MAX_GRAMMAR_DEPTH:

@@ -1,4 +1,4 @@
-"""Which request runs, and with which cells."""
+"""`Scheduler`: decides which requests run, and leases them their cells and seq_ids."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,22 +10,23 @@ from srb.engine.sequence import Prompt, Sequence
 from srb.engine.shift import gain
 
 _PATIENCE = 5.0
-"""How many seconds after a request's arrival others may pass it."""
+"""For so many seconds after a request has arrived, later requests may pass it."""
 
 _IN_SIGHT = 32
-"""So many requests without room are looked at, and no further: what a step costs doesn't grow with the queue."""
+"""At most so many requests that have no room are looked at in a step, so that its cost doesn't grow with the queue."""
 
 
 class Scheduler:
     """Requests wait in the order of their arrival, each until there is room for all that it may need.
 
-    One that needs more than there is begins with as many sequences as there can be room for at once, and the others
-    begin as these finish. A request that needs less may pass others that wait, as long as these haven't waited long.
+    A request that needs more than the whole cache has begins with as many sequences as an empty cache has room for. Its
+    other sequences begin when these finish. A smaller request may pass others, until they have waited for `_PATIENCE`.
 
-    The last sequence to continue a prompt gets its seq_id, so that there can be as many sequences as seq_ids.
+    The last sequence that continues a prompt gets the prompt's seq_id, so that there can be as many sequences as
+    seq_ids.
 
-    forgets: the model does. Then a prompt keeps its seq_id as long as there are others, and a sequence that may go back
-        has a second one, for what it goes back to.
+    forgets: whether the model forgets. Then a prompt keeps its seq_id as long as other seq_ids are free, and a sequence
+        that may go back leases a second seq_id for its mark.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class Scheduler:
     ) -> None:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
-        self.prompts: list[Prompt] = []  # those that hold cells, or whose sequences do
-        self.leased = 0  # sequences
-        self.prefilling: list[Sequence] = []  # those that have leased their cells and not begun
-        self._has_news = False  # since the last admission: somebody came, or something became free
+        self.prompts: list[Prompt] = []  # the prompts that hold cells, or whose sequences do
+        self.leased = 0  # how many sequences and beams have leased cells
+        self.prefilling: list[Sequence] = []  # have leased their cells, and have not begun
+        self._has_news = False  # whether a request came, or something became free, since the last admission
         self._cache = cache
         self._index = index
         self._n_parallel = n_parallel
@@ -54,7 +55,7 @@ class Scheduler:
             active.prompts[0].explore_with(max(1, self._n_parallel // 2))
         self._needs.set_max_tokens(active)
         active.first_wave = self._needs.first_wave(active)
-        if explores:  # none begins later than the others
+        if explores:  # its sequences all begin together, so those beyond the first wave are left out
             active.prompts[0].sequences = active.first_wave.copy()
         self.waiting[active.id] = active
         self._has_news = True
@@ -65,16 +66,16 @@ class Scheduler:
         self._has_news = True
 
     def admit(self, now: float) -> Iterator[list[Prompt]]:
-        """Leases what the next requests and sequences need; yields the prompts of each that are to begin.
+        """Leases what the next requests and sequences need; yields, for each request, the prompts that begin now.
 
-        These must have begun before the next are asked for, so that others see what they hold.
+        The caller begins them before it asks for the next ones, so that these can be forked off them.
 
         now: seconds of the clock that the requests' arrival was taken from.
         """
         if not self._has_news:
             return
         self._has_news = False
-        # Only one may have begun in part: two that wait for each other's cells would wait for ever.
+        # Only one request may run in part: two of them could wait for each other's cells for ever.
         in_part = next((active for active in self.running.values() if active.waiting), None)
         if in_part:
             yield from self._continue(in_part)
@@ -97,8 +98,8 @@ class Scheduler:
     def _start(self, active: ActiveRequest, *, passes: bool) -> list[Prompt]:
         """Moves a request from waiting to running if there is room for its first wave, and returns its prompts.
 
-        passes: it passes another one. Then there must be room for all of its prompts, whatever these share: to look
-            for that takes a while, and is done only for who is next and for who begins.
+        passes: whether it passes another request. Then there must be room for all tokens of its prompts, even if they
+            share some: to look for shared beginnings takes a while, so it isn't done for each request in the queue.
         """
         wave = active.first_wave
         rows = wave + [seq.guide for seq in wave if seq.guide]
@@ -110,7 +111,7 @@ class Scheduler:
         shared = self._needs.shared_in(prompts)
         for prompt in prompts:
             prompt.beginning = self._index.find(prompt, shared.get(prompt, 0))
-            self._index.add(prompt)  # the next one of the list may begin as this one does
+            self._index.add(prompt)  # so that the next prompt of this request can share with it
         cells = generated + sum(map(new_cells, prompts))
         if not self._make_room(cells):
             for prompt in prompts:
@@ -129,9 +130,9 @@ class Scheduler:
         return prompts
 
     def _continue(self, active: ActiveRequest) -> Iterator[list[Prompt]]:
-        """Leases for the next sequences of a running request, one by one, while there is room."""
+        """Leases cells for the waiting sequences of a request that runs in part, one by one, while there is room."""
         waiting = active.waiting
-        most = max(seq.most_room for seq in active.first_wave)  # what its start has said
+        most = max(seq.most_room for seq in active.first_wave)  # `StartEvent.max_tokens` has promised no more
         for k, seq in enumerate(waiting):
             rows = seq.both
             new = [each.prompt for each in rows if not each.prompt.span]
@@ -145,7 +146,7 @@ class Scheduler:
                 for prompt in new:
                     prompt.beginning = None
                 return
-            if seq.wants_rest:  # with those that can begin now, too
+            if seq.wants_rest:  # it shares the free cells with those that can begin now, too
                 free = min(self._n_parallel - self.leased, self._cache.free_seqs - len(new))
                 n = max(1, min(len(waiting) - k, free // len(rows)))
                 share = (self._cache.free_cells - cells) // n // len(rows)
@@ -158,7 +159,7 @@ class Scheduler:
             yield new
 
     def _has_room(self, cells: int, sequences: Collection[Sequence], prompts: list[Prompt]) -> bool:
-        """Whether so many cells are free, and enough seq_ids for the sequences and for prompts that are new."""
+        """Whether so many cells can be had, and enough rows and seq_ids for these sequences and new prompts."""
         n_beams = sum(prompt.n_beams for prompt in prompts)
         return (
             cells <= self._cache.free_cells + sum(map(spare, self._open_ended))
@@ -167,9 +168,10 @@ class Scheduler:
         )
 
     def _make_room(self, cells: int) -> bool:
-        """Takes from those that have leased more than they need now, if so many cells aren't free. False: it's in vain.
+        """Frees cells, until so many are free, by taking some from sequences that have leased all the room there was.
 
-        All give alike, and each keeps room for `LEAST_ROOM` more tokens, or in all, where the context is shifted.
+        All of these give the same number if they can. Each keeps room for `LEAST_ROOM` more tokens, or for `LEAST_ROOM`
+        in all if its context is shifted. Returns False, and takes nothing, if there would still be too few.
         """
         givers = sorted(self._open_ended, key=spare)
         if cells > self._cache.free_cells + sum(map(spare, givers)):
@@ -181,7 +183,7 @@ class Scheduler:
         return True
 
     def _give_room(self) -> None:
-        """Gives what is free back to those that had to give, up to what their start has said."""
+        """Gives free cells to sequences that had to give some, up to the room that each had at its start."""
         lacking = [seq for seq in self._open_ended if seq.room < seq.most_room]
         for k, seq in enumerate(lacking):
             share = self._cache.free_cells // (len(lacking) - k) // len(seq.both)
@@ -194,7 +196,7 @@ class Scheduler:
         seq.allow(seq.room + n_tokens)
 
     def drop(self, prompt: Prompt, n_tokens: int) -> None:
-        """Gives what a prompt holds no more to those that continue it, and the rest back; some need less now, too."""
+        """Gives cells that a prompt has dropped to its sequences, as room. Cells that these don't need become free."""
         assert prompt.span
         self._cache.drop(prompt.span, n_tokens)
         for seq in prompt.living:
@@ -205,7 +207,7 @@ class Scheduler:
 
     @property
     def _open_ended(self) -> list[Sequence]:
-        """The sequences that have leased all the room there was."""
+        """The running sequences that have leased all the room there was."""
         return [seq for prompt in self.prompts for seq in prompt.sequences if seq.wants_rest and seq.state == "running"]
 
     def _lease_prompt(self, prompt: Prompt) -> None:
@@ -226,7 +228,7 @@ class Scheduler:
         for seq in in_order:
             if self._forgets and seq.span and seq.seq_id is None and self._cache.free_seqs > len(going_back):
                 seq.seq_id = self._cache.lease_seq()
-        # Behind all others: llama.cpp evaluates recurrent sequences together only if their seq_ids are consecutive.
+        # Marks come last: llama.cpp evaluates recurrent sequences together only if their seq_ids are consecutive.
         for seq in going_back:
             seq.mark_id = self._cache.lease_seq()
 
@@ -243,7 +245,7 @@ class Scheduler:
         self.leased += 1
 
     def release(self, holder: Prompt | Sequence) -> None:
-        """Takes back what a prompt or a sequence has leased. The only place that does."""
+        """Takes back what a prompt or a sequence has leased. No other place does this."""
         self._index.remove(holder)
         if holder.span:
             self._cache.close(holder.span)
@@ -263,13 +265,13 @@ class Scheduler:
         self._has_news = True
 
     def give_away(self, prompt: Prompt, seq: Sequence) -> None:
-        """Gives the seq_id of a prompt to the last of its sequences; its cells stay with all of them."""
+        """Gives the seq_id of a prompt to the last of its sequences. All of them still share the prompt's cells."""
         seq.seq_id, prompt.seq_id = prompt.seq_id, None
         if self._forgets:
             self._index.remove(prompt)
 
     @property
     def shared_cells(self) -> int:
-        """How many of the leased cells are of prompts that several sequences continue."""
+        """How many of the leased cells belong to prompts that several sequences continue."""
         spans = [prompt.span for prompt in self.prompts]
         return sum(span.end - span.start for span in spans if span and len(span.children) > 1)

@@ -1,6 +1,6 @@
-"""Searches: of all ways in which the texts of a prompt could go on, which ones do, and which texts are found.
+"""`Search` and `StochasticSearch`: decide which beams of a prompt go on, and which texts are found.
 
-Nothing here knows of cells, events or characters; `beams.py` carries a search out.
+Nothing here knows of cells, events or characters. `beams.py` carries a search out.
 """
 
 import math
@@ -14,14 +14,14 @@ from srb.engine.events import FinishReason, Token
 from srb.engine.text import TextState
 
 _FAR = 40.0
-"""e to the power of -40 is nothing beside 1."""
+"""e to the power of -40 is so small that adding it to 1 changes nothing."""
 
 
 class Beam:
     """A text of a search: one that goes on, or one that was found.
 
-    tokens: that were generated. logprob: the natural logarithm of their probability.
-    score: what it is compared by. parent: the one that it goes on from, until it has its cells.
+    tokens: the generated ones. logprob: the natural logarithm of their probability.
+    score: what texts are compared by. parent: the beam that it goes on from; None once it has cells of its own.
     """
 
     def __init__(self, search: "Search", tokens: list[int], logprob: float, score: float) -> None:
@@ -30,17 +30,17 @@ class Beam:
         self.logprob = logprob
         self.score = score
         self.parent: Beam | None = None
-        self.text: TextState | None = None  # only where there are stop strings
-        self.reported: list[list[Token]] = []  # of each token, where tokens are reported
+        self.text: TextState | None = None  # only if there are stop strings
+        self.reported: list[list[Token]] = []  # for each token, if tokens are reported
         self.seq_id: int | None = None
-        self.ranked: list[Ranked] | None = None  # how it may go on, once that is known
-        self.logits: Logits | None = None  # then, where probabilities are reported
+        self.ranked: list[Ranked] | None = None  # how it may go on, once its last token is evaluated
+        self.logits: Logits | None = None  # from then on, if probabilities are reported
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | None = None
 
     @property
     def evaluated(self) -> int:
-        """How many tokens are in its cells: the prompt's, and what was generated but for the last token."""
+        """How many tokens are in its cells: the prompt's, and the generated ones without the last."""
         return self.search.n_before + max(0, len(self.tokens) - 1)
 
     @property
@@ -52,13 +52,13 @@ class Beam:
 class Search:
     """A beam search, as Hugging Face's `transformers` does it (`GenerationMixin._beam_search`).
 
-    Of all ways on from the beams, the likeliest that don't end a text are the next beams. A text that ends is found if
-    it is among the first `width` of all. Found texts are compared by logprob / length**length_penalty, and the best
-    `width` are kept.
+    In each step, every beam is continued with its likeliest tokens. The `width` likeliest of these texts that don't end
+    are the next beams. A text that ends is found if it is among the first `width` of all. Found texts are compared by
+    logprob / length**length_penalty, and the best `width` are kept.
 
-    n: how many texts it is to find. width: how many beams there are.
-    n_before: the length of the prompt, in tokens. max_tokens: of a text.
-    ends: says why a text ends with its last token, or None.
+    n: how many texts are wanted. width: how many beams there are.
+    n_before: the length of the prompt, in tokens. max_tokens: the most tokens of a text.
+    ends: says why a text ends with its last token; None if it doesn't end.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Search:
         self.found: list[Beam] = []
         """The texts that have ended, the best first."""
         self.n_settled = 0
-        """How many tokens all texts begin with that it may yet come to."""
+        """How many first tokens all texts have in common that the search may still return."""
         self._ranker = ranker
         self._ends = ends
         self._max_tokens = max_tokens
@@ -92,17 +92,17 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether all texts are found."""
+        """Whether the search has ended: no beam goes on."""
         return not self.living
 
     def take(self, beam: Beam, logits: Logits) -> None:
-        """Takes the logits of what follows a beam."""
-        # Twice the width, since the end of a stop string ends a text like an end token.
+        """Takes the logits behind the last token of a beam."""
+        # The ranker doesn't know which tokens complete a stop string, and so end a text: it gives twice the width.
         may_end = len(beam.tokens) >= self._min_tokens
         beam.ranked = self._ranker.rank(logits, 2 * self.width, may_end=may_end, noise=self._noise(beam))
 
     def step(self) -> None:
-        """Goes one token further, when `take` has had the logits of all beams."""
+        """Goes one token further. `take` must have been called for all beams before."""
         ways = sorted(self._ways(), key=lambda way: -way[0])
         self.living = []
         for place, (score, parent, token, logprob) in enumerate(ways):
@@ -119,7 +119,7 @@ class Search:
             self.living = []
 
     def settle(self) -> int:
-        """Sets `n_settled`; returns how many more tokens than before that is."""
+        """Sets `n_settled`, and returns by how much it has grown."""
         texts = [each.tokens for each in (*self.living, *self.found[: self.n])]
         begun = self.n_settled
         for place in count(begun):
@@ -133,7 +133,7 @@ class Search:
         return None
 
     def _ways(self) -> Iterator[tuple[float, Beam, int, float]]:
-        """All ways on: a score, the beam, a token, and the log-probability of the text with it."""
+        """All texts one token longer: their score, the beam, the token, and the text's log-probability."""
         for beam in self.living:
             for token, logprob, _ in beam.ranked or ():
                 yield beam.logprob + logprob, beam, token, beam.logprob + logprob
@@ -150,7 +150,7 @@ class Search:
     def _is_done(self, best: Beam) -> bool:
         if len(self.found) < self.width or self._early_stopping is True:
             return len(self.found) == self.width
-        # A penalty of more than 0 is for longer texts, and so the best beam may become better than it is.
+        # With a penalty above 0 a longer text may have a better score, so the best beam may yet become better.
         hopes = self._early_stopping == "never" and self._length_penalty > 0
         length = self._max_tokens if hopes else len(best.tokens)
         most: float = best.logprob / length**self._length_penalty
@@ -158,11 +158,11 @@ class Search:
 
 
 class StochasticSearch(Search):
-    """Draws n different texts without replacement from all that there can be, each with its log-probability.
+    """Draws n different texts without replacement from all possible texts, each with its log-probability.
 
-    A text's score is its log-probability with Gumbel noise, and the n texts with the highest scores are drawn. The
-    score of a beam is the highest of all texts that begin so, so the search finds exactly these: W. Kool, H. van Hoof
-    and M. Welling, "Stochastic Beams and Where to Find Them" (ICML 2019). It has n beams.
+    The score of a text is its log-probability plus Gumbel noise, and the n texts with the highest scores are drawn. The
+    score of a beam is the highest score of all texts that begin with it. So n beams are enough to find exactly these
+    texts: W. Kool, H. van Hoof and M. Welling, "Stochastic Beams and Where to Find Them" (ICML 2019).
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class StochasticSearch(Search):
         super().__init__(ranker, ends, n=n, width=n, n_before=n_before, max_tokens=max_tokens, min_tokens=min_tokens)
         self._seed = seed
         self._highest_left = -math.inf
-        """The highest score of all texts that weren't drawn."""
-        # The highest of all scores has Gumbel's distribution, as the probabilities of all texts add up to 1.
+        """The highest score of all texts that weren't drawn: the threshold of the drawn ones."""
+        # The highest score of all texts has a standard Gumbel distribution, as their probabilities add up to 1.
         self.living[0].score = -math.log(random.Random(seed).expovariate(1.0))
 
     def step(self) -> None:
-        """See `Search.step`. A text that was found still competes with those that go on."""
+        """See `Search.step`. Here a text that was found may still be pushed out by beams that go on."""
         rivals: list[tuple[float, Beam, int | None, float]] = [(each.score, each, None, 0.0) for each in self.found]
         rivals = sorted([*rivals, *self._ways()], key=lambda rival: -rival[0])
         self.living, self.found = [], []
@@ -195,9 +195,9 @@ class StochasticSearch(Search):
             self._highest_left = max(self._highest_left, rivals[self.width][0])
 
     def weight(self, beam: Beam) -> float:
-        """Its probability over that of a score above the highest that is left (section 4.2 of the paper)."""
+        """The text's probability divided by that of a score above the threshold (section 4.2 of the paper)."""
         above = beam.logprob - self._highest_left
-        if above < -_FAR:  # to the last bit what the fraction comes to, whose two numbers may be too small for a float
+        if above < -_FAR:  # equals the fraction below to the last bit, whose numbers may be too small for a float
             return math.exp(self._highest_left)
         return math.exp(beam.logprob) / -math.expm1(-math.exp(min(above, _FAR)))
 
@@ -213,9 +213,10 @@ class StochasticSearch(Search):
 
 
 def _given_highest(score: float, highest: float, wanted: float) -> float:
-    """A Gumbel variable, one of several whose highest is `highest`, as it is given that the highest is `wanted`.
+    """Moves the score of one of several texts, whose highest score is `highest`, so that the highest becomes `wanted`.
 
-    Equation 23 in appendix B.3 of the paper, which neither overflows nor cancels.
+    The result has the distribution of Gumbel variables under the condition that the highest of them is `wanted`. This
+    is equation 23 in appendix B.3 of the paper, a form that neither overflows nor loses digits.
     """
     if score == highest:
         return wanted

@@ -1,4 +1,7 @@
-"""A prompt, and the sequences that continue it: what they have said, and what they hold."""
+"""`Prompt` and `Sequence`: the state of a prompt and of its alternatives, which all other files of the engine work on.
+
+It says which tokens they have, which of these are in cells, and which cells and seq_ids they have leased.
+"""
 
 import math
 from dataclasses import dataclass
@@ -27,18 +30,19 @@ State = Literal["waiting", "prefilling", "running", "idle", "finished"]
 """What a sequence is doing.
 
 waiting: it holds nothing yet. prefilling: it has leased its cells, and its prompt is being evaluated.
-running: each step evaluates a row for it, or for the beams that its text is found among. idle: it holds a text, of a
-request that explores, and has nothing to evaluate now. finished: it gets no more tokens.
+running: each step evaluates a row for it; in a search, rows for the beams instead. idle: its request explores, it
+holds a text, and it has nothing to evaluate now. finished: it gets no more tokens.
 """
 
 
 class Prompt:
-    """A prompt, evaluated once in a sequence of its own, then forked to those that continue it.
+    """A prompt: it is evaluated once, in a sequence of its own, and then forked into the sequences that continue it.
 
-    asked: its tokens, as they are in the request, but for the last one where that is taken back.
-    lora: what it and all that continues it are evaluated with.
-    begun: what its alternatives have already, by index. It's the same tokens for all: they are evaluated with it.
-    healed: the text of the token that was taken back, which the first one that is drawn begins with.
+    asked: its tokens as the request has them; without the last one, if healing takes that token back.
+    lora: the adapters that the prompt and its sequences are evaluated with.
+    begun: by index, what its alternatives have already if the request was resumed. All of them have the same tokens,
+        which are evaluated as a part of the prompt.
+    healed: the text of the token that healing took back. The first drawn token begins with this text.
     """
 
     def __init__(
@@ -52,8 +56,8 @@ class Prompt:
     ) -> None:
         branches = active.request.branches
         self.n_beams = active.request.n_beams
-        """How many beams go on from it, in place of its sequences; 0: none."""
-        # A search begins anew where it was interrupted, and comes to the same.
+        """How many beams continue it in place of its sequences; 0: its sequences are drawn."""
+        # A search that was interrupted begins anew, because it finds the same texts again.
         tokens = asked if self.n_beams else asked + next(iter(begun.values())).tokens
         self.active = active
         self.asked = asked
@@ -62,22 +66,22 @@ class Prompt:
         self.packed = pack(tokens)
         self.lora = lora
         self.media = placed(tokens, active.request.media) if active.request.media else {}
-        self.words = words(asked) if self.media else asked  # what samplers have seen of it
-        # Who has the same one may begin with what it has evaluated.
+        self.words = words(asked) if self.media else asked  # its tokens as samplers see them
+        # Only prompts with the same key may begin with what this one has evaluated.
         self.key = key_of(lora) + key_of_few(self.media.values()) + (KEY if active.request.n_cache_reuse else "")
         self.evaluated = 0  # how many of its tokens are in its cells
-        self.cached = 0  # of these, known from other requests
-        self.beginning: Beginning | None = None  # until it has begun with that
-        self.checkpoints: list[int] = []  # after how many tokens its state is to be saved, the next one last
-        self.grace: float | None = None  # how many tokens of later prompts may go before its own; set by the planner
-        self.logits: Logits | None = None  # of what follows it
-        self.shift: Shift | None = None  # where the context may be too small
-        self.was_retained = False  # its state was saved, or can't be
-        self.saved = 0  # how many of its tokens, while it runs
+        self.cached = 0  # how many of these came from other requests
+        self.beginning: Beginning | None = None  # what it will begin with; None once it has begun
+        self.checkpoints: list[int] = []  # save its state after so many tokens; the next one is the last item
+        self.grace: float | None = None  # how many tokens of later prompts may still pass it; the planner sets it
+        self.logits: Logits | None = None  # those behind its last token, once it is evaluated
+        self.shift: Shift | None = None  # only if the context may be too small for its texts
+        self.was_retained = False  # whether saving its state was tried; it is tried once
+        self.saved = 0  # how many of its tokens a saved state has, while it runs
         self.seq_id: int | None = None
         self.span: Span | None = None
-        self.first_tokens: set[int] = set()  # those that sequences have begun with
-        self.search: Search | None = None  # once it is evaluated
+        self.first_tokens: set[int] = set()  # the tokens that its sequences have begun with
+        self.search: Search | None = None  # only in a search, once the prompt is evaluated
         self.beam_ids: list[int] = []  # the seq_ids of its beams
         self.sequences = []
         for index, resumed in begun.items():
@@ -94,10 +98,10 @@ class Prompt:
         lora: Lora,
         healed: bytes = b"",
     ) -> "list[Prompt]":
-        """A prompt of the request: one for the alternatives that are new, and one for each that has tokens already.
+        """Makes the prompts for one prompt of a request: one for all new alternatives, and one for each resumed one.
 
-        These are prompts of their own, because they differ in what is evaluated before the next token. What they
-        have in common is found as that of any prompts.
+        A resumed alternative has tokens already. It needs a prompt of its own, because these tokens are evaluated
+        before its next token. What such prompts have in common is found as between any other prompts.
         """
         living = {index: each for index, each in begun.items() if each.finished is None}
         if active.request.n_beams:
@@ -110,19 +114,19 @@ class Prompt:
         return prompts
 
     def begin_with(self, tokens: tuple[int, ...]) -> None:
-        """Lets these be its tokens, before it has begun."""
+        """Replaces its tokens. Call it only before the prompt has begun."""
         self.tokens, self.packed = tokens, pack(tokens)
         for seq in self.sequences:
             seq.saved = len(tokens)
 
     def explore_with(self, n: int) -> None:
-        """Has n sequences explore what follows."""
+        """Gives it n sequences that explore together what follows."""
         (first,) = self.sequences
         self.sequences += [Sequence(self, first.index, first.params, None, Resumed()) for _ in range(n - 1)]
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether all of it is in its cells."""
+        """Whether all of its tokens are in its cells."""
         return self.evaluated == len(self.tokens)
 
     @property
@@ -137,27 +141,30 @@ class Prompt:
 
     @property
     def rows(self) -> "list[Row]":
-        """What has a row in each step: its running sequences, or its beams."""
+        """The sequences that have a row in each step, or the beams."""
         if self.n_beams:
             return list(self.search.living) if self.search and self.living else []
         return [seq for seq in self.sequences if seq.state == "running" and not seq.leader]
 
     @property
     def place(self) -> int | None:
-        """The seq_id that has its tokens: its own, or that of one which continues it, if there is one."""
+        """A seq_id whose cells have its tokens: its own, else that of a sequence that continues it, else None."""
         if self.seq_id is not None:
             return self.seq_id
         return next((seq.seq_id for seq in self.sequences if seq.has_begun and seq.seq_id is not None), None)
 
     @property
     def shares(self) -> bool:
-        """Whether others may begin with what it has evaluated."""
+        """Whether other prompts may begin with what it has evaluated."""
         return self.active.request.cache_prompt and not (self.shift and self.shift.n_dropped)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a sequence can go back to: after so many of its tokens, with the logits behind them, and its guide's."""
+    """A point that a sequence can go back to, if its model forgets: a number of its tokens, and the logits behind them.
+
+    negative: the logits of its guide at the same point.
+    """
 
     n_tokens: int
     logits: Logits
@@ -167,8 +174,9 @@ class Mark:
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased.
 
-    One with a negative prompt has a `guide`: a sequence that begins with that prompt, and goes on with the tokens of
-    this one, its `leader`. A guide draws nothing and says nothing. What happens to its leader happens to it.
+    An alternative with a negative prompt has a `guide`: a second sequence, which begins with the negative prompt and
+    goes on with the tokens of the alternative, its `leader`. A guide draws nothing and says nothing. Whatever happens
+    to its leader happens to it.
     """
 
     def __init__(
@@ -181,47 +189,47 @@ class Sequence:
         self.text = TextState(stops)
         self.guide: Sequence | None = None
         self.leader: Sequence | None = None
-        self.watch: Watch | None = None  # for what isn't to be said; it holds tokens that the text doesn't have yet
-        self.diversity: Diversity | None = None  # its siblings' as well
-        self.n_counted = 0  # how many of its tokens the others know of
-        self.begun = resumed.tokens  # generated before the request was resumed; its prompt ends with them
-        self.max_tokens = 0  # beside these; set when the request is queued, and raised when the room is known
-        self.room = 0  # for how many of these at the same time; less than all only where the context is shifted
+        self.watch: Watch | None = None  # looks for text that must not come; holds tokens back from the text
+        self.diversity: Diversity | None = None  # one object for it and its siblings
+        self.n_counted = 0  # how many of its tokens `diversity` has counted
+        self.begun = resumed.tokens  # generated before the request was resumed; the prompt ends with them
+        self.max_tokens = 0  # beside those in `begun`; set when the request is queued, raised when the room is known
+        self.room = 0  # how many of max_tokens fit at the same time; fewer than all only if the context is shifted
         self.n_dropped = 0  # how many of its own tokens have left its cells
-        self.wants_rest = False  # wants as many tokens as there is room for
-        self.most_room = 0  # then: what it got at its start, before others needed room
-        self.tokens: list[int] = []  # generated after its prompt; the next row evaluates the last one
-        self.has_begun = False  # with the cells of its prompt
-        self.saved = len(prompt.tokens)  # how many of its tokens and its prompt's, while it runs
-        self.n_indexed = 0  # of these, known to those that look for beginnings
-        self.drawn_at = 0.0  # its last token
+        self.wants_rest = False  # whether it takes as many tokens as there is room for
+        self.most_room = 0  # if it does: the room that it had at its start, before others needed some of it
+        self.tokens: list[int] = []  # generated behind its prompt; the next row evaluates the last one
+        self.has_begun = False  # whether it has the cells of its prompt
+        self.saved = len(prompt.tokens)  # how many of its prompt's tokens and its own a saved state has, while it runs
+        self.n_indexed = 0  # how many of its own tokens the prefix index has
+        self.drawn_at = 0.0  # when its last token was drawn, in seconds of the engine's clock
         self.sum_logprob = resumed.sum_logprob
-        self.unsaid: list[Token] = []  # with this text; only where tokens are reported
+        self.unsaid: list[Token] = []  # if tokens are reported: those whose text, `unsaid_text`, isn't whole yet
         self.unsaid_text = ""
-        self.untold: list[int] = []  # drawn, and in no event yet
+        self.untold: list[int] = []  # tokens that were drawn, and that no event has yet
         self.seq_id: int | None = None
-        self.mark_id: int | None = None  # the seq_id of what it goes back to, if its model forgets
-        self.mark: Mark | None = None  # where that is
-        self.behind = 0  # how many tokens before its last one are to be evaluated again; -1: the last one is, too
+        self.mark_id: int | None = None  # the seq_id that keeps the state at its mark, if its model forgets
+        self.mark: Mark | None = None
+        self.behind = 0  # how many tokens before the last must be evaluated again; -1: even the last is in its cells
         self.span: Span | None = None
         self.sampler: Sampler | None = None
-        self.logprob: float | None = None  # of a text that a search has found, and its weight
+        self.logprob: float | None = None  # this and `weight`: of its text, if a search has found it
         self.weight: float | None = None
         self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | None = None  # what matched, or why it was aborted
+        self.stop_reason: str | None = None  # the stop string that matched, or why it was aborted
 
     @property
     def place(self) -> int | None:
-        """The seq_id that has its tokens."""
+        """The seq_id whose cells have its tokens."""
         return self.seq_id
 
     @property
     def both(self) -> "tuple[Sequence, ...]":
-        """Itself, and its guide."""
+        """The sequence itself, and its guide if it has one."""
         return (self, self.guide) if self.guide else (self,)
 
     def allow(self, room: int) -> None:
-        """Gives it room for so many tokens, which are all that it may generate, unless the context is shifted."""
+        """Sets its room, in tokens. Unless the context is shifted, this is also the most that it may generate."""
         for each in self.both:
             if each.prompt.shift:
                 each.room = min(room, each.max_tokens)
@@ -230,22 +238,22 @@ class Sequence:
 
     @property
     def n_own(self) -> int:
-        """How many of its tokens take room."""
+        """How many of its own tokens take room in its cells."""
         return len(self.tokens) - self.n_dropped
 
     @property
     def lacks_room(self) -> bool:
-        """Whether something must leave its cells before its last token is evaluated."""
+        """Whether tokens must leave its cells before its last token can be evaluated."""
         return self.state == "running" and self.n_own >= self.room
 
     @property
     def slot(self) -> int:
-        """Where its tokens are remembered when it has ended."""
+        """The number of the slot that remembers its tokens when it has ended."""
         return self.prompt.active.request.slot + self.index
 
     @property
     def length(self) -> int:
-        """How many tokens were generated."""
+        """How many tokens were generated, also those from before the request was resumed."""
         return len(self.begun) + len(self.tokens)
 
     @property
@@ -256,14 +264,14 @@ class Sequence:
 
     @property
     def n_settled(self) -> int:
-        """How many of its tokens are in its cells and will never leave them."""
+        """How many of its own tokens are in its cells and will never be taken back."""
         mark = self.leader.mark if self.leader else self.mark
         if mark and (self.behind or self.n_sure < len(self.tokens)):
             return mark.n_tokens
         return max(0, self.n_sure - 1)
 
     def biases(self) -> dict[int, float]:
-        """What is to be added to the logits of its next token; -inf for those that were taken back there."""
+        """What is added to the logits before the next draw, by token; -inf for those that were taken back there."""
         biases: dict[int, float] = {}
         if self.diversity and (strength := self.params.diversity):
             last = (*self.prompt.tokens[-CONTEXT:], *self.tokens[-CONTEXT:])[-CONTEXT:]
@@ -280,34 +288,35 @@ class Sequence:
 
     @property
     def evaluated(self) -> int:
-        """How many tokens are in its cells: the prompt's, and what was generated but for the last token."""
+        """How many tokens count as evaluated: the prompt's, and the generated ones without the last."""
         return len(self.prompt.tokens) + max(0, len(self.tokens) - 1 - self.behind)
 
     @property
     def position(self) -> int:
-        """How many tokens its cells hold: the position of the next one."""
+        """How many tokens its cells hold; the next token gets this position. Smaller than `evaluated` after a shift."""
         shift = self.prompt.shift
         return self.evaluated - (shift.n_dropped + self.n_dropped if shift else 0)
 
     @property
     def evaluated_tokens(self) -> list[int]:
-        """Those of its own that are in its cells."""
+        """Its own tokens that count as evaluated."""
         return self.tokens[: self.evaluated - len(self.prompt.tokens)]
 
 
 Row = Sequence | Beam
-"""Who has a row in a step: its last token is evaluated."""
+"""What has a row in a step. The row evaluates its last token."""
 
 Holder = Prompt | Row
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a prompt begins with: `shared` tokens of a `source` that holds or will hold them, and all of a `hit` behind.
+    """What a prompt begins with: tokens of a living prompt or sequence, then retained ones, then moved ones.
 
-    moved: what comes behind that, and was at other places.
-
-    shared: 0 without a source. With a hit, the first position of one of its pieces.
+    shared: how many tokens come from `source`; 0 without one. With a hit, one of its pieces begins at this position.
+    source: holds these tokens, or will hold them.
+    hit: what was retained. The pieces behind `shared` are copied back.
+    moved: chunks that come behind all this, and were at other places in the text that was retained.
     """
 
     shared: int = 0
@@ -317,6 +326,6 @@ class Beginning:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens it is in all."""
+        """How many tokens it has in all."""
         known = self.hit.n_tokens if self.hit else self.shared
         return known + sum(each.end - each.start for each in self.moved)

@@ -1,15 +1,15 @@
-"""Prompts and texts that are longer than the context: what of them stays in the cells.
+"""Prompts and texts that are longer than the context: decides which of their tokens stay in the cells.
 
 An example, with n_keep = 2, and n_discard left out. The alternatives 0 and 1 have a prompt in common:
 
-    "a b c d e f g h" ─┬─ "i j"     no room is left for what comes next
+    "a b c d e f g h" ─┬─ "i j"     no room is left for the next tokens
                        └─ "k l"
-    "a b f g h" ─┬─ "i j"           half of what is behind "a b" has left. The cells of the prompt were moved once, for
-                 └─ "k l"           both, and each has room for one or two tokens more
-    "a b j" ...                     in the end only what each has of its own can leave
+    "a b f g h" ─┬─ "i j"           half of the tokens behind "a b" have left. The cells of the prompt were moved once,
+                 └─ "k l"           for both alternatives, and each has room for one or two tokens more
+    "a b j" ...                     in the end each alternative can lose only tokens of its own
 
-All alternatives of a prompt lose what they have in common at the same time: they have come equally far, and so no cell
-is needed twice. What is said knows nothing of it.
+All alternatives of a prompt lose their common tokens at the same time. This works because they have all generated
+equally many tokens, and so they go on sharing cells. The text that a client gets is not changed by a shift.
 """
 
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from srb.engine.sequence import Prompt, Sequence
 
 UNLIMITED = 2**31 - 1
-"""The `max_tokens` of an alternative that has no end but its own."""
+"""The `max_tokens` of an alternative that only the model ends."""
 
 LEAST_CELLS = 8
-"""So many cells there must be for each alternative of a request that may have to leave out something."""
+"""A request whose context may be shifted needs at least so many cells of the cache for each alternative."""
 
 _LEAST_ROOM = 16
-"""A prompt that leaves each alternative so much room isn't cut, nor one that leaves half of the context."""
+"""A prompt isn't cut if it leaves each alternative room for so many tokens, or half of the context to all of them."""
 
 _LEAST_PROMPT = 4
-"""So many tokens of a prompt that is cut stay behind the first ones, as in llama-server."""
+"""When a prompt is cut, at least so many tokens stay behind its first `n_keep`, as in llama-server."""
 
 
 @dataclass(slots=True)
 class Shift:
-    """What a prompt does without.
+    """Which tokens of a prompt leave, and how many have left.
 
     n_keep: how many first tokens stay. n_discard: how many leave each time; 0: half of the rest.
-    n_cut: how many tokens were left out before it was evaluated. n_dropped: how many have left the cells since.
+    n_cut: how many tokens were left out before the prompt was evaluated. n_dropped: how many left the cells after that.
     """
 
     n_keep: int
@@ -49,23 +49,23 @@ class Shift:
 
 
 def may_shift(request: CompletionRequest, n_cells: int, default_max_tokens: int) -> bool:
-    """Whether a request wants the context shifted that may have no room for all of an alternative, were it alone."""
+    """Whether a request asks for context_shift, and may need it: one alternative alone may not fit into the context."""
     longest = max(map(len, request.prompts))
     wanted = {default_max_tokens if params.max_tokens is None else params.max_tokens for params in request.branches}
     return request.context_shift and (-1 in wanted or longest + max(0, max(wanted) - 1) > n_cells)
 
 
 def fit(active: "ActiveRequest", n_cells: int, default_max_tokens: int, bos: int | None) -> None:
-    """Cuts the prompts of a request that may have to leave out something to what the context has room for.
+    """Cuts the prompts of a request that may have to shift its context, so that they fit into the context.
 
-    One that fits with all that it may generate goes on as any other. A prompt is cut as llama-server used to do it: its
-    first tokens stay, and of the rest as many blocks leave as have to, each half as long as there is room. So a chat
-    that grows begins alike for a while.
+    A request that fits with all that it may generate isn't changed. A prompt is cut as llama-server used to do it: its
+    first tokens stay, and as many blocks behind them leave as must. A block is half as long as the room behind the
+    first tokens. So the prompts of a chat that grows begin alike for a while.
     """
     request = active.request
     if not may_shift(request, n_cells, default_max_tokens):
         return
-    part = n_cells // len(active.prompts)  # several where it was resumed, or has different adapters
+    part = n_cells // len(active.prompts)  # a request has several if it was resumed, or has different adapters
     for prompt in active.prompts:
         tokens, n = prompt.tokens, len(prompt.sequences)
         most = part - n * max(2, min(_LEAST_ROOM, part // (2 * n)))
@@ -80,9 +80,9 @@ def fit(active: "ActiveRequest", n_cells: int, default_max_tokens: int, bos: int
 
 
 def to_drop(seq: "Sequence") -> tuple[int, int]:
-    """How many tokens of its prompt, and of its own, a sequence without room does without from now on.
+    """How many tokens of its prompt, and of its own, a sequence without room must lose now.
 
-    What leaves of a prompt makes room for all that continue it, and so must be one for each, at least.
+    Room that the prompt gives up is shared by all of its sequences, so the prompt loses at least one token for each.
     """
     prompt, shift = seq.prompt, seq.prompt.shift
     assert shift
@@ -96,8 +96,8 @@ def to_drop(seq: "Sequence") -> tuple[int, int]:
 
 
 def gain(prompt: "Prompt", n_tokens: int) -> int:
-    """How much room each sequence of a prompt gets for what leaves of it.
+    """How much room each sequence of a prompt gets when `n_tokens` of the prompt leave.
 
-    It's the same whoever has ended: a text doesn't depend on what becomes of its siblings.
+    Sequences that have ended are counted, too, so that a text doesn't depend on when its siblings end.
     """
     return n_tokens // len(prompt.sequences)
