@@ -1,7 +1,7 @@
-"""llama.cpp as a backend: the only home of llama_cpp and ctypes.
+"""llama.cpp as a backend. Only the modules of this package use llama_cpp and ctypes.
 
-Every return code and NULL from C is checked where it is made and becomes a named error. What could end the
-process, by an assert or a C++ exception, is refused before the call.
+Every return code and NULL from C is checked right after the call and becomes a named error. Arguments that would end
+the process, by an assert or a C++ exception, are refused before the call.
 """
 
 from srb.llama.backend import LlamaBackend

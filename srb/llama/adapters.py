@@ -1,4 +1,4 @@
-"""LoRA adapters, as files beside the model: loaded with it, and set on a context before what they change is decoded."""
+"""LoRA adapters: files beside the model. They are loaded with it, and set on a context before decodes that use them."""
 
 import ctypes
 import os
@@ -17,13 +17,16 @@ Pointers = dict[str, Any]
 
 
 def scaled_files(option: str, value: str | None) -> list[tuple[Path, float]]:
-    """The files of an option, `FILE[:SCALE],...`, with their scales, 1 where none is given. Raises `SettingsError`."""
+    """The files that an option names as `FILE[:SCALE],...`, with their scales. Without SCALE it is 1.
+
+    Raises `SettingsError`.
+    """
     found = []
     for each in value.split(",") if value else ():
         name, colon, scale = each.rpartition(":")
         try:
             path, number = (Path(name), float(scale)) if colon else (Path(each), 1.0)
-        except ValueError:  # a colon of the file's name
+        except ValueError:  # the colon is a part of the file's name
             path, number = Path(each), 1.0
         if not path.is_file():
             raise SettingsError(f"{option}: there is no file {path}; it takes FILE or FILE:SCALE, with commas between")
@@ -53,7 +56,7 @@ def load_adapters(model: Any, option: str | None) -> tuple[tuple[Adapter, ...], 
 
 
 def set_adapters(context: Any, pointers: Pointers, lora: Lora) -> None:
-    """Has what is decoded next be evaluated with these."""
+    """Makes the context evaluate its next batches with these adapters and no others."""
     n = len(lora)
     chosen = (llama_cpp.llama_adapter_lora_p_ctypes * n)(*(pointers[identity] for identity, _ in lora))
     scales = (ctypes.c_float * n)(*(scale for _, scale in lora))

@@ -1,4 +1,7 @@
-"""The template that turns a conversation into a prompt, in llama_cpp's sandboxed Jinja: the model's or another."""
+"""The chat template, which turns a conversation into a prompt. llama_cpp's sandboxed Jinja runs it.
+
+It is the model's own, or the one that the options name.
+"""
 
 from datetime import datetime
 from functools import cached_property
@@ -13,7 +16,7 @@ from srb.llama.named_templates import PLAIN, STOPS, TEMPLATES
 from srb.settings import Settings
 
 NONE = "none"
-"""The name in `--chat-template` that leaves the server without chats."""
+"""With this name in `--chat-template` the server refuses chats."""
 
 _OURS = {
     *("messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"),
@@ -24,8 +27,8 @@ _OURS = {
 class ChatTemplate:
     """A chat template. Thread-safe. Implements `srb.engine.backend.ChatTemplate`.
 
-    source: its text, in Jinja. bos, eos: the names of these tokens, which templates write.
-    adds_bos: whether tokenizing a prompt adds BOS, so that the template's own would be the second.
+    source: its text, in Jinja. bos, eos: the texts of these tokens, which templates write.
+    adds_bos: whether tokenizing a prompt adds BOS. A BOS that the template writes is then removed, or there were two.
     stop: strings that end the assistant's message.
     """
 
@@ -52,7 +55,7 @@ class ChatTemplate:
         given = _usual_variables() | variables
         try:
             prompt = self._formatter(messages=messages, tools=tools, **given).prompt  # type: ignore[arg-type]
-        except Exception as error:  # a template is a program of the model's author, and raises whatever comes
+        except Exception as error:  # a template is a program of the model's author, and may raise any exception
             raise InvalidRequestError(
                 f"the model's chat template can't take these messages: {str(error) or type(error).__name__}",
                 param="messages",
@@ -61,7 +64,7 @@ class ChatTemplate:
         return prompt.removeprefix(self._bos) if self._adds_bos else prompt
 
     def check(self) -> None:
-        """Raises `SettingsError` if it isn't valid Jinja."""
+        """Raises `SettingsError` if the template isn't valid Jinja."""
         try:
             _ = self._formatter
         except Exception as error:
@@ -73,15 +76,16 @@ class ChatTemplate:
 
 
 def _usual_variables() -> dict[str, Any]:
-    """What templates get from llama-server, too: some don't think or don't know the date without."""
+    """The variables that llama-server also gives to templates. Some models don't think without the first one."""
     now = datetime.now()
     return {"enable_thinking": True, "date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}
 
 
 def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
-    """The template that the settings name, or the one of a loaded model, or a plain one if it has none.
+    """The template that the settings name, else that of the loaded model, or a plain one if the model has none.
 
-    None if the settings refuse chats. Raises `SettingsError` if there is no such template, or if it is no Jinja.
+    None if the settings refuse chats. Raises `SettingsError` if the settings name an unknown template, or one that is
+    not valid Jinja.
     """
     given = _given(settings)
     if given == NONE:
@@ -112,7 +116,7 @@ def chat_template_of(model: Any, settings: Settings) -> ChatTemplate | None:
 
 
 def _given(settings: Settings) -> str | None:
-    """The name or the text of the template in the settings, if there is one."""
+    """The name or the text of the template in the settings. None if they have none. Raises `SettingsError`."""
     text, file, option = settings.chat_template, settings.chat_template_file, "--chat-template"
     if file is not None:
         option = f"--chat-template-file {file}"

@@ -1,4 +1,4 @@
-"""What takes long to make for the samplers of a request: made once, and copied for each alternative."""
+"""The parts of a request's samplers that take long to make. They are made once and copied for each alternative."""
 
 import ctypes
 from collections.abc import Callable, Iterable
@@ -14,11 +14,11 @@ from srb.llama.constraint import Constraint, GbnfConstraint, LarkCompiler
 
 
 class CompiledSampling:
-    """What takes long to make for the samplers of a request: grammars and DRY's sequence breakers.
+    """The parts of a request's samplers that take long to make: grammars and DRY's sequence breakers.
 
-    It is made once and copied for each alternative, and so are the samplers that have seen a prompt. May be made in any
-    thread, and belongs to the backend's from then on. Raises `InvalidRequestError` for a grammar that doesn't parse, or
-    a JSON schema that can't be enforced.
+    They are made once and copied for each alternative. So are the samplers that have seen the request's prompt. The
+    object may be made in any thread; afterwards only the backend's thread may use it. Raises `InvalidRequestError` for
+    a grammar that doesn't parse, or a JSON schema that can't be enforced.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class CompiledSampling:
             self._exit = stack.pop_all()
 
     def constraint(self, params: SamplingParams) -> Constraint | None:
-        """A copy of what the text must match, at its beginning, or None."""
+        """A copy of the constraint that the text must match, at its beginning. None if there is no constraint."""
         made = self._constraints.get(_constraint_key(params))
         return made and made.copy()
 
     def dry(self, params: SamplingParams, prompt: tuple[int, ...]) -> Any:
-        """A copy of the DRY sampler that has seen the prompt, or None where it is off."""
+        """A copy of the DRY sampler that has seen the prompt, or None if DRY is off."""
         key = _dry_key(params)
         if key is None:
             return None
@@ -59,7 +59,7 @@ class CompiledSampling:
         return self._copy_of_fed(key, prompt, last_n, partial(llama_cpp.llama_sampler_clone, self._dry[key]))
 
     def penalties(self, params: SamplingParams, n_vocab: int, prompt: tuple[int, ...]) -> Any:
-        """A sampler for the penalties that has seen the prompt, or None where they are off."""
+        """A sampler for the penalties that has seen the prompt, or None if all penalties are off."""
         penalties = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
         last_n = _last_n(params.repeat_last_n, self._n_cells)
         if last_n == 0 or penalties == (1, 0, 0):
@@ -68,28 +68,28 @@ class CompiledSampling:
         return self._copy_of_fed((*penalties, last_n), prompt, last_n, make)
 
     def _copy_of_fed(self, key: Any, prompt: tuple[int, ...], last_n: int, make: Callable[[], Any]) -> Any:
-        """A copy of a sampler that has seen the last tokens of a prompt. It sees them once, for all alternatives."""
+        """A copy of a sampler that has seen the last tokens of a prompt. One sampler sees them for all alternatives."""
         _, fed = self._fed.get((key, id(prompt)), (None, None))
         if fed is None:
             fed = checked(make())
             self._exit.callback(llama_cpp.llama_sampler_free, fed)
-            self._fed[key, id(prompt)] = prompt, fed  # with the prompt, so that no other one gets its id
+            self._fed[key, id(prompt)] = prompt, fed  # keeping the prompt makes sure that no other object gets its id
             for token in prompt[-last_n:]:
                 llama_cpp.llama_sampler_accept(fed, token)
         return checked(llama_cpp.llama_sampler_clone(fed))
 
     def close(self) -> None:
-        """Frees it; the copies live on."""
+        """Frees what was made. Copies that were given out stay valid."""
         self._exit.close()
 
 
 def _last_n(last_n: int, n_cells: int) -> int:
-    """A number of last tokens: -1 is the context, and no text is longer."""
+    """A number of last tokens, at most the size of the context, which -1 stands for. No text is longer."""
     return n_cells if last_n == -1 else min(last_n, n_cells)
 
 
 def _dry_key(params: SamplingParams) -> Any:
-    """What makes a DRY sampler different from others; None where it is off."""
+    """The values that two branches must have in common to share a DRY sampler. None if DRY is off."""
     if "dry" not in params.samplers or params.mirostat or params.dry_multiplier == 0 or params.dry_penalty_last_n == 0:
         return None
     return (
@@ -117,7 +117,7 @@ def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
 
 
 def _constraint_key(params: SamplingParams) -> Any:
-    """What makes a constraint different from others; None where there is none."""
+    """The values that two branches must have in common to share a constraint. None if there is no constraint."""
     key = params.grammar or None, params.json_schema, params.regex, params.lark
     return None if key == (None, None, None, None) else key
 
@@ -133,8 +133,8 @@ def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_
 
 
 def checked(sampler: Any) -> Any:
-    """The sampler. Raises `BackendError` if llama.cpp couldn't make it."""
-    # `is None` doesn't see a NULL ctypes pointer, its truth does.
+    """Returns the sampler. Raises `BackendError` if llama.cpp couldn't make it."""
+    # A NULL pointer of ctypes is not None, but it is false.
     if not sampler:
         raise BackendError("llama.cpp has no memory for a sampler")
     return sampler

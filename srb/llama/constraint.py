@@ -1,4 +1,7 @@
-"""What a text must match. A constraint is made once for a request, and copied for each alternative."""
+"""Constraints: grammars, JSON schemas and regular expressions that a text must match.
+
+A constraint is made once for a request, and copied for each alternative.
+"""
 
 import ctypes
 import json
@@ -18,41 +21,42 @@ from srb.llama.candidates import Candidates, alone
 from srb.llama.stack import with_stack
 from srb.llama.tokenizer import LlamaTokenizer
 
-_SPECIAL = b"\xff"  # llguidance's mark of tokens that are no text
-_OPTIONS = '\n%llguidance {"no_forcing": true}'  # else it tokenizes what must come, however long that is
+_SPECIAL = b"\xff"  # with this in front of its bytes, llguidance takes a token for one that is no text
+_OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes the text that must come, however long that is
 
 MAX_SCHEMA_CHARS = 100_000
 
-# With these a compilation takes some milliseconds, or where it's meant to take long some seconds of a worker thread.
+# With these limits a compilation takes some milliseconds. A grammar that was written to take long takes some seconds of
+# a worker thread.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=100_000, step_max_items=20_000, max_grammar_size=50_000, verbose_errors=False
 )
-# It recurses into what a rule or a schema refers to: measured with chains of rules and of `$ref`, and with nested
-# schemas, it takes up to 500 bytes of stack per character.
+# llguidance recurses into whatever a rule or a schema refers to. It takes up to 500 bytes of stack per character,
+# measured with chains of rules and of `$ref`, and with nested schemas.
 _STACK_BYTES_PER_CHAR = 1024
 
 
 class Constraint(Protocol):
-    """What a text must match, at some place in that text."""
+    """What a text must match. The object knows how far the text has come."""
 
     def allows(self, token: int) -> bool:
-        """Whether the text may go on with this token."""
+        """Whether the text may continue with this token."""
 
     def narrow(self, candidates: Candidates) -> None:
-        """Bans all tokens that the text may not go on with. The candidates were just filled."""
+        """Bans all tokens that the text may not continue with. Call it right after the candidates were filled."""
 
     def accept(self, token: int) -> None:
-        """Goes on with a token that it allows."""
+        """Takes the next token of the text. The constraint must allow this token."""
 
     def copy(self) -> "Constraint":
-        """The same, at the same place."""
+        """The same constraint, at the same place of the text."""
 
     def close(self) -> None:
-        """Frees it; copies live on."""
+        """Frees the constraint. Its copies stay valid."""
 
 
 class GbnfConstraint:
-    """A grammar in GBNF, as llama.cpp takes it. Raises `InvalidRequestError` if it doesn't parse."""
+    """A grammar in llama.cpp's GBNF. Raises `InvalidRequestError` if it doesn't parse."""
 
     def __init__(self, vocab: int, grammar: str) -> None:
         if "\0" in grammar:
@@ -91,7 +95,7 @@ class GbnfConstraint:
 
 
 class LarkConstraint:
-    """A grammar in llguidance's dialect of Lark, which may have JSON schemas in it."""
+    """A grammar in llguidance's dialect of Lark. It may contain JSON schemas."""
 
     def __init__(self, matcher: LLMatcher, ends: frozenset[int], n_vocab: int) -> None:
         self._matcher = matcher
@@ -123,10 +127,10 @@ class LarkConstraint:
 
 
 class LarkCompiler:
-    """Makes constraints of grammars in Lark for one vocabulary, by llguidance. Thread-safe.
+    """Compiles grammars in Lark for one vocabulary, with llguidance. Thread-safe.
 
-    What llguidance needs to know of the vocabulary is made for the first grammar; it takes 0.1 s for 49,000 tokens.
-    All that it takes is bounded by `_LIMITS`, or else refused here.
+    llguidance's copy of the vocabulary is made for the first grammar, which takes 0.1 s for 49,000 tokens. `_LIMITS`
+    bounds the time and memory of a grammar. Schemas for which it can't do that are refused.
     """
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
@@ -135,9 +139,10 @@ class LarkCompiler:
         self._lock = threading.Lock()
 
     def compile(self, vocab: int, grammar: str, param: str = "lark", *, special_tokens: bool = False) -> LarkConstraint:
-        """The constraint, at its beginning. Raises `InvalidRequestError`, which names `param`, if it can't be used.
+        """The constraint of a grammar, at the beginning of the text.
 
-        special_tokens: whether control tokens stand for their names; else they can't come.
+        special_tokens: whether a control token counts as the text of its name. If not, the grammar never allows one.
+        Raises `InvalidRequestError`, which names `param`, if the grammar can't be used.
         """
         error = _problem_of_schemas(grammar)
         if not error:
@@ -158,7 +163,7 @@ class LarkCompiler:
 
     def compile_regex(self, vocab: int, regex: str) -> LarkConstraint:
         """The constraint that the text matches a regular expression. Raises `InvalidRequestError`."""
-        if (len(regex) - len(regex.rstrip("\\"))) % 2:  # it would take the end of the expression with it
+        if (len(regex) - len(regex.rstrip("\\"))) % 2:  # the backslash would escape the slash that ends the expression
             raise InvalidRequestError(
                 "regex ends with a backslash that has nothing to escape; write two of them for one", param="regex"
             )
@@ -167,8 +172,8 @@ class LarkCompiler:
     def compile_schema(self, vocab: int, text: str) -> LarkConstraint:
         """The constraint that the text is JSON that matches a schema. Raises `InvalidRequestError`.
 
-        What may be left out of an object is left out, where the schema doesn't say otherwise: other properties than it
-        names. Whether its `oneOf` can be told apart is judged before that, as it came.
+        Where the schema doesn't say whether an object may have other properties than those it names, the constraint
+        allows no others. Whether the choices of a `oneOf` exclude each other is judged before this change.
         """
         schema = json_schema.corrected(_read_schema(text))
         whole = self.compile(vocab, f"start: {json_schema.as_lark(schema)}", "json_schema")
@@ -177,13 +182,13 @@ class LarkCompiler:
             return whole
         try:
             return self.compile(vocab, f"start: {json_schema.as_lark(closed, coerce_one_of=True)}", "json_schema")
-        except InvalidRequestError:  # its parts need properties of each other
+        except InvalidRequestError:  # no object matches the closed schema: in an `allOf`, one part bans another's names
             return whole
 
     def _matcher(self, grammar: str, special_tokens: bool) -> LLMatcher:
         matcher = LLMatcher(self._made[special_tokens], grammar + _OPTIONS, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # what can't begin shows here, and what takes long isn't left to the engine
+            matcher.compute_bitmask()  # here, not in the engine: it may be slow, and fails if no text can match
         return matcher
 
     def _make(self, vocab: int, special_tokens: bool) -> Any:
@@ -202,13 +207,13 @@ class LarkCompiler:
 
 
 def _unusable(error: str, param: str) -> InvalidRequestError:
-    """llguidance's error in terms of the request."""
+    """The error for a request whose constraint llguidance refuses. error: llguidance's message."""
     reason = error.splitlines()[0]
     if reason.startswith("NoExtension"):
         reason = "no text can match it"
     if reason.find("oneOf constraints") >= 0:
         reason = "oneOf has choices that the same value may match; anyOf may have them"
-    if param != "lark":  # the place is one in a grammar that was made of it
+    if param != "lark":  # the message names a place in the grammar that was made here, which the caller doesn't know
         reason = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
         return InvalidRequestError(
             f"{param} can't be enforced: {reason:.300}; leave that out, or say it otherwise", param=param
@@ -233,14 +238,14 @@ def _read_schema(text: str) -> Any:
 
 
 def _problem_of_schemas(grammar: str) -> str | None:
-    """What can't be enforced in the schemas that a grammar has, with the line of the first that has it."""
+    """Why a schema in a grammar can't be enforced, with the place of the first such schema. None if all can."""
     for found in re.finditer(r"%json\b\s*", grammar):
         try:
             schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
             problem = json_schema.problem(schema)
         except RecursionError:
             problem = "it is nested too deeply"
-        except ValueError:  # llguidance tells it better
+        except ValueError:  # it is no JSON, and llguidance's message about that is better
             continue
         if problem:
             line = grammar.count("\n", 0, found.start()) + 1

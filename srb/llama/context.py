@@ -1,4 +1,4 @@
-"""One llama.cpp context: a unified KV cache, and what computes on it."""
+"""One llama.cpp context: a unified KV cache, and the calls that evaluate tokens in it."""
 
 import ctypes
 import os
@@ -34,7 +34,7 @@ _CELLS_STEP = 256  # llama.cpp rounds a context up to this
 
 
 def window_of(model: Any) -> int | None:
-    """How many last tokens of a sequence are remembered; see `Backend.window`."""
+    """How many last tokens of a sequence the model's memory holds; see `Backend.window`."""
     if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
         return 0
     return int(llama_cpp.llama_model_n_swa(model)) or None
@@ -57,24 +57,24 @@ def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: 
     params.n_batch = settings.batch_size + settings.parallel
     params.n_ubatch = settings.ubatch_size
     params.n_seq_max = n_seqs + 1
-    # The default is one for each token of a batch; with fewer than sequences the process ends.
+    # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
     params.n_outputs_max = max(n_outputs, params.n_seq_max)
     params.n_threads = settings.threads or physical_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
     params.flash_attn_type = _FLASH_ATTN[flash_attn]
     params.type_k = _ggml_type(settings.cache_type_k)
     params.type_v = _ggml_type(settings.cache_type_v)
-    params.kv_unified = True  # a fork shares its cells, and one sequence may use them all
+    params.kv_unified = True  # so a fork shares cells, and one sequence may use all of them
     return params
 
 
 class Context:
-    """Sequences in cells. What its methods do is said in `srb.engine.backend.Backend`.
+    """Sequences in cells. `srb.engine.backend.Backend` says what the methods do.
 
-    flash_attn: on, off or auto. adapters: what a batch may name. control_vectors: what all is evaluated with.
-    media: what evaluates a batch that is of media.
+    flash_attn: on, off or auto. adapters: those that a batch may name. control_vectors: they change every evaluation.
+    media: evaluates the batches that are images or sounds.
     n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
-    Raises `ModelLoadError` if llama.cpp can't make it, for want of memory say.
+    Raises `ModelLoadError` if llama.cpp can't make the context, for example for want of memory.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Context:
         self._window = window_of(model)
         self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self._scratch = n_seqs  # a sequence for what is saved or restored
+        self._scratch = n_seqs  # the seq_id that states are saved from and restored to
         self._rows = Rows(params.n_batch, n_outputs)
         self._views: dict[
             int, Floats
-        ] = {}  # of rows of logits, by their address: to make one takes longer than to use it
+        ] = {}  # numpy's views of rows of logits, by address: making a view takes longer than using it
         self._adapters = adapters or {}
         self._media = media
         self._positions = Positions()
         self._is_bf16 = settings.cache_type_k == "bf16"  # ggml can't move such keys, and ends the process
-        self._has_positions = media is not None and media.has_positions  # others than one for each cell
+        self._has_positions = media is not None and media.has_positions  # of images, which don't have one per cell
         self._lora: Lora = ()  # of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -115,18 +115,18 @@ class Context:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was freed. Nothing else may be called then."""
+        """Whether the context was freed. No other method may be called then, except `close`."""
         return self._context is None
 
     def close(self) -> None:
-        """Frees it. May be called again."""
+        """Frees the context. May be called again."""
         context, self._context = self._context, None
         if context:
             llama_cpp.llama_free(context)
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows. A GPU can be interrupted between ubatches only."""
-        # Asking costs a call into Python for every node of the graph, so it is done only where it's wanted.
+        """Evaluates the rows. On a GPU `interrupted` is asked only between ubatches."""
+        # llama.cpp calls back into Python for every node of the graph, so the callback is set only if it's wanted.
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
         llama_cpp.llama_set_abort_callback(self._context, callback, None)
@@ -138,7 +138,8 @@ class Context:
                 code = self._decode_media(batch, batch.media)
             else:
                 code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
-        # A GPU may still be at it. Its time is the decode's, and after an interruption its memory is still in use.
+        # llama_decode returns while a GPU still computes. Waiting here counts its time as part of the decode, and makes
+        # sure that the GPU no longer uses this memory after an interruption.
         llama_cpp.llama_synchronize(self._context)
         if code == 2:
             return False
@@ -161,7 +162,7 @@ class Context:
         return self._interrupted is not None and self._interrupted()
 
     def logits(self, row: int) -> Floats:
-        """This row of the last batch, of shape (n_vocab,), valid until the next."""
+        """The logits of this row of the last batch, of shape (n_vocab,), valid until the next decode."""
         logits = llama_cpp.llama_get_logits_ith(self._context, row)
         if not logits:
             raise BackendError(f"llama.cpp has no logits for row {row}")
@@ -171,7 +172,7 @@ class Context:
         return self._views[address]
 
     def length(self, seq_id: int) -> int:
-        """How many positions a sequence has."""
+        """How many positions a sequence takes, from 0 to its last one."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
 
     def continuable_from(self, seq_id: int) -> int:
@@ -180,7 +181,7 @@ class Context:
             return 0
         if self._window == 0:
             return self.length(seq_id)
-        # The token at position n sees those from n - window + 1 on.
+        # The token at position n attends to the positions from n - window + 1 on.
         first = int(llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id))
         return first + self._window - 1 if first > 0 else 0
 
@@ -191,7 +192,7 @@ class Context:
         return is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        """Takes positions out of sequences, and moves those behind; what these have in common only once."""
+        """Takes positions out of sequences, and moves the later ones. Shared cells are moved only once."""
         if not self.can_shift:  # llama.cpp would end the process
             raise RuntimeError("positions of this model can't be moved")
         for seq_id in seq_ids:
@@ -210,7 +211,7 @@ class Context:
         self._positions.fork(source, target, n_tokens)
 
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
-        """Leaves the sequence its first `n_tokens`. False if it can't be continued then."""
+        """Leaves the sequence its first `n_tokens`. False if it can't be continued after these."""
         end = self._positions.of(seq_id, n_tokens)
         if self.length(seq_id) > end and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1):
             return False
@@ -225,7 +226,7 @@ class Context:
         self._positions.remove(seq_id)
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """What a sequence's cells from `start` to `end` hold, if that is at most `max_bytes`."""
+        """The state of a sequence's cells from `start` to `end`. None if it is larger than `max_bytes`."""
         places = self._positions.of(seq_id, start), self._positions.of(seq_id, end)
         llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, *places)
         try:
@@ -242,7 +243,10 @@ class Context:
             self.remove(self._scratch)
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
-        """Adds what `save` returned to a sequence, also what a context with other flash attention did."""
+        """Adds a state that `save` returned to a sequence.
+
+        The state may come from a context with the other setting of flash attention.
+        """
         first = self._positions.of(seq_id, start)
         if self._has_positions:
             state = self._positions.take(state, seq_id, end)
@@ -262,7 +266,7 @@ class Context:
         return restored
 
     def _move(self, start: int, end: int, by: int) -> tuple[int, int]:
-        """Moves some positions of the scratch sequence, and removes all others: these could be where those go."""
+        """Moves some positions of the scratch sequence. All others are removed, since they may be where these go."""
         if not self.can_shift:  # llama.cpp would end the process
             raise RuntimeError("positions of this model can't be moved")
         llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, 0, start)
@@ -277,7 +281,8 @@ class Context:
     def _replace_window(self, seq_id: int) -> None:
         """Leaves a sequence only the window that the scratch sequence has.
 
-        It also has that of what was restored before, with a gap between the two that `continuable_from` wouldn't see.
+        The sequence also has the window of the piece that was restored before. There is a gap between the two windows,
+        and `continuable_from` wouldn't notice it.
         """
         partial = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         state = bytearray(llama_cpp.llama_state_seq_get_size_ext(self._context, self._scratch, partial))
@@ -292,13 +297,13 @@ def _bytes_of(state: State) -> Any:
 
 
 def _ggml_type(name: str | None) -> int:
-    """The number of a ggml type; f16's where none is given. llama_cpp 0.3.36 leaves BF16's out; it is ggml.h's."""
+    """The number of a ggml type; without a name that of f16. llama_cpp 0.3.36 lacks that of BF16; 30 is from ggml.h."""
     name = name or "f16"
     return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
 
 
 def physical_cores() -> int:
-    """The physical cores that this process may use: threads that share one only get in each other's way."""
+    """The number of physical cores that this process may use. Two threads on one core only slow each other down."""
     try:
         topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
         return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})

@@ -1,7 +1,7 @@
-"""Control vectors: directions that are added to what the layers of a model put out, for all that it evaluates.
+"""Control vectors: directions that are added to the outputs of a model's layers, for every token that it evaluates.
 
-The files are those of llama.cpp's cvector-generator and of repeng: a GGUF with a vector `direction.N` for each layer N
-from 1 on; layer 0 has none. Source: Zou et al. 2023, "Representation Engineering".
+The files are those that llama.cpp's cvector-generator and repeng write: a GGUF with a vector `direction.N` for each
+layer N from 1 on; layer 0 has none. Source: Zou et al. 2023, "Representation Engineering".
 """
 
 import ctypes
@@ -20,9 +20,9 @@ from srb.llama.tensors import read_vectors
 
 
 def load_control_vectors(model: Any, option: str | None) -> Floats | None:
-    """The sum of the vectors of `--control-vector`, times their scales: of shape (layers - 1, embedding).
+    """The sum of the vectors of `--control-vector` times their scales, of shape (layers - 1, embedding).
 
-    Raises `SettingsError` and `ModelLoadError`.
+    None if the option names no file. Raises `SettingsError` and `ModelLoadError`.
     """
     files = scaled_files("--control-vector", option)
     if not files:
@@ -59,12 +59,12 @@ def _directions(path: Path, size: int) -> dict[int, Floats]:
 
 
 def identity_of(vectors: Floats) -> str:
-    """The same for the same vectors, whatever files they come from."""
+    """A name for these vectors. Equal vectors have equal names, whatever files they come from."""
     return hashlib.sha256(vectors.tobytes()).hexdigest()[:16]
 
 
 def set_control_vectors(context: Any, vectors: Floats) -> None:
-    """Has all that a context decodes be evaluated with them. It copies them. Raises `ModelLoadError`."""
+    """Makes a context add these vectors in every decode. llama.cpp copies them. Raises `ModelLoadError`."""
     n_layers, size = vectors.shape
     pointer = vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
     if llama_cpp.llama_set_adapter_cvec(context, pointer, vectors.size, size, 1, n_layers):

@@ -1,4 +1,4 @@
-"""What a decode takes, where nobody has measured it."""
+"""Estimates how long decodes take, for models that `srb tune` hasn't measured."""
 
 from typing import Any
 
@@ -6,21 +6,21 @@ import llama_cpp
 
 from srb.engine.costs import NEVER, Costs
 
-# Of one thread of a server processor with AVX2 or better, in a second; from bench/pieces.py on two of them.
+# What one thread of a server processor with AVX2 or better does in a second. From bench/pieces.py on two of them.
 _WEIGHTS_OF_ROWS = 1.3e10  # weights multiplied with a row
 _WEIGHTS_OF_PROMPTS = 2e10
-_CELLS_OF_ROWS = 1e10  # multiplications with what cells hold
+_CELLS_OF_ROWS = 1e10  # multiplications with numbers that cells hold
 _CELLS_OF_PROMPTS = 2.5e10
-_BYTES = 1e10  # that all threads together read of the weights
+_BYTES = 1e10  # bytes of weights that all threads read together
 
-_APART = 64  # from here on, llama.cpp's flash attention takes many rows at once through the cells
+_APART = 64  # from so many rows on, llama.cpp's flash attention takes them through the cells together
 
 _ON_A_GPU = Costs(step=0.005, row=1e-4, prompt_token=2e-4, row_cell=0.0, prompt_cell=0.0, apart=NEVER)
-"""Rows are nearly free there: this makes pieces of whole batches."""
+"""On a GPU, rows are nearly free. These costs make pieces that fill whole batches."""
 
 
 def estimated(model: Any, n_threads: int, *, is_on_gpu: bool) -> Costs:
-    """The costs of a model, by its size. It is a guess within a factor of about two; `srb tune` measures them."""
+    """The costs of a model, by its size: a guess that is right within a factor of about 2. `srb tune` measures them."""
     if is_on_gpu:
         return _ON_A_GPU
     weights: int = llama_cpp.llama_model_n_params(model)

@@ -1,4 +1,4 @@
-"""Embeddings, or scores of texts: a context of its own on the weights of the model that generates."""
+"""Makes embeddings, or scores of texts, in a context of its own on the weights of the model that generates."""
 
 import threading
 from pathlib import Path
@@ -26,8 +26,8 @@ _POOLING = {
 class LlamaEmbedder:
     """A context that makes embeddings of up to `settings.ubatch_size` tokens, one text at a time. Thread-safe.
 
-    With `settings.reranking` it makes scores. Raises `ModelLoadError` if there is no memory for it, or if the model
-    has no scores. `close` it before the model is freed.
+    With `settings.reranking` it makes scores. Raises `ModelLoadError` if there is no memory for the context, or if the
+    model can't rank. Call `close` before the model is freed.
     """
 
     def __init__(self, path: Path, model: Any, settings: Settings) -> None:
@@ -50,17 +50,17 @@ class LlamaEmbedder:
         self._closed = False
 
     def close(self) -> None:
-        """Frees the context, when whoever is using it has finished."""
+        """Frees the context, after the call that is using it has returned."""
         with self._lock:
             self._closed = True
             llama_cpp.llama_free(self._context)
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
-        """The vectors of 1 to `max_tokens` tokens, not normalized: one, or one for each token where it doesn't pool.
+        """The vectors of 1 to `max_tokens` tokens, not normalized: one vector, or one for each token without pooling.
 
-        Where it ranks, the one vector has the model's scores; the first is the one to rank by.
+        With `settings.reranking` the one vector has the model's scores. The first score is the one to rank by.
 
-        Raises `BackendError`, and `UnavailableError` once it is closed.
+        Raises `BackendError`, and `UnavailableError` after `close`.
         """
         if not 0 < len(tokens) <= self.max_tokens:
             raise BackendError(f"an embedding is of 1 to {self.max_tokens} tokens, not {len(tokens)}")
@@ -96,7 +96,7 @@ class LlamaEmbedder:
 
 
 def _rank_template(path: Path, model: Any) -> str:
-    # Without a head llama.cpp takes a number of the embedding for the score.
+    # Without a classification head llama.cpp silently takes a number of the embedding for the score.
     if not any(tensor.name == "cls.output.weight" for file in files_of(path) for tensor in read_tensors(file)):
         raise ModelLoadError(
             f"--reranking: the model {path} doesn't rank, as it has no classification head (cls.output.weight); "

@@ -1,6 +1,7 @@
-"""Whether a model fits into what is free, before it is loaded: what doesn't fit may end the process without a word.
+"""Finds out whether a model fits into the free memory, before it is loaded.
 
-llama.cpp is asked: it makes models and contexts that allocate nothing, and says in its log what they would take.
+Without this check, a model that doesn't fit may end the process without a message. llama.cpp is asked for the sizes: it
+can make models and contexts that allocate nothing, and writes to its log how much memory they would take.
 """
 
 import dataclasses
@@ -24,17 +25,18 @@ from srb.llama.tensors import Tensor, read_tensors
 from srb.settings import Settings
 
 ContextParams = Callable[[Any, int], Any]
-"""Makes the `llama_context_params` of a model and so many cells."""
+"""Makes the `llama_context_params` of a context, from a model and a number of cells."""
 
 _MARGIN = 1 << 30
 """Bytes that `auto` leaves free, as llama-server does."""
 
 _STEP = 256  # cells
 _FEWEST = 4096
-"""Cells that `--ctx-size auto` has at least, if the model was trained for so many; rather, layers leave the GPU."""
+"""`--ctx-size auto` gives at least so many cells, if the model was trained for so many. If they don't fit on the GPU,
+layers leave it before the number of cells goes lower."""
 
 _LARGE_CELL, _LARGE_MODEL = 1 << 20, 1.5
-"""Bytes of a cell, and of the weights for a byte of their files, that hardly any model has more of."""
+"""Hardly any model takes more than these: bytes for a cell, and bytes of memory for each byte of the model's files."""
 
 _CELLS = re.compile(r"\bsize = +([\d.]+) MiB \( *\d+ cells")
 _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
@@ -42,7 +44,7 @@ _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes in one place: of the weights, of the cells, of the buffers to compute in, and of the projector's file."""
+    """The bytes that a model needs in one place: for weights, cells, the buffers to compute in, and the projector."""
 
     weights: int = 0
     cells: int = 0
@@ -51,28 +53,28 @@ class Needs:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all."""
         return self.weights + self.cells + self.buffers + self.projector
 
 
 def fit(path: Path, settings: Settings, context_params: ContextParams) -> Settings:
-    """The settings with numbers in place of `auto`, for `ctx_size` and `n_gpu_layers`, that fit into what is free.
+    """The settings, with numbers in place of `auto` for `ctx_size` and `n_gpu_layers` that fit into the free memory.
 
-    path: of the weights. Raises `ModelLoadError` with the numbers if what was asked for doesn't fit.
+    path: of the weights. Raises `ModelLoadError`, which has the numbers, if the given settings don't fit.
     """
     if settings.fit == "off" or _is_plain(path, settings):
         return settings
     with _Trial(path, settings, context_params) as trial:
-        return trial.fit() if trial.model else settings  # the model itself says what is wrong with it
+        return trial.fit() if trial.model else settings  # loading the model then says what is wrong with it
 
 
 def cells_of(model: Any, settings: Settings) -> int:
-    """How many cells were asked for, where `auto` wasn't settled."""
+    """The number of cells in the settings. While it is still `auto`, as many as the model was trained for."""
     return settings.ctx_size if settings.ctx_size > 0 else int(llama_cpp.llama_model_n_ctx_train(model))
 
 
 def _is_plain(path: Path, settings: Settings) -> bool:
-    """Whether it fits by far, so that it needn't be tried, which takes some tenths of a second."""
+    """Whether the model fits by far. Then the trial is left out, which takes some tenths of a second."""
     if settings.ctx_size <= 0:
         return False
     size = sum(file.stat().st_size for file in files_of(path)) + _projector_bytes(settings)
@@ -81,7 +83,7 @@ def _is_plain(path: Path, settings: Settings) -> bool:
 
 
 def _gpus(settings: Settings) -> list[Device]:
-    """Those that may hold layers."""
+    """The GPUs that may hold layers."""
     if not is_on_gpu(settings):
         return []
     named = None if settings.device is None else settings.device.split(",")
@@ -89,12 +91,15 @@ def _gpus(settings: Settings) -> list[Device]:
 
 
 def _projector_bytes(settings: Settings) -> int:
-    """Of its file, which is nearly all weights. mtmd doesn't tell the size of its buffers before it has them."""
+    """The size of the projector's file, which is nearly all weights; 0 without `--mmproj`.
+
+    The buffers aren't counted, because mtmd doesn't tell their size before it has allocated them.
+    """
     return settings.mmproj.stat().st_size if settings.mmproj else 0
 
 
 class _Trial:
-    """A model that takes no memory. model: None if it can't be loaded."""
+    """A model that is opened without taking memory. model: None if it can't be loaded."""
 
     def __init__(self, path: Path, settings: Settings, context_params: ContextParams) -> None:
         self._path = path
@@ -149,7 +154,7 @@ class _Trial:
         return here.total + spare_here <= self._free_here and there.total + spare_there <= self._free_there
 
     def _needs(self, cells: int, layers: int) -> tuple[Needs, Needs]:
-        """What is needed in the machine's memory, and on its GPUs with so many layers there."""
+        """What the model needs in the machine's memory, and in that of the GPUs if they have so many layers."""
         of_cells, buffers_here, buffers_there = self._measure(cells) or (0, 0, 0)
         first = self._n_layers + 1 - layers
         weights = [0, 0]
@@ -163,7 +168,7 @@ class _Trial:
         )
 
     def _is_there(self, tensor: Tensor, first: int) -> bool:
-        """Whether a tensor is on a GPU that has the layers from that one on, the last of which is the output's."""
+        """Whether a tensor goes to a GPU. first: GPUs have the layers from this one on, the output as the last one."""
         number = re.match(r"blk\.(\d+)\.", tensor.name)
         layer = int(number[1]) if number else self._n_layers if tensor.name.startswith("output") else -1
         if layer < first:
@@ -173,8 +178,12 @@ class _Trial:
         return found != cpu
 
     def _measure(self, cells: int) -> tuple[int, ...] | None:
-        """Bytes of so many cells, and of buffers here and on GPUs; None if there can't be such a context."""
-        if cells > self._trained >= 2 * _STEP:  # a context that allocates nothing has its list of cells all the same
+        """The bytes of so many cells, of buffers in the machine's memory, and of buffers on GPUs.
+
+        None if llama.cpp can't make such a context.
+        """
+        # Even a context that allocates nothing allocates its list of cells, so larger sizes are extrapolated.
+        if cells > self._trained >= 2 * _STEP:
             half, whole = self._measure(self._trained // 2), self._measure(self._trained)
             if not half or not whole:
                 return None

@@ -12,7 +12,7 @@ CGROUP = Path("/sys/fs/cgroup")
 def available_memory() -> int:
     """How many bytes of memory are free for this process, as far as the system tells.
 
-    That is the least of what the machine, the container and `ulimit -v` leave. What caches files can be taken back.
+    It is the least of what the machine, the container and `ulimit -v` leave. Memory that caches files counts as free.
     """
     return min(_of_machine(), _of_container(), _of_process())
 

@@ -1,4 +1,4 @@
-"""What ggml has and llama_cpp has no names for: its functions, and the devices that it computes on."""
+"""Functions of ggml that llama_cpp doesn't bind, and the devices that ggml computes on."""
 
 import ctypes
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from llama_cpp import _ggml
 
 
 def function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of ggml."""
+    """A function of ggml, with the ctypes of its result and its arguments."""
     found = getattr(_ggml.libggml, name)
     found.restype, found.argtypes = result, arguments
     return found
@@ -33,7 +33,7 @@ _CPU, _GPU, _IGPU = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What ggml can compute on. address: of its `ggml_backend_dev`."""
+    """A device that ggml can compute on. address: of its `ggml_backend_dev`."""
 
     address: int
     name: str
@@ -41,28 +41,28 @@ class Device:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is the processor itself, which is always there and can't be chosen."""
+        """Whether the device is the processor itself. It is always there, so options don't choose it."""
         return self.kind == _CPU
 
     @property
     def is_gpu(self) -> bool:
-        """Whether layers can be put there."""
+        """Whether the device can hold layers."""
         return self.kind in (_GPU, _IGPU)
 
     @property
     def buffer_type(self) -> tuple[str, int]:
-        """The name and the address of the `ggml_backend_buffer_type` for what is kept there."""
+        """The name and the address of the `ggml_backend_buffer_type` for memory of this device."""
         address = _buffer_type(self.address)
         return _buffer_name(address).decode(), address
 
     def free(self) -> int:
-        """How many bytes of its memory are free now; 0 where it doesn't tell."""
+        """How many bytes of the device's memory are free now; 0 if it doesn't tell."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         _memory(self.address, ctypes.byref(free), ctypes.byref(total))
         return free.value
 
 
 def devices() -> list[Device]:
-    """All that llama.cpp was built for and has found."""
+    """All devices that llama.cpp has found, of the kinds that it was built for."""
     found = [_get(number) for number in range(_count())]
     return [Device(each, _name(each).decode(), _kind(each)) for each in found]

@@ -1,4 +1,4 @@
-"""Files with images, read by Pillow, which knows what a file will take before it is decoded."""
+"""Reads image files, with Pillow, which knows the size of an image before it is decoded."""
 
 import io
 import warnings
@@ -8,7 +8,7 @@ from srb.extras import pip_install
 
 MAX_PIXELS = 7680 * 4320
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-_LONGEST = 200  # times as long as the other side; some projectors would have nothing left of that
+_LONGEST = 200  # one side may be so many times as long as the other; some projectors would shrink that to nothing
 
 
 def check_pillow() -> None:
@@ -23,19 +23,20 @@ def check_pillow() -> None:
 def read_image(file: bytes) -> tuple[int, int, bytes]:
     """The width, the height, and the pixels of an image, three bytes (RGB) for each, line by line from its upper left.
 
-    Of several images in a file the first. It is turned as its file says. Raises `InvalidRequestError`.
+    If the file has several images, the first one is read. It is turned upright if the file says how (EXIF). Raises
+    `InvalidRequestError`.
     """
     from PIL import Image, ImageOps
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of images that are large or odd; what is too large is refused here
+            warnings.simplefilter("ignore")  # Pillow warns of large or odd images; too large ones are refused here
             image = Image.open(io.BytesIO(file), formats=_FORMATS)
             _check_size(*image.size)
             upright = ImageOps.exif_transpose(image).convert("RGB")
     except InvalidRequestError:
         raise
-    except Exception as error:  # a decoder of damaged files raises whatever comes
+    except Exception as error:  # for damaged files, Pillow's decoders may raise any exception
         known = ", ".join(_FORMATS)
         raise InvalidRequestError(
             f"an image can't be read: {_reason(error)}; it must be a file of one of these kinds: {known}",

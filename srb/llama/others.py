@@ -1,4 +1,4 @@
-"""How many processors other programs take: what is measured beside them is slower, and by how much nobody knows."""
+"""Measures how many processors other programs use. What `srb tune` times beside them is slower by an unknown amount."""
 
 import os
 import time
@@ -10,21 +10,24 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Others:
-    """busy: how many processors they took. Known at the end."""
+    """The result of `watch_others`. busy: how many processors the others used; set when the block ends."""
 
     busy: float = 0.0
 
 
 @contextmanager
 def watch_others() -> Iterator[Others]:
-    """Tells afterwards how many processors others have taken in the block."""
+    """Measures how many processors other programs use while the block runs. The result is set when it ends."""
     result, before, start = Others(), busy_elsewhere(), time.monotonic()
     yield result
     result.busy = max(0.0, (busy_elsewhere() - before) / (time.monotonic() - start))
 
 
 def busy_elsewhere() -> float:
-    """Seconds of processors that were not free, and not used by this process and its children."""
+    """The processor seconds since the start of the machine that others used, not this process or its children.
+
+    0 if the system doesn't tell.
+    """
     try:
         ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):

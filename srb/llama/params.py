@@ -1,4 +1,4 @@
-"""What llama.cpp is told of a model and of a context on it: options by llama-server's names, and what each sets."""
+"""Turns the settings into llama.cpp's parameters for models and contexts. The options have llama-server's names."""
 
 import ctypes
 import os
@@ -60,7 +60,7 @@ def model_params(settings: Settings) -> Any:
     params.split_mode = _SPLIT_MODES[settings.split_mode]
     params.main_gpu = settings.main_gpu
     params.load_mode = _load_mode(settings)
-    params.kept = kept = []  # what it points to, and Python doesn't know of
+    params.kept = kept = []  # the structure points to these objects; Python would free them without this list
     if settings.device is not None:
         kept.append(chosen := _devices(settings.device))
         params.devices = ctypes.addressof(chosen)
@@ -81,7 +81,7 @@ def overridden(settings: Settings) -> list[str]:
 
 
 def context_params(settings: Settings) -> Any:
-    """A `llama_context_params` with what the settings say of every context."""
+    """A `llama_context_params` with the settings that all contexts have in common."""
     params = llama_cpp.llama_context_default_params()
     if settings.rope_scaling:
         params.rope_scaling_type = _ROPE_SCALING[settings.rope_scaling]
@@ -106,7 +106,7 @@ def _load_mode(settings: Settings) -> int:
 
 
 def _devices(text: str) -> Any:
-    """The table of these devices, with NULL at its end."""
+    """The table of the devices that an option names, with NULL at its end. Raises `SettingsError`."""
     there = {each.name: each.address for each in devices() if not each.is_cpu}
     names = [] if text == "none" else _split(text)
     for name in names:
@@ -130,7 +130,10 @@ def _shares(text: str) -> Any:
 
 
 def placed(settings: Settings) -> Iterator[tuple[bytes, int]]:
-    """Patterns of tensors, and the buffer type for each; the first that matches wins."""
+    """Patterns of tensors' names, and the buffer type for each. The first pattern that matches a name wins.
+
+    Raises `SettingsError`.
+    """
     buffers = dict(each.buffer_type for each in devices())
     for each in _split(settings.override_tensor or ""):
         pattern, equals, name = each.rpartition("=")

@@ -1,7 +1,7 @@
-"""Where the tokens of a sequence are, in a model whose images have other positions than one for each cell.
+"""The positions of tokens, for models that don't give an image one position for each cell (M-RoPE).
 
-In M-RoPE an image of 6 by 4 cells has a width and a height, and the token behind it is 6 positions after its beginning,
-not 24. All others count tokens; `Context` translates with what is here.
+With M-RoPE, an image of 6 by 4 cells has a width and a height. The token after it is 6 positions after the image's
+beginning, not 24. All other modules count tokens; `Context` translates these numbers into positions with this module.
 """
 
 import struct
@@ -12,11 +12,11 @@ _IMAGE = struct.Struct("<III")
 _COUNT = struct.Struct("<I")
 
 Image = tuple[int, int, int]
-"""Before how many tokens of its sequence an image is, how many cells it has, and how many positions."""
+"""An image: how many tokens of its sequence come before it, how many cells it has, and how many positions."""
 
 
 class Positions:
-    """The images of the sequences, in the order that they come in."""
+    """The images that each sequence holds, in their order in the sequence."""
 
     def __init__(self) -> None:
         self._images: dict[int, list[Image]] = {}
@@ -25,14 +25,15 @@ class Positions:
         return bool(self._images)
 
     def of(self, seq_id: int, n_tokens: int) -> int:
-        """The position of what comes behind the first tokens of a sequence."""
+        """The position of the token that comes after the first `n_tokens` of a sequence."""
         images = self._images.get(seq_id, ())
         return n_tokens - sum(cells - places for start, cells, places in images if start + cells <= n_tokens)
 
     def is_length(self, seq_id: int, n_tokens: int, length: int) -> bool:
-        """Whether a sequence of so many tokens ends before the position `length`.
+        """Whether a sequence of so many tokens takes `length` positions in llama.cpp's memory.
 
-        Behind an image it can't be told from the memory how many positions that has.
+        If the sequence ends with an image, the memory doesn't tell how many positions the image has. Then every length
+        that ends within the image counts.
         """
         for start, cells, _ in self._images.get(seq_id, ()):
             if start + cells == n_tokens:
@@ -40,32 +41,35 @@ class Positions:
         return length == self.of(seq_id, n_tokens)
 
     def add(self, seq_id: int, image: Image) -> None:
-        """A sequence ends with an image now."""
+        """Adds an image at the end of a sequence."""
         self._images.setdefault(seq_id, []).append(image)
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
-        """A sequence begins with tokens of another."""
+        """Gives a sequence the images among the first `n_tokens` of another."""
         if images := self._within(source, 0, n_tokens):
             self._images[target] = images
 
     def truncate(self, seq_id: int, n_tokens: int) -> None:
-        """A sequence has only its first tokens left."""
+        """Forgets the images after the first `n_tokens` of a sequence."""
         images = self._within(seq_id, 0, n_tokens)
         self.remove(seq_id)
         if images:
             self._images[seq_id] = images
 
     def remove(self, seq_id: int) -> None:
-        """A sequence is empty."""
+        """Forgets all images of a sequence."""
         self._images.pop(seq_id, None)
 
     def packed(self, seq_id: int, start: int, end: int) -> bytes:
-        """The images among these tokens, to be put behind the state of their cells."""
+        """The images among these tokens, as bytes that are put after the saved state of their cells."""
         images = self._within(seq_id, start, end)
         return b"".join(_IMAGE.pack(*image) for image in images) + _COUNT.pack(len(images))
 
     def take(self, state: State, seq_id: int, end: int) -> memoryview:
-        """Adds the images of a saved state, up to a number of tokens, to a sequence; returns the state without them."""
+        """Adds the images of a saved state to a sequence, and returns the state without them.
+
+        Only the images that end within the first `end` tokens are added.
+        """
         data = memoryview(state)
         (count,) = _COUNT.unpack(data[-_COUNT.size :])
         at = len(data) - _COUNT.size - count * _IMAGE.size

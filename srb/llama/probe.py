@@ -1,4 +1,4 @@
-"""How long a model takes with some weights and some way of attention: what `srb tune` chooses by."""
+"""Measures how long a model takes with some weights and a way of attention. `srb tune` chooses by these times."""
 
 import dataclasses
 import math
@@ -24,11 +24,11 @@ from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
 _PIECE = 128  # tokens whose logits are held at once
-_STEPS = 4  # of each kind, but no more after so many seconds
-_ENOUGH_SECONDS = 0.3
-_WARMING = 16  # tokens that bring weights into memory
+_STEPS = 4  # so many steps are timed for each number of rows
+_ENOUGH_SECONDS = 0.3  # after so many seconds no further step is timed
+_WARMING = 16  # so many tokens are evaluated before the timing, to bring the weights into memory
 _PIECES_BESIDE = (32, 128, 512)
-_GAIN_APART = 1.03  # what a decode of its own must be faster by
+_GAIN_APART = 1.03  # a decode of its own must be faster by this factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,10 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is measured: a piece of a prompt of so many tokens, and steps of so many rows after it and after `depth`."""
+    """What is measured: a piece of a prompt, and steps after this piece and after `depth` tokens.
+
+    piece: tokens of the piece. rows: the numbers of rows of the steps.
+    """
 
     piece: int
     depth: int
@@ -50,10 +53,11 @@ class Shape:
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds, the least of all repetitions, since others on the machine only ever add to them.
+    """Measured times in seconds. Each is the least of all repetitions, since other programs can only make it longer.
 
-    first, last: a piece of a prompt, at its beginning and after `depth` tokens.
-    shallow, deep: a step by its number of rows, after the first piece and after `depth` tokens.
+    first, last: of a piece of a prompt, at its beginning and after `depth` tokens.
+    shallow, deep: of a step, by its number of rows, after the first piece and after `depth` tokens.
+    walks_all: whether each row walks all cells in use, as without flash attention.
     """
 
     shape: Shape
@@ -64,25 +68,31 @@ class Timings:
     deep: dict[int, float] = field(default_factory=dict)
 
     def merge(self, other: "Timings") -> None:
-        """Takes another repetition in."""
+        """Adds another repetition: keeps the lesser of each two times."""
         self.first, self.last = min(self.first, other.first), min(self.last, other.last)
         for mine, others in ((self.shallow, other.shallow), (self.deep, other.deep)):
             for n, seconds in others.items():
                 mine[n] = min(seconds, mine.get(n, seconds))
 
     def at_depth_of(self, other: "Timings") -> "Timings":
-        """These with what `other`, of the same attention, takes longer at its depth: weights have no part in that."""
+        """These times, completed by the time that `other` takes longer at its depth.
+
+        Both have the same way of attention. What a depth costs doesn't depend on the weights, so it can be taken over.
+        """
         deep = {n: seconds + other.deep[n] - other.shallow[n] for n, seconds in self.shallow.items()}
         return dataclasses.replace(self, last=self.first + other.last - other.first, deep=deep)
 
     def job(self, tokens: int, n: int, length: int) -> float:
-        """A prompt of so many tokens, and n alternatives of `length` that continue it. n: one of the shape's rows."""
+        """The seconds for a prompt of so many tokens, and n alternatives of `length` tokens that continue it.
+
+        n: one of the shape's rows.
+        """
         walked = tokens + (n if self.walks_all else 1) * length / 2
         step = self.shallow[n] + n * self._row_cell(n) * (walked - self.shape.piece)
         return tokens * (self._token + tokens / 2 * self._token_cell) + length * step
 
     def pace(self, apart: int) -> Pace:
-        """The same as the engine wants it."""
+        """The costs that these times mean, in the form that the engine uses. apart: see `Costs`."""
         few, many = (self.shape.rows[0], *self.shape.rows)[-2:]
         row_cell = self._row_cell(many)
         bases = [self.shallow[n] - n * row_cell * self.shape.piece for n in (few, many)]
@@ -139,7 +149,7 @@ class Weights:
         self._exit.close()
 
     def cache_bytes(self, n_cells: int) -> int:
-        """The size of an f16 cache of so many cells, or a bf16 one."""
+        """The bytes of a cache of so many cells, in f16 or bf16."""
         get = llama_cpp.llama_model_n_head_kv(self._model), llama_cpp.llama_model_n_layer(self._model)
         head = llama_cpp.llama_model_n_embd(self._model) // llama_cpp.llama_model_n_head(self._model)
         return int(2 * 2 * math.prod(get) * head * n_cells)
@@ -152,7 +162,7 @@ class Weights:
         return tokens
 
     def context(self, attention: Attention, n_cells: int, n_rows: int, threads: int | None = None) -> Context:
-        """A context with that attention. threads: None: as the settings have it. Raises `ModelLoadError`."""
+        """A context with this attention. threads: None: those of the settings. Raises `ModelLoadError`."""
         settings = dataclasses.replace(
             self._settings,
             cache_type_k=attention.cache_type,
@@ -170,7 +180,7 @@ class Weights:
         )
 
     def log_probabilities(self, attention: Attention, tokens: tuple[int, ...]) -> Floats:
-        """The natural logarithms of what follows each of the tokens; shape (len(tokens), n_vocab)."""
+        """The natural logarithms of the probabilities of what follows each token; shape (len(tokens), n_vocab)."""
         context = self.context(attention, len(tokens), 1)
         rows = []
         try:
@@ -189,7 +199,10 @@ class Weights:
     def measure(
         self, attention: Attention, tokens: tuple[int, ...], shape: Shape, *, deep: bool, threads: int | None = None
     ) -> Timings:
-        """One repetition. tokens: of a text, for the prompts."""
+        """The times of one repetition.
+
+        tokens: those of any text, for the prompts. deep: whether to measure after `depth` tokens, too.
+        """
         n_rows = max(shape.rows)
         n_cells = shape.piece + (shape.depth if deep else 0) + 2 * n_rows
         context = self.context(attention, n_cells, n_rows, threads)
@@ -207,7 +220,10 @@ class Weights:
         return result
 
     def apart(self, attention: Attention, tokens: tuple[int, ...], n: int, largest: int) -> int:
-        """From what size on a piece of a prompt is cheaper in a decode of its own than beside n rows."""
+        """The size from which on a piece of a prompt is cheaper in a decode of its own than beside n rows.
+
+        It is one of the sizes that were tried, up to `largest` tokens, or `NEVER`.
+        """
         sizes = [size for size in _PIECES_BESIDE if size <= largest]
         context = self.context(attention, largest * 2 + n + 64, n + 1)
         try:
@@ -225,7 +241,7 @@ class Weights:
 
 
 class _Bench:
-    """Decodes on a context, with a prompt in sequence 0."""
+    """Times decodes on a context. Sequence 0 has the prompt."""
 
     def __init__(self, context: Context, tokens: tuple[int, ...]) -> None:
         self._context = context
@@ -233,7 +249,7 @@ class _Bench:
         self._length = 0
 
     def piece(self, n_tokens: int) -> float:
-        """The seconds of the next tokens of the prompt."""
+        """Evaluates the next tokens of the prompt, and returns the seconds that this takes."""
         if not self._length:
             self._decode(self._part(min(_WARMING, n_tokens), 0, 0))
             self._context.remove(0)
@@ -242,7 +258,11 @@ class _Bench:
         return seconds
 
     def grow(self, depth: int, *, by_moving: bool) -> None:
-        """Makes the prompt as long as that. by_moving: without evaluating it, since what cells hold takes no time."""
+        """Makes the prompt `depth` tokens long.
+
+        by_moving: by restoring a saved state again and again, instead of evaluating tokens. The times don't depend on
+            what the cells hold.
+        """
         start = self._length
         state = self._context.save(0, 0, start, 1 << 40) if by_moving else None
         while self._length < depth:
@@ -263,7 +283,7 @@ class _Bench:
         return min(found)
 
     def beside(self, n: int, size: int) -> tuple[float, float, float]:
-        """The seconds of n rows with a piece of a prompt, of the rows alone, and of the piece alone."""
+        """The seconds of a decode with n rows and a piece of a prompt, of the rows alone, and of the piece alone."""
         for seq_id in range(1, n + 1):
             self._context.fork(0, seq_id, self._length)
         kinds: tuple[Callable[[], Batch], ...] = (
@@ -298,7 +318,7 @@ class _Bench:
 
     def _truncate(self, n: int) -> None:
         for seq_id in range(1, n + 1):
-            if not self._context.truncate(seq_id, self._length):  # a recurrent state
+            if not self._context.truncate(seq_id, self._length):  # a recurrent state can't be cut
                 self._context.remove(seq_id)
                 self._context.fork(0, seq_id, self._length)
 
@@ -313,5 +333,5 @@ class _Bench:
 
 
 def divergence(reference: Floats, other: Floats) -> float:
-    """The mean Kullback-Leibler divergence of `other` from `reference`, in nats; of rows of log-probabilities."""
+    """The mean Kullback-Leibler divergence of `other` from `reference`, in nats. Both are rows of log-probabilities."""
     return float((np.exp(reference) * (reference - other)).sum(axis=1).mean())

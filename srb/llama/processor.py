@@ -1,4 +1,4 @@
-"""A caller's own function on the logits of a sequence."""
+"""Calls a caller's own function (`logits_processor`) on the logits of a sequence."""
 
 import math
 
@@ -25,12 +25,16 @@ class Processor:
         self._n_tokens += 1
 
     def process(self, logits: Floats) -> Floats:
-        """What the function makes of a row of logits, which stays as it is. Raises `LogitsProcessorError`."""
+        """The row of logits that the function returns for this one. `logits` itself isn't changed.
+
+        Raises `LogitsProcessorError` if the function raises, or leaves logits that can't be used.
+        """
         tokens = self._tokens[: self._n_tokens]
         tokens.flags.writeable = False
         row = logits.copy()
         try:
-            result = self._function(tokens, row[:])  # a view, whose shape is its own
+            # The function gets a view, so that a change of the shape doesn't change that of the row.
+            result = self._function(tokens, row[:])
         except Exception as error:
             raise LogitsProcessorError(f"logits_processor raised {type(error).__name__}: {error}") from error
         if result is not None:

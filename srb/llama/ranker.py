@@ -1,4 +1,4 @@
-"""What may come next in a search, and how likely it is."""
+"""Ranks the tokens that a beam of a search may continue with, by their probabilities."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from srb.llama.tokenizer import LlamaTokenizer
 
 
 class LlamaRanker:
-    """Ranks tokens by the model's probabilities, after biases. Implements `srb.engine.backend.Ranker`."""
+    """Ranks tokens by the model's probabilities, after adding biases. Implements `srb.engine.backend.Ranker`."""
 
     def __init__(self, tokenizer: LlamaTokenizer, params: SamplingParams) -> None:
         self._ends = np.fromiter(tokenizer.ends, np.intp)

@@ -26,7 +26,10 @@ class Rows:
         self._seq_id_pointers = (pointer * size)(*[ctypes.cast(base + i * item, pointer) for i in range(size)])
 
     def fill(self, batch: Batch, positions: Positions) -> llama_cpp.llama_batch:
-        """The rows as C wants them, valid until the next call. positions: where their tokens are."""
+        """The rows of a batch as a `llama_batch`, valid until the next call.
+
+        positions: translates the places of tokens into positions, if sequences have images with M-RoPE.
+        """
         n = len(batch)
         if not 0 < n <= self._size:
             raise BackendError(f"a batch has 1 to {self._size} rows, not {n}")

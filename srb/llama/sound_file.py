@@ -1,7 +1,7 @@
-"""Files with sound, made safe for mtmd's reader.
+"""Makes sound files safe for mtmd's reader.
 
-It believes what a header says of the length, and ends the process if it can't have that much memory. So headers are
-checked against the file here: a WAV gets a new one, a FLAC's must be plausible, and an MP3 has none.
+That reader believes the length in a file's header, and ends the process if it can't allocate so much memory. So this
+module checks the header first: a WAV gets a new one, a FLAC's must be plausible, and an MP3 has none.
 """
 
 import struct
@@ -16,13 +16,13 @@ _BITS = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}
 
 
 def is_sound(file: bytes) -> bool:
-    """Whether it begins as a WAV, a FLAC or an MP3 does."""
+    """Whether a file begins as a WAV, a FLAC or an MP3 does."""
     is_wav = file[:4] == b"RIFF" and file[8:12] == b"WAVE"
     return is_wav or file[:4] == b"fLaC" or file[:3] == b"ID3" or _is_mp3(file)
 
 
 def safe_sound(file: bytes) -> bytes:
-    """The same sound, in a file that the reader can be given. Raises `InvalidRequestError`."""
+    """The same sound, as a file that is safe for the reader. Raises `InvalidRequestError`."""
     while file[:3] == b"ID3":
         file = _without_tag(file)
     if file[:4] == b"RIFF":
@@ -50,11 +50,11 @@ def _without_tag(file: bytes) -> bytes:
 
 
 def _wav(file: bytes) -> bytes:
-    """The samples, behind a header of our own."""
+    """A WAV with the same samples after a header that is made here."""
     at, form = 12, None
     while at + 8 <= len(file):
         name, size = file[at : at + 4], int.from_bytes(file[at + 4 : at + 8], "little")
-        body = file[at + 8 : at + 8 + size]  # of one that is cut off, what there is
+        body = file[at + 8 : at + 8 + size]  # less than `size` if the file is cut off
         if name == b"fmt " and len(body) >= 16:
             form = struct.unpack_from("<HHIIHH", body)
             if form[0] == _EXTENSIBLE and len(body) >= 26:

@@ -1,4 +1,4 @@
-"""Calls that recurse in C as deep as their input is long."""
+"""Runs calls that recurse in C as deeply as their input is long, in threads with large stacks."""
 
 import mmap
 import threading
@@ -11,9 +11,9 @@ _STACK_BYTES = 16 << 20
 
 
 def with_stack(call: Callable[[], Result], more: int) -> Result:
-    """Makes the call in a thread that has 16 MiB of stack and so many bytes more; only what is used takes memory.
+    """Makes the call in a thread with a stack of 16 MiB and `more` bytes. Only the used part of a stack takes memory.
 
-    Raises what the call raises, and `MemoryError` if there can't be such a thread.
+    Raises what the call raises, and `MemoryError` if such a thread can't be started.
     """
     results: list[Result] = []
     errors: list[BaseException] = []

@@ -1,8 +1,8 @@
-"""A saved sequence, made to fit a context with other flash attention.
+"""Converts the saved state of a sequence for a context with the other setting of flash attention.
 
-With flash attention the values are stored cell by cell, without it channel by channel, and a state fits only contexts
-of its kind. Read here is what `llama_context::state_seq_get_data` and `llama_kv_cache::state_write` write in the
-llama.cpp of llama-cpp-python 0.3.36, for one sequence of a model whose layers all attend to everything.
+With flash attention the values are stored cell by cell, without it channel by channel. A state fits only contexts of
+its own kind. This module reads the format that `llama_context::state_seq_get_data` and `llama_kv_cache::state_write`
+write in the llama.cpp of llama-cpp-python 0.3.36, for one sequence of a model whose layers all attend to everything.
 """
 
 import struct
@@ -17,7 +17,7 @@ _ITEM_BYTES = {0: 4, 1: 2, 30: 2}  # of f32, f16 and bf16, by their ggml_type; o
 
 
 def relaid(state: State) -> bytearray | None:
-    """The same with its values in the other layout; None if it isn't as expected."""
+    """The same state with its values in the other layout. None if its format isn't the expected one."""
     try:
         return _relaid(memoryview(state))
     except (struct.error, KeyError, ValueError):
@@ -25,7 +25,10 @@ def relaid(state: State) -> bytearray | None:
 
 
 def moved(state: bytearray, n_positions: int) -> bytearray | None:
-    """The same for so many positions further on; None if it isn't as expected. It means nothing, but is as large."""
+    """The same state with all positions higher by `n_positions`. None if its format isn't the expected one.
+
+    The keys stay those of the old positions, so the result is no state of any text. It is only for measuring times.
+    """
     if len(state) < 16 or struct.unpack_from("<IiI", state)[::2] != (_MAGIC, 1):
         return None
     (n_cells,) = struct.unpack_from("<I", state, 12)
@@ -41,7 +44,7 @@ def moved(state: bytearray, n_positions: int) -> bytearray | None:
 
 def _relaid(state: memoryview) -> bytearray | None:
     magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
-    layout_at = 16 + 12 * n_cells  # a cell has its position, and one seq_id with the number of these
+    layout_at = 16 + 12 * n_cells  # each cell has 3 numbers: its position, how many seq_ids follow (1), and this seq_id
     by_channel, n_layers = struct.unpack_from("<II", state, layout_at)
     if (magic, n_streams) != (_MAGIC, 1) or by_channel not in (0, 1):
         return None
@@ -59,7 +62,7 @@ def _relaid(state: memoryview) -> bytearray | None:
 
 
 def _to_channels(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
-    """The end of a layer's values, and these as channels of cells."""
+    """Where a layer's values end, and these values channel by channel."""
     kind, row_bytes = struct.unpack_from("<iQ", state, at)
     item_bytes, start, end = _ITEM_BYTES[kind], at + 12, at + 12 + n_cells * row_bytes
     values = np.frombuffer(state[start:end], f"u{item_bytes}").reshape(n_cells, -1)
@@ -67,7 +70,7 @@ def _to_channels(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
 
 
 def _to_cells(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
-    """The end of a layer's values, and these as cells of channels."""
+    """Where a layer's values end, and these values cell by cell."""
     kind, item_bytes, n_channels = struct.unpack_from("<iII", state, at)
     start, end = at + 12, at + 12 + n_cells * n_channels * item_bytes
     values = np.frombuffer(state[start:end], f"u{_ITEM_BYTES[kind]}").reshape(n_channels, n_cells)

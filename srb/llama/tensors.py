@@ -1,4 +1,4 @@
-"""What a model file has, tensors and metadata, read without loading it."""
+"""Reads the list of tensors and the metadata of a GGUF file, without loading the model."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is converted; what has one dimension stays as it is."""
+        """Whether conversions change this tensor. Tensors of one dimension stay as they are."""
         return len(self.shape) > 1
 
 
@@ -50,7 +50,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:
-    """The tensors of a GGUF file that isn't a model; None in place of those that aren't one dimension of f32.
+    """The tensors of a GGUF file that isn't a model. A tensor that isn't one dimension of f32 is None.
 
     called: what an error calls the file. Raises `ModelLoadError`.
     """

@@ -1,4 +1,4 @@
-"""What `srb tune` has chosen for a model on this machine: a small TOML file in the user's cache."""
+"""Keeps what `srb tune` has chosen for a model on this machine, in a small TOML file in the user's cache."""
 
 import dataclasses
 import glob
@@ -30,12 +30,13 @@ _ADVICE = "going on with the file as it is; `srb tune` measures again"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuned:
-    """What was chosen. The fields up to `threads_batch` are options of the same names.
+    """What `srb tune` has chosen for a model.
 
-    weights: `FILE`, or a format of `srb.llama.weights`. cache_type: of keys and values.
-    weights_bytes: the size of the file with the weights.
-    paces: what contexts take with either way of attention, if both were measured and neither is refused.
-    times_as_fast: as the file with llama.cpp's defaults. attention_compared: whether there was time for both ways.
+    weights: `FILE`, or a format of `srb.llama.weights`. weights_bytes: the size of the file with the weights.
+    cache_type: the type of keys and values. flash_attn, threads, threads_batch: as the options of the same names.
+    times_as_fast: compared with the file as it is and llama.cpp's defaults.
+    attention_compared: whether there was time to measure both kinds of attention.
+    paces: the costs of contexts of both kinds, if both were measured and neither is refused.
     """
 
     weights: str
@@ -58,7 +59,11 @@ class Tuned:
 
 
 def tuned_path(path: Path, settings: Settings) -> Path:
-    """Where the result for a model file is, or would be: by its contents, the processor, the build and the threads."""
+    """Where the result for a model file is, or would be.
+
+    The name depends on the file's contents, the processor, the build, the number of cores, and the options in
+    `EVALUATION` and `PLACEMENT`.
+    """
     gpu = max(-1, settings.n_gpu_layers) if llama_cpp.llama_supports_gpu_offload() else 0
     machine = [processor(), llama_cpp.__version__, llama_cpp.llama_print_system_info().decode(), physical_cores(), gpu]
     if other := settings.given((*EVALUATION, *PLACEMENT)):
@@ -68,7 +73,10 @@ def tuned_path(path: Path, settings: Settings) -> Path:
 
 
 def read_tuned(path: Path, settings: Settings) -> Tuned | None:
-    """What was chosen for this model file on this machine. None, with a warning, where it can't be used."""
+    """What was chosen for this model file on this machine. None if there is nothing.
+
+    None, with a warning, if the result can't be used.
+    """
     source = tuned_path(path, settings)
     if not source.exists():
         return None
@@ -89,7 +97,7 @@ def read_tuned(path: Path, settings: Settings) -> Tuned | None:
 
 
 def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
-    """Keeps it, and returns where. Raises `OSError`."""
+    """Writes the result to its file, and returns the path. Raises `OSError`."""
     target = tuned_path(path, settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     values = dataclasses.asdict(tuned)
@@ -106,11 +114,12 @@ def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a model is run with.
+    """The settings and weights that a model runs with.
 
-    settings: with all filled in that was left to `srb tune`. weights: the file that has them.
-    paces: what was measured with just these; None if nothing was, or something else was given by hand.
-    machine: what was measured on this machine with something else, if anything was.
+    settings: with values for all options that were left to `srb tune`. weights: the file with the weights.
+    paces: the costs that were measured with exactly these settings and weights. None if nothing was measured, or if
+        options given by hand differ from what was measured.
+    machine: the costs that were measured on this machine, also if it was with other settings or another model.
     """
 
     settings: Settings
@@ -120,7 +129,7 @@ class Choice:
 
 
 def choose(path: Path, settings: Settings) -> Choice:
-    """What to run the model of this file with, and says so in the log if `srb tune` had a part in it.
+    """Chooses what the model of this file runs with. If results of `srb tune` are used, the log says so.
 
     Options given by hand win. Flash attention and the types of the cache are one choice: if one of them is given, the
     others have llama.cpp's defaults. Raises `ModelLoadError` if weights given by hand can't be converted.
@@ -147,9 +156,10 @@ def choose(path: Path, settings: Settings) -> Choice:
 
 
 def _paces_of_machine(path: Path, settings: Settings) -> Paces | None:
-    """How the two ways of attention differ here, as `srb tune` measured it with the default model, if it did.
+    """The costs of both kinds of attention that `srb tune` measured here with the default model. None if it didn't.
 
-    It is for a model that wasn't measured: which way is faster depends on the processor more than on the model.
+    They are used for models that weren't measured, because which kind is faster depends on the processor more than on
+    the model.
     """
     try:
         default = find_model(None)
@@ -160,7 +170,7 @@ def _paces_of_machine(path: Path, settings: Settings) -> Paces | None:
 
 
 def kept_files(path: Path) -> list[Path]:
-    """All that is kept for a model file: results of any machine, and converted weights."""
+    """All files that are kept for a model file: results for any machine, and converted weights."""
     folder = cache_folder() / "tuned"
     return sorted(folder.glob(f"{glob.escape(path.stem)}-{identity(path)}-*")) if folder.is_dir() else []
 

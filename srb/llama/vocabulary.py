@@ -1,4 +1,4 @@
-"""A model's vocabulary and chat template, without its weights: what a server needs whose engines are elsewhere."""
+"""A model's vocabulary and chat template, without its weights, for a server whose engines are on other machines."""
 
 from contextlib import ExitStack
 from functools import cached_property
@@ -19,7 +19,7 @@ from srb.settings import Settings
 
 
 class Vocabulary:
-    """Reads the vocabulary of the settings' model file. Raises `ModelLoadError`. `close` must be called once.
+    """The vocabulary of the settings' model file. Raises `ModelLoadError`. `close` must be called once.
 
     model: a hash that tells this model from others.
     """
@@ -44,10 +44,10 @@ class Vocabulary:
         return read_model_info(self._path)
 
     def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None:
-        """Raises `InvalidRequestError` for what no sampler can be made of, such as a grammar that doesn't parse."""
+        """Raises `InvalidRequestError` if a branch's sampler can't be made, for example if a grammar doesn't parse."""
         with self.tokenizer.in_use() as vocab:
             CompiledSampling(vocab, self._lark, n_cells, branches).close()
 
     def close(self) -> None:
-        """Frees it."""
+        """Frees the vocabulary."""
         self._exit.close()

@@ -1,10 +1,13 @@
-"""How llama.cpp's threads wait for each other: spinning, or asleep where other programs want the cores, too.
+"""Makes llama.cpp's threads sleep instead of spin while they wait for each other, if other programs want the cores.
 
-They wait some hundred times in a step. libgomp, the usual OpenMP, has them spin first, which is fastest. But where
-another program has taken a core, they spin until the thread without one has its turn again: steps of 50 ms then take
-seconds. libgomp reads how long they spin (GOMP_SPINCOUNT) when it is loaded. Its manual names one thing that changes
-it later: they hardly spin while there are more of its threads than CPUs. So more threads are what puts them to sleep.
-Results don't change, as they would with another number of threads that compute.
+The threads wait for each other some hundred times in a step. libgomp, the usual OpenMP, lets them spin first, which is
+fastest on a free machine. But if another program has taken a core, all threads spin until the thread without a core has
+its turn again. Steps of 50 ms then take seconds.
+
+libgomp reads how long threads spin (GOMP_SPINCOUNT) when it is loaded. Its manual names one thing that changes this
+later: the threads hardly spin while libgomp has more threads than there are CPUs. So this module starts more threads,
+which do nothing, to put the others to sleep. Results stay the same; with another number of threads that compute they
+would change.
 """
 
 import ctypes
@@ -18,25 +21,28 @@ from typing import Any
 import llama_cpp
 
 _WINDOW = 0.2
-"""Seconds of decoding that are judged at once."""
+"""After so many seconds of decoding, `Waiting` decides anew whether the threads spin or sleep."""
 _DELAYED = 0.25
-"""How many of the threads wait for a CPU on the average, where all are to sleep. Beside a busy loop it's 0.5 and more,
-whether they spin or sleep. Where only another virtual machine takes the time, it's none, and sleeping wouldn't help."""
+"""If on average more threads than this wait for a CPU, all threads are to sleep. Beside a busy loop the average is 0.5
+or more, whether the threads spin or sleep. If only another virtual machine takes the time, the average is 0, and
+sleeping wouldn't help."""
 
 
 def delayed_seconds() -> float:
-    """How long the threads of this process had to wait for a CPU so far, added up. Linux tells it for each thread."""
+    """How many seconds all threads of this process together have waited for a CPU. Linux counts per thread."""
     nanoseconds = 0
     for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat") as file:  # or it has ended
+        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat") as file:  # a thread may have ended
             nanoseconds += int(file.read().split()[1])
     return nanoseconds / 1e9
 
 
 class Waiting:
-    """Watches decodes, and has threads sleep while others want their cores, and until it's known whether they do.
+    """Watches decodes, and makes the threads sleep while other programs want the cores.
 
-    crowd: makes them sleep; None where they can't be made to.
+    The threads also sleep at first, until the first decodes have shown whether others want the cores.
+
+    crowd: makes the threads sleep; None if this isn't possible here.
     """
 
     def __init__(
@@ -50,11 +56,11 @@ class Waiting:
         self._seconds = 0.0
         self._before = delayed() if crowd else 0.0
         if crowd:
-            crowd.gather()  # beside others a first decode that spins takes seconds, and it's judged at its end only
+            crowd.gather()  # `_judge` comes after a decode, and beside other programs one that spins takes seconds
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Around each decode."""
+        """A context for each decode, which times it."""
         began = self._clock()
         try:
             yield
@@ -72,16 +78,16 @@ class Waiting:
         self._seconds, self._before = 0.0, delayed
 
     def close(self) -> None:
-        """Lets the threads go that were there to be many."""
+        """Ends the threads of the crowd."""
         if self._crowd:
             self._crowd.leave()
 
 
 class Crowd:
-    """More threads of libgomp than there are CPUs: they do nothing, and while they are there, the others hardly spin.
+    """More threads of libgomp than there are CPUs. They do nothing, but while they exist, the others hardly spin.
 
-    parallel: libgomp's GOMP_parallel(function, data, n_threads, flags). A thread that has called it keeps a team of so
-    many threads for its next call, until it ends.
+    parallel: libgomp's GOMP_parallel(function, data, n_threads, flags). A thread that has called it keeps a team of
+        n_threads for its next call. The team lives until this thread ends.
     """
 
     def __init__(self, parallel: Any) -> None:
@@ -90,8 +96,11 @@ class Crowd:
 
     @classmethod
     def of_libgomp(cls) -> "Crowd | None":
-        """None where llama.cpp's OpenMP is another one or none, Linux doesn't tell who waits for a CPU, or somebody has
-        said how threads are to wait for each other."""
+        """A crowd for the libgomp that llama.cpp uses.
+
+        None if llama.cpp uses another OpenMP or none, if Linux doesn't count how long threads wait for a CPU, or if the
+        environment already says how threads are to wait for each other.
+        """
         parallel = getattr(llama_cpp.llama_cpp._lib, "GOMP_parallel", None)
         if (
             not parallel
@@ -104,14 +113,14 @@ class Crowd:
         return cls(parallel)
 
     def gather(self) -> None:
-        """Has the threads sleep."""
+        """Makes llama.cpp's threads sleep while they wait."""
         if self._leave:
             return
         self._leave = threading.Event()
         threading.Thread(target=self._stay, args=(self._leave,), name="srb crowd", daemon=True).start()
 
     def leave(self) -> None:
-        """Has the threads spin again."""
+        """Makes llama.cpp's threads spin again."""
         if self._leave:
             self._leave.set()
             self._leave = None

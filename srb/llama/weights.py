@@ -1,7 +1,7 @@
-"""The weights of a model file in another format, converted once and kept in the user's cache.
+"""Converts the weights of a model file to another format, once, and keeps them in the user's cache.
 
 llama.cpp evaluates many rows at once several times faster in a format that its kernels for this processor are made for.
-It is asked in a process of its own, because an assertion in C ends the process, and so that it can be stopped.
+The conversion runs in a process of its own, because an assertion in C ends the process, and so that it can be stopped.
 """
 
 import ctypes
@@ -44,19 +44,22 @@ _FORMATS = {
 FORMATS = tuple(_FORMATS)
 """The formats that lose nothing that matters."""
 
-_MARGIN_BYTES = 64 << 20  # for what is no weight, and so that the disk isn't quite full
+_MARGIN_BYTES = 64 << 20  # room for the file's metadata, and so that the disk doesn't become full
 
 Progress = Callable[[float], object]
 """Gets the fraction that is done, 0 to 1."""
 
 
 def mixed(kind: str, target: str) -> str:
-    """The name of the format that has the tensors of type `kind` in another, and all others as in the file."""
+    """The name of a format in which only the tensors of type `kind` are converted, to `target`.
+
+    Example: `q4_1-as-q8_0`. All other tensors stay as in the file.
+    """
     return f"{kind}-as-{target}"
 
 
 def identity(path: Path) -> str:
-    """A name for what is in a model file."""
+    """A name for the contents of a model file: files with equal contents have equal names."""
     return fingerprint(path)[:12]
 
 
@@ -66,7 +69,7 @@ def converted_path(path: Path, weights: str) -> Path:
 
 
 def converted_bytes(tensors: list[Tensor], weights: str) -> int:
-    """About how large that file is."""
+    """About how many bytes the file of these weights has."""
     kind, target = _parse(weights)
     per_weight = _FORMATS[target].bytes_per_weight
     return sum(
@@ -76,7 +79,10 @@ def converted_bytes(tensors: list[Tensor], weights: str) -> int:
 
 
 def reason_not_to_convert(path: Path, weights: str) -> str | None:
-    """Why this machine hasn't the room for these weights; None if it has. Raises `ModelLoadError` and `OSError`."""
+    """Why these weights can't be made here, such as too little memory; None if they can.
+
+    Raises `ModelLoadError` and `OSError`.
+    """
     size, memory = path.stat().st_size, available_memory()
     if re.search(r"-\d{5}-of-\d{5}$", path.stem):
         return "the model is in several files"
@@ -93,9 +99,10 @@ def reason_not_to_convert(path: Path, weights: str) -> str | None:
 
 
 def convert(path: Path, weights: str, progress: Progress = lambda _fraction: None) -> Path:
-    """The file of the model's weights in another format, made if it isn't there yet.
+    """The file of the model's weights in another format. It is made if it isn't there yet.
 
-    weights: one of `FORMATS`, or a `mixed` one. It appears under its name when it is whole. Raises `ModelLoadError`.
+    weights: one of `FORMATS`, or a `mixed` one. The file gets its name only when it is complete. Raises
+    `ModelLoadError`.
     """
     target = converted_path(path, weights)
     if target.exists():
@@ -106,7 +113,7 @@ def convert(path: Path, weights: str, progress: Progress = lambda _fraction: Non
             raise ModelLoadError(f"{what}: {reason}")
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.with_suffix(".lock")):
-            if not target.exists():  # another process may have been at it
+            if not target.exists():  # another process may have made it while this one waited for the lock
                 part = target.with_suffix(".part")
                 expected = converted_bytes(read_tensors(path), weights)
                 _run(path, part, weights, what, lambda: progress(min(1.0, part.stat().st_size / expected)))
@@ -117,7 +124,7 @@ def convert(path: Path, weights: str, progress: Progress = lambda _fraction: Non
 
 
 def _run(path: Path, part: Path, weights: str, what: str, tell: Callable[[], object]) -> None:
-    """Converts in a process of its own, and leaves no part of a file."""
+    """Converts in a process of its own. After a failure, no part of the file is left."""
     command = [sys.executable, "-m", "srb.llama.weights", str(path), str(part), weights]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -141,15 +148,15 @@ def _run(path: Path, part: Path, weights: str, what: str, tell: Callable[[], obj
 
 
 def _main(source: str, target: str, weights: str) -> int:
-    """What the other process does."""
+    """Converts the weights. This runs in the other process."""
     log.redirect()
     kind, name = _parse(weights)
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = _FORMATS[name].file_type
     params.allow_requantize = True
-    params.pure = True  # without exceptions for single tensors
+    params.pure = True  # otherwise llama.cpp gives some tensors other types
     if kind is not None:
-        params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0  # only a quantized one has exceptions
+        params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0  # llama.cpp reads `tt_overrides` only for quantized types
         params.tt_overrides = overrides = _overrides(read_tensors(Path(source)), kind, name)
     with log.collected() as complaints:
         code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(params))
@@ -159,12 +166,12 @@ def _main(source: str, target: str, weights: str) -> int:
         print(complaints.reason, file=sys.stderr)
         return 1
     with open(target, "rb+") as file:
-        os.fsync(file)  # or a power cut may leave a file of zeros under the final name
+        os.fsync(file)  # otherwise a power cut may leave a file of zeros under the final name
     return 0
 
 
 def _overrides(tensors: list[Tensor], kind: str, target: str) -> Any:
-    """llama.cpp's table of what becomes of which tensor, with an empty row at the end."""
+    """llama.cpp's table of the type that each tensor gets, with an empty row at the end."""
     rows = [
         (f"^{re.escape(each.name)}$".encode(), _FORMATS[target].tensor_type if each.type == kind else each.type_number)
         for each in tensors
@@ -175,7 +182,7 @@ def _overrides(tensors: list[Tensor], kind: str, target: str) -> Any:
 
 
 def _parse(weights: str) -> tuple[str | None, str]:
-    """The type that is converted, if it's only one, and to what."""
+    """The only type that is converted, or None for all, and the type that it becomes. Raises `ModelLoadError`."""
     kind, _, target = weights.rpartition("-as-")
     if target not in FORMATS:
         raise ModelLoadError(f"srb knows no weights {weights!r}; it knows {', '.join(FORMATS)}")
