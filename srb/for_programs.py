@@ -41,7 +41,7 @@ class AsyncForPrograms(ABC):
     def generate(self, request: CompletionRequest) -> AsyncIterator[Event]: ...
 
     async def explore(self, prompt: Text, explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
-        """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends it.
+        """The nodes of the tree of likely candidates of a prompt, the likeliest first. Leaving the loop ends it.
 
         Raises what `submit` raises, and `SrbError` for a fault on the way.
         """
@@ -58,13 +58,13 @@ class AsyncForPrograms(ABC):
             writing.take(event)
         return writing.result()
 
-    async def score(self, prompt: Text, continuations: Sequence[Text]) -> list[Score]:
+    async def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]:
         """How likely each of these texts is after the prompt, which is evaluated once. See `Engine.score`.
 
         Raises what `submit` raises, and `SrbError` for a fault.
         """
         tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
-        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, continuations, self.tokenize), self.tokenizer)
+        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, candidates, self.tokenize), self.tokenizer)
         async for event in self.generate(scoring.request):
             scoring.take(event)
         return scoring.result()

@@ -116,8 +116,8 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: AsyncEngine.from_settings("a"), "takes srb.Settings, got 'a'; write Settings(model=...)"),  # type: ignore[arg-type]
         (lambda: srb.generate(5), "prompt takes a text, or a tuple of token ids, got 5"),  # type: ignore[arg-type]
         (lambda: srb.generate("a", temprature=1), "there is no 'temprature'; did you mean temperature?"),
-        (lambda: srb.score("a", "b"), "continuations takes a list of texts, got 'b'; write [...] around it"),
-        (lambda: srb.score("a", [5]), "continuations[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]
+        (lambda: srb.score("a", "b"), "candidates takes a list of texts, got 'b'; write [...] around it"),
+        (lambda: srb.score("a", [5]), "candidates[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]
         (lambda: srb.generate("a", model=5), "--model takes a path, as a text or a pathlib.Path or None, got 5"),  # type: ignore[arg-type]
     ],
 )

@@ -61,26 +61,26 @@ class Writing:
 
 
 class Scoring:
-    """A request for the scores of continuations, whose common beginning is evaluated once.
+    """A request for the scores of candidates, whose common beginning is evaluated once.
 
     Each continuation is an alternative that is made to draw the tokens it has. take: the request's events, until it is
     done. Raises `InvalidRequestError` for what can't be drawn.
     """
 
-    def __init__(self, prompt: tuple[int, ...], continuations: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> None:
-        for number, tokens in enumerate(continuations):
-            name = f"continuations[{number}]"
+    def __init__(self, prompt: tuple[int, ...], candidates: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> None:
+        for number, tokens in enumerate(candidates):
+            name = f"candidates[{number}]"
             if wrong := [token for token in tokens if not 0 <= token < tokenizer.n_vocab]:
                 message = f"{name} has the token {wrong[0]}; the vocabulary has 0 to {tokenizer.n_vocab - 1}"
-                raise InvalidRequestError(message, param="continuations")
+                raise InvalidRequestError(message, param="candidates")
             if any(map(tokenizer.is_end, tokens[:-1])):
                 message = f"{name} goes on behind an end token; score what comes after it as one of its own"
-                raise InvalidRequestError(message, param="continuations")
-        self._tokens = continuations
-        self._logprobs: list[list[float]] = [[] for _ in continuations]
+                raise InvalidRequestError(message, param="candidates")
+        self._tokens = candidates
+        self._logprobs: list[list[float]] = [[] for _ in candidates]
         branches = tuple(
             SamplingParams(temperature=0, max_tokens=len(each), logits_processor=_only(each, len(prompt)))
-            for each in continuations
+            for each in candidates
         )
         self.request = CompletionRequest((prompt,), branches, logprobs=0)
 
@@ -92,7 +92,7 @@ class Scoring:
             self._logprobs[event.index].append(event.token.logprob)
 
     def result(self) -> list[Score]:
-        """The scores, in the order of the continuations."""
+        """The scores, in the order of the candidates."""
         return [Score(*each) for each in zip(self._tokens, map(tuple, self._logprobs), strict=True)]
 
 
@@ -145,13 +145,13 @@ class ForPrograms(ABC):
             writing.take(event)
         return writing.result()
 
-    def score(self, prompt: Text, continuations: Sequence[Text]) -> list[Score]:
+    def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]:
         """How likely each of these texts is after the prompt, which is evaluated once. See `run`.
 
         A continuation is tokenized alone, so most begin with a space. Raises `InvalidRequestError`, and `SrbError` for
         a fault.
         """
-        tokens = all_to_tokens(continuations, self.tokenize)
+        tokens = all_to_tokens(candidates, self.tokenize)
         scoring = Scoring(to_tokens(prompt, self.tokenize, is_prompt=True), tokens, self.tokenizer)
         for event in self.run(scoring.request):
             scoring.take(event)
@@ -225,13 +225,13 @@ def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) 
 
 
 def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:
-    """The tokens of continuations."""
+    """The tokens of candidates."""
     if isinstance(texts, str):  # whose characters would be scored, one by one
         raise InvalidRequestError(
-            f"continuations takes a list of texts, got {texts!r:.60}; write [...] around it", param="continuations"
+            f"candidates takes a list of texts, got {texts!r:.60}; write [...] around it", param="candidates"
         )
     return [
-        to_tokens(each, tokenize, is_prompt=False, name=f"continuations[{number}]") for number, each in enumerate(texts)
+        to_tokens(each, tokenize, is_prompt=False, name=f"candidates[{number}]") for number, each in enumerate(texts)
     ]
 
 

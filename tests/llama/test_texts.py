@@ -53,9 +53,9 @@ def test_scores_are_those_of_whole_texts_and_their_beginning_is_evaluated_once(
 @pytest.mark.parametrize(
     ("end", "message"),
     [
-        ((), r"continuations\[1\] must have at least one token"),
-        ((5, 300), r"continuations\[1\] has the token 300; the vocabulary has 0 to 257"),
-        ((256, 5), r"continuations\[1\] goes on behind an end token"),
+        ((), r"candidates\[1\] must have at least one token"),
+        ((5, 300), r"candidates\[1\] has the token 300; the vocabulary has 0 to 257"),
+        ((256, 5), r"candidates\[1\] goes on behind an end token"),
     ],
 )
 def test_what_cant_be_scored(load: Load, end: tuple[int, ...], message: str) -> None:
