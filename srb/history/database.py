@@ -113,6 +113,9 @@ MIGRATIONS = (
         INSERT INTO search(search, rowid, text) VALUES ('delete', old.id, old.text);
     END;
     """,
+    """
+    ALTER TABLE nodes ADD COLUMN ends_at INTEGER;  -- so many characters of its text belong to the story; null: all
+    """,
 )
 """Each brings a file to the next version. What has been released is never changed; a new version is a new script."""
 

@@ -20,10 +20,10 @@ from srb.history.texts import add_text, clean, unpack
 class Node:
     """A text in a story, below its `parent`, or at the beginning where that is None.
 
-    tokens: the ids that stand for the text, if they are known. author: `model` or `person`. request, index, seed,
-    settings, length (in tokens), finish_reason, stop_reason: of the model's; one without a finish_reason hasn't ended.
-    kept: True, or False if it is discarded. created: seconds since 1970. change: the number of the story's change
-    that it was last touched by.
+    text: without what is behind `ends_at`, a number of characters. tokens: the ids that stand for the text, if they
+    are known. author: `model` or `person`. request, index, seed, settings, length (in tokens), finish_reason,
+    stop_reason: of the model's; one without a finish_reason hasn't ended. kept: True, or False if it is discarded.
+    created: seconds since 1970. change: the number of the story's change that it was last touched by.
     """
 
     id: int
@@ -41,6 +41,7 @@ class Node:
     stop_reason: str | None
     kept: bool | None
     notes: str | None
+    ends_at: int | None
     created: int
     change: int
 
@@ -69,11 +70,11 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What was said of a node: the value of its `field`, which is `kept` or `notes`."""
+    """What was said of a node: the value of its `field`, which is `kept`, `notes` or `ends_at`."""
 
     change: int
     field: str
-    value: bool | str | None
+    value: bool | str | int | None
     created: int
 
 
@@ -201,9 +202,11 @@ def insert_growing(
     return list(ids)
 
 
-def remark_on(db: sqlite3.Connection, story: int, node: int, change: int, field: str, value: bool | str | None) -> None:
-    """Says of a node that it is `kept`, or gives it `notes`."""
-    assert field in ("kept", "notes")
+def remark_on(
+    db: sqlite3.Connection, story: int, node: int, change: int, field: str, value: bool | str | int | None
+) -> None:
+    """Says of a node that it is `kept`, or where it `ends_at`, or gives it `notes`."""
+    assert field in ("kept", "notes", "ends_at")
     db.execute(f"UPDATE nodes SET {field} = ?, change = ? WHERE story = ? AND id = ?", (value, change, story, node))
     db.execute(
         "INSERT INTO remarks(story, change, node, field, value, created) VALUES (?, ?, ?, ?, ?, ?)",
@@ -216,14 +219,14 @@ def _node(row: sqlite3.Row) -> Node:
     settings = None if row["settings"] is None else json.loads(row["settings"])
     if by_itself and row["stop_reason"] is not None:
         tokens = None  # the last may be half text and half stop string
-    elif settings and settings.get("heal"):
-        tokens = None  # the first has the end of the parent's text, too
+    elif (settings and settings.get("heal")) or row["ends_at"] is not None:
+        tokens = None  # the first has the end of the parent's text, too; the last ones what is left out
     elif by_itself and tokens and len(tokens) == row["length"]:
         tokens = tokens[:-1]  # without the end token
     return Node(
         id=row["id"],
         parent=row["parent"],
-        text=row["words"] or "",
+        text=(row["words"] or "")[: row["ends_at"]],
         tokens=tokens,
         author=row["author"],
         request=row["request"],
@@ -236,6 +239,7 @@ def _node(row: sqlite3.Row) -> Node:
         stop_reason=row["stop_reason"],
         kept=_bool(row["kept"]),
         notes=row["notes"],
+        ends_at=row["ends_at"],
         created=row["created"],
         change=row["change"],
     )

@@ -153,9 +153,9 @@ def add_node(db: sqlite3.Connection, owner: str | None, story: str, parent: int 
 
 
 def remark(
-    db: sqlite3.Connection, owner: str | None, story: str, node: int, values: Mapping[str, bool | str | None]
+    db: sqlite3.Connection, owner: str | None, story: str, node: int, values: Mapping[str, bool | str | int | None]
 ) -> Node:
-    """Says of a node that it is `kept`, or gives it `notes`, or both. Raises `NotFoundError`."""
+    """Says of a node that it is `kept`, where it `ends_at`, or gives it `notes`. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
     nodes.find_node(db, number, node)
     if values:

@@ -95,14 +95,14 @@ HISTORY_OPERATIONS = (
     Operation(
         method="GET",
         path="/v1/stories/{story}/nodes/{node}",
-        summary="A node of a story, with all earlier values of `kept` and `notes`",
+        summary="A node of a story, with all earlier values of `kept`, `ends_at` and `notes`",
         reply={JSON: NODE},
         errors=_OFF,
     ),
     Operation(
         method="PATCH",
         path="/v1/stories/{story}/nodes/{node}",
-        summary="Mark a node as kept or discarded, or give it notes",
+        summary="Mark a node as kept or discarded, let it end earlier, or give it notes",
         body=RemarkFields,
         reply={JSON: NODE},
         errors=(400, 413, *_OFF),

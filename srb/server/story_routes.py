@@ -152,7 +152,9 @@ def _with_texts(request: web.Request, nodes: list[Node], growing: dict[str, Grow
                 growing[request_id] = Growing(journal, ids)
             said = journal.texts
             texts |= {node: said[index] for index, node in ids.items()}
-    return [dataclasses.replace(node, text=texts[node.id]) if node.id in texts else node for node in nodes]
+    return [
+        dataclasses.replace(node, text=texts[node.id][: node.ends_at]) if node.id in texts else node for node in nodes
+    ]
 
 
 async def add_node(request: web.Request) -> web.Response:
@@ -170,10 +172,10 @@ async def get_node(request: web.Request) -> web.Response:
 
 
 async def remark(request: web.Request) -> web.Response:
-    """PATCH /v1/stories/{story}/nodes/{node}: it is kept or discarded, or gets notes."""
+    """PATCH /v1/stories/{story}/nodes/{node}: it is kept or discarded, ends earlier, or gets notes."""
     fields, story = await _fields(request, RemarkFields), request.match_info["story"]
-    values: dict[str, bool | str | None] = {
-        name: getattr(fields, name) for name in ("kept", "notes") if name in fields.model_fields_set
+    values: dict[str, bool | str | int | None] = {
+        name: getattr(fields, name) for name in ("kept", "notes", "ends_at") if name in fields.model_fields_set
     }
     changed = await write_file(request, stories.remark, story, int(request.match_info["node"]), values)
     return json_response(as_json(changed), ignored_header(fields.ignored))

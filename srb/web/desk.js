@@ -17,13 +17,16 @@ export class Desk {
     this.context = null;
     this.store = new Store();
     this.unsaved = new Set();
+    this.untils = {}; // of requests
   }
 
   // Brings back what a store has kept, and shows it.
   async open(store) {
     const { nodes, page } = await store.load();
     this.store = store;
-    this.settings.unit.disabled = store.isShared; // what is written there can't be cut at a boundary
+    const left = nodes.filter((node) => node.end === undefined && page.untils?.[node.request]);
+    this.untils = Object.fromEntries(left.map(({ request }) => [request, page.untils[request]]));
+    for (const node of nodes) node.until ??= this.untils[node.request];
     this.tree = new Tree(nodes, page.current);
     if (page.shown?.every((id) => this.tree.has(id))) this.tree.shown = page.shown;
     this.tree.history = page.history ?? [];
@@ -36,11 +39,19 @@ export class Desk {
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
   }
 
+  // Has the alternatives of a request end where they have got so long. A shared store doesn't know of that.
+  limit(request, until) {
+    this.untils[request] = until;
+    for (const node of this.tree.nodes.values()) if (node.request === request) node.until = until;
+  }
+
   // Takes what a shared store says of a node. While that runs here, its request says the rest.
   hear(heard, writing) {
     const { pieces, ...said } = heard;
     const node = this.tree.add(heard);
-    if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept: heard.kept, discarded: heard.discarded });
+    node.until ??= this.untils[node.request];
+    const { kept, discarded, endsAt } = heard;
+    if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, endsAt });
     else {
       if (textOf(node) !== textOf(heard)) {
         this.cards.forget(node);
@@ -137,13 +148,14 @@ export class Desk {
     return node;
   }
 
+  // Keeps what has changed. It is done when it is kept, or has been complained of.
   save(...nodes) {
     for (const node of nodes) this.unsaved.add(node);
     clearTimeout(this.saving);
     this.saving = null;
     const changed = [...this.unsaved].filter((node) => this.tree.nodes.has(node.id));
     this.unsaved.clear();
-    this.savePage(changed);
+    return this.savePage(changed);
   }
 
   saveSoon(node) {
@@ -159,8 +171,9 @@ export class Desk {
   // Everything but nodes that haven't changed; it's little, so it may follow every key.
   savePage(nodes = []) {
     const { current, shown, history } = this.tree;
-    this.store
-      .save(nodes, { current, shown, history, draft: this.story.value, note: document.querySelector("#note").value, ...this.choices })
+    const typed = { draft: this.story.value, note: document.querySelector("#note").value };
+    return this.store
+      .save(nodes, { current, shown, history, untils: this.untils, ...typed, ...this.choices })
       .catch((error) => complain(new Error(`What you did can't be kept: ${error.message}. Export the tree.`)));
   }
 }

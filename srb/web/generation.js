@@ -7,7 +7,7 @@ import { textOf } from "./tree.js";
 export const LOST = "the connection was lost; this is what had arrived";
 
 export class Generation {
-  // listener: changed(node), ended(node), told(event), moved() when what the status line says may be another. id: of a
+  // listener: changed(node), ended(node) which keeps it, told(event), moved() when what the status line says may be another. id: of a
   // request that is there already.
   constructor(listener, id = null) {
     this.listener = listener;
@@ -89,19 +89,21 @@ export class Generation {
     this.seen.set(node, now);
     node.length += event.tokens?.length ?? 0;
     const end = node.until ? endOf(textOf(node).slice(node.until.from), node.until) : -1;
-    if (end >= 0) return this.#cut(node, node.until.from + end);
-    this.listener.changed(node);
+    if (end < 0) return this.listener.changed(node);
+    const kept = this.#cut(node, node.until.from + end);
+    Promise.resolve(kept).then(() => this.stop(node)).catch(() => {}); // it ends by itself, only later
   }
 
   // Ends a node where it has got as long as it was to be.
   #cut(node, length) {
     shorten(node, length);
+    node.endsAt = [...textOf(node)].length; // as the server counts
     node.reason = { finish_reason: "length", stop_reason: null };
-    this.#end(node, reason(node.reason));
-    this.stop(node).catch(() => {}); // it ends by itself, only later
+    return this.#end(node, reason(node.reason));
   }
 
   #stop(node, event) {
+    if (node.endsAt !== undefined) return this.#cut(node, [...textOf(node)].slice(0, node.endsAt).join("").length);
     if (event.finish_reason === "stop") dropTheEnd(node, event.stop_reason);
     const { finish_reason, stop_reason } = event;
     node.reason = { finish_reason, stop_reason };
@@ -116,8 +118,9 @@ export class Generation {
     node.end = end;
     delete node.fault;
     this.running.delete(node);
-    this.listener.ended(node);
+    const kept = this.listener.ended(node);
     this.listener.moved();
+    return kept;
   }
 }
 

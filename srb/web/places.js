@@ -63,9 +63,12 @@ function generations(tree, id) {
     if (!all.length) return []; // nothing was generated: a word was chosen
     const values = (name) => [...new Set(all.map((each) => JSON.stringify(each[name])))].join(", ");
     const { until } = nodes[0];
+    const names = new Set(all.flatMap(Object.keys));
     const facts = [nodes.length === 1 ? "1 alternative" : `${nodes.length} alternatives`];
     if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
-    for (const name of new Set(all.flatMap(Object.keys))) facts.push(name === "max_tokens" ? `${values(name)} tokens` : `${name} ${values(name)}`);
+    else if (names.has("max_tokens")) facts.push(`${values("max_tokens")} tokens`);
+    names.delete("max_tokens");
+    for (const name of names) facts.push(`${name} ${values(name)}`);
     facts.push(when.format(nodes[0].created ?? batch));
     return shorten(facts.join(" · "), 160);
   });

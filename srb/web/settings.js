@@ -82,7 +82,7 @@ export class Settings {
   // How long an alternative is to be, where that isn't said in tokens: {unit, count}.
   get until() {
     const count = Number(this.length.value) || USUAL[this.unit.value];
-    return this.unit.value === UNITS[0] || this.unit.disabled ? undefined : { unit: this.unit.value, count };
+    return this.unit.value === UNITS[0] ? undefined : { unit: this.unit.value, count };
   }
 
   #make(name, schema) {

@@ -7,6 +7,9 @@ import { ROOT, textOf, titleOf } from "./tree.js";
 
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
+// What is said of a node, and may change.
+const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null });
+
 // The ids of a text; null where they aren't known, or stand for more than it.
 const idsOf = ({ pieces, typed, healed }) =>
   typed || healed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
@@ -75,7 +78,7 @@ class StoryStore extends Store {
     Object.assign(this, { story, all });
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
-    this.kept = new Map(); // by node, as the server knows it
+    this.remarks = new Map(); // by node, as the server knows them
   }
 
   async load() {
@@ -92,10 +95,14 @@ class StoryStore extends Store {
   }
 
   async save(nodes, page) {
-    const changed = nodes.filter((node) => this.kept.has(node.id) && this.kept.get(node.id) !== kept(node));
-    for (const node of changed) this.kept.set(node.id, kept(node));
-    const remark = (node) => stories(`${this.path}/nodes/${node.id}`, "PATCH", { kept: kept(node) });
-    await Promise.all([this.all.savePage(this.story.id, page), ...changed.map(remark)]);
+    const remark = (node) => {
+      const known = this.remarks.get(node.id);
+      const changed = Object.entries(remarks(node)).filter(([name, value]) => known && known[name] !== value);
+      if (!changed.length) return null;
+      this.remarks.set(node.id, remarks(node));
+      return stories(`${this.path}/nodes/${node.id}`, "PATCH", Object.fromEntries(changed));
+    };
+    await Promise.all([this.all.savePage(this.story.id, page), ...nodes.map(remark)]);
   }
 
   place(_tree, id) {
@@ -119,7 +126,7 @@ class StoryStore extends Store {
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
-    this.kept.set(id, each.kept);
+    this.remarks.set(id, { kept: each.kept, ends_at: each.ends_at });
     const node = {
       id,
       parent,
@@ -135,9 +142,11 @@ class StoryStore extends Store {
       settings: settings ? others : undefined,
       created: each.created * 1000,
       healed,
+      endsAt: each.ends_at ?? undefined,
     };
     if (!request) return { ...node, end: "" };
     if (each.finish_reason === null) return { ...node, request, index, after: 0, pieces: [], length: undefined };
-    return { ...node, request, index, end: reason(each) };
+    const { finish_reason, stop_reason } = each.ends_at === null ? each : { finish_reason: "length" };
+    return { ...node, request, index, reason: { finish_reason, stop_reason }, end: reason({ finish_reason, stop_reason }) };
   }
 }

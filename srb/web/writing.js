@@ -23,7 +23,7 @@ export class Writing {
       ended: (node) => {
         this.generations.delete(node);
         desk.cards.update(node);
-        desk.saveSoon(node);
+        return desk.save(node);
       },
       told: hear,
       moved: () => this.tell(),
@@ -62,7 +62,7 @@ export class Writing {
     const ask = async (parent, asked, first) => {
       const node = desk.tree.nodes.get(parent);
       const healed = isHealed(node, [fields, ...asked.map((each) => each.fields)]) || undefined;
-      const settings = asked.map((each) => chosen({ ...fields, ...each.fields }, until));
+      const settings = asked.map((each) => chosen({ ...fields, ...each.fields }));
       const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
@@ -73,6 +73,7 @@ export class Writing {
       const place = await this.#place(parent, { ...fields, n: plan.length });
       return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
+        if (until && desk.store.isShared) desk.limit(request, { ...until, from: 0 });
         desk.go(parents[0], [...new Set(parents)]);
         if (nodes.length) desk.cards.reveal(nodes[0]);
         return nodes;
@@ -112,13 +113,14 @@ export class Writing {
     if (!store.isShared)
       return this.#ask({ ...fields, ...(await this.#place(node.id, fields)) }, (request) => {
         const until = settings.until && { ...settings.until, from: textOf(node).length };
-        Object.assign(node, { request, index: 0, after: 0, until });
+        Object.assign(node, { request, index: 0, after: 0, until, endsAt: undefined });
         delete node.end;
         return [node];
       });
     const column = { label: `${node.label ?? `Alternative ${node.order + 1}`}, continued`, fields: {} };
     fields.seed ??= drawSeed();
-    await this.#ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, () => {
+    await this.#ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, (request) => {
+      if (settings.until) desk.limit(request, { ...settings.until, from: 0 });
       desk.go(tree.current, [...tree.shown, node.id]);
       return [];
     });
@@ -231,7 +233,7 @@ export class Writing {
 }
 
 // What was set, as the tree shows it.
-const chosen = ({ n, logprobs, max_tokens, ...others }, until) => (until ? others : { max_tokens, ...others });
+const chosen = ({ n, logprobs, ...others }) => others;
 
 const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
 

@@ -68,6 +68,7 @@ class ImportedNodeFields(NodeFields):
         None, description="the id of the node that this one goes on from. Left out: this node begins the story."
     )
     change: Any = Field(None, description="has no effect.")
+    ends_at: Any = Field(None, description="has no effect: the text ends there already.")
 
 
 class StoryFields(_Fields):
@@ -95,3 +96,8 @@ class RemarkFields(_Fields):
 
     kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
     notes: Text | None = Field(None, description="a note about the node.")
+    ends_at: Id | None = Field(
+        None,
+        description="how many characters of its text belong to the story: the node ends there. What is behind isn't "
+        "shown, and isn't in the prompts of those that go on from it.",
+    )

@@ -191,3 +191,15 @@ def test_search(history: History, story: str) -> None:
         assert found(odd) == (["Two dragons, one cave"] if odd == "-dragons" else [])
     with pytest.raises(InvalidRequestError, match="words to look for"):
         found('"" *')
+
+
+def test_a_node_may_end_earlier_and_nothing_is_lost(history: History, story: str) -> None:
+    root = add(history, story, None, "One. ")
+    node = add(history, story, root.id, "Two 👩. Thr", tokens=(7, 8, 9), author="model", finish_reason="abort")
+    remark = {"ends_at": len("Two 👩.")}
+    short = history.write(stories.remark, None, story, node.id, remark).result()
+    assert (short.text, short.tokens, short.ends_at) == ("Two 👩.", None, 6)
+    assert history.read(stories.prompt_at, None, story, node.id) == ["One. Two 👩."]
+    assert "One. Two 👩.\n" in history.read(story_as_markdown, None, story, node.id)
+    again = history.write(stories.remark, None, story, node.id, {"ends_at": None}).result()
+    assert (again.text, again.tokens) == (node.text, node.tokens)

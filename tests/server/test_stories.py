@@ -70,12 +70,15 @@ async def test_what_was_exported_can_be_imported(client: Client) -> None:
     for parent, text in ((None, "a"), (1, "b"), (1, "c")):
         await call(client, "POST", f"/v1/stories/{story}/nodes", {"parent": parent, "text": text, "tokens": [1, 2]})
     await call(client, "PATCH", f"/v1/stories/{story}/nodes/3", {"kept": False, "notes": "no"})
+    short = await call(client, "PATCH", f"/v1/stories/{story}/nodes/2", {"ends_at": 0})
+    assert (short["text"], short["tokens"]) == ("", None)
+    await call(client, "PATCH", f"/v1/stories/{story}/nodes/2", {"ends_at": -1}, 400)
     whole = await call(client, "GET", f"/v1/stories/{story}")
     answer = await client.post("/v1/stories", json=whole)
     assert "x-srb-ignored" not in answer.headers
     copy = await call(client, "GET", f"/v1/stories/{(await answer.json())['id']}")
     for each in (*whole["nodes"], *copy["nodes"]):
-        del each["change"]
+        del each["change"], each["ends_at"]
     assert copy["nodes"] == whole["nodes"]
     assert copy["title"] == whole["title"]
 

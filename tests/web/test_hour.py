@@ -249,6 +249,22 @@ def test_lengths_end_at_boundaries(story: Story) -> None:
     assert length(story, "\n\nOne. Two.\n", "paragraphs", 1) == -1
 
 
+def test_an_alternative_goes_on_by_another_sentence(story: Story) -> None:
+    story.set(n=1, max_tokens=1)
+    with story.panel("options"):
+        story.find("#length-unit").select_option("sentences")
+        expect(story.find("#setting-max_tokens")).to_have_attribute("placeholder", "3")
+    story.generate(PROMPT, cards=1)
+    before = story.said(story.cards.first)
+    story.press(story.cards.first, "Continue")
+    expect(story.cards.first.locator(".text")).not_to_have_text(before)
+    story.wait_done()
+    said = story.said(story.cards.first)
+    assert said.startswith(before)
+    more = said.removeprefix(before)
+    assert length(story, more + "\n\nThe next", "sentences", 1) == len(more.encode("utf-16-le")) // 2, said
+
+
 def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Story) -> None:
     story.set(max_tokens=7)
     with story.panel("options"):

@@ -9,6 +9,7 @@ import pytest
 from e2e.conftest import Server, start
 from playwright.sync_api import expect
 from web.conftest import Story
+from web.test_hour import length
 
 pytestmark = [pytest.mark.web, pytest.mark.e2e]
 
@@ -126,6 +127,39 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     blank.wait_done()
     expect(blank.find(".title").first).to_have_text("Alternative 1, continued")
     assert blank.accessibility_faults() == []
+
+
+def test_lengths_end_at_boundaries_there_too(blank: Story, other: Story, server: Server) -> None:
+    begin(blank, server)
+    other.open(blank.page.url)
+    blank.set(n=3, max_tokens=1)
+    with blank.panel("options"):
+        blank.find("#length-unit").select_option("sentences")
+    blank.generate(PROMPT, cards=3)
+    said = [blank.said(card) for card in blank.cards.all()]
+    for text in said:
+        assert length(blank, text + "\n\nThe next", "sentences", 1) == len(text.encode("utf-16-le")) // 2, said
+    expect(blank.cards.first.locator(".facts")).to_contain_text("reached its length")
+    for card, text in zip(other.cards.all(), said, strict=True):
+        expect(card.locator(".text")).to_have_text(text)
+    path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
+    nodes = json.loads(server.request(path)[1])["nodes"]
+    assert [(node["text"], node["ends_at"]) for node in nodes[1:]] == [(text, len(text)) for text in said]
+    with blank.page.expect_request("**/v1/completions") as asked:
+        blank.press(blank.cards.first, "More like this")
+    assert json.loads(asked.value.post_data or "")["node"] == nodes[1]["id"]
+    blank.wait_done()
+    assert blank.text == PROMPT + said[0]
+    assert server.request(f"{path}?format=markdown&node={nodes[1]['id']}")[1].endswith(f"{PROMPT}{said[0]}\n")
+    with blank.panel("options"):
+        blank.find("#length-unit").select_option("words")
+        blank.find("#setting-max_tokens").fill("60")
+    blank.generate(cards=6, wait=False)
+    expect(blank.cards.first.locator("[data-k]").nth(2)).to_be_attached()
+    blank.reload()
+    blank.wait_done()
+    for text in [blank.said(card) for card in blank.cards.all()[:3]]:
+        assert length(blank, text + "\n\nThe next", "words", 60) == len(text.encode("utf-16-le")) // 2, text
 
 
 V1 = """([prompt, said]) => new Promise((resolve) => {
