@@ -1,4 +1,4 @@
-"""Evaluated texts in files, for programs: what was evaluated once needn't be again, not even by another process."""
+"""Saves evaluated texts in files, for programs, so that another process needn't evaluate them again."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from srb.engine.slots import SavedSlot, Slots
 from srb.errors import InvalidRequestError
 
 SLOT = 1 << 30
-"""Where the texts that are saved end: in none of the slots that are remembered."""
+"""The slot of requests that save a text. Its number is so high that no tokens are remembered for it."""
 
 
 class Saving:
-    """Saves a text: its request evaluates what isn't known of it, and then what is known is found."""
+    """Saves a text: first `request` evaluates what isn't known of it, then `found` has what is to be written."""
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
         self._tokens = tokens
@@ -24,12 +24,12 @@ class Saving:
         self.request = CompletionRequest((tokens,), (params,), slot=SLOT)
 
     def take(self, event: Event) -> None:
-        """Raises `SrbError` for a fault."""
+        """Takes an event of the request. Raises `SrbError` for a fault."""
         if isinstance(event, ErrorEvent):
             raise event.error
 
     def found(self, slots: Slots) -> SavedSlot:
-        """What is to be written. Raises `InvalidRequestError` if the engine hasn't kept all of it."""
+        """The state that is to be written. Raises `InvalidRequestError` if the engine hasn't kept all of it."""
         saved, n_tokens = slots.copies(pack(self._tokens)), len(self._tokens)
         if saved.n_tokens < n_tokens:
             raise InvalidRequestError(
@@ -41,7 +41,7 @@ class Saving:
 
 
 def read_saved(path: str | Path, identity: str) -> SavedSlot:
-    """What a file has. Raises `InvalidRequestError` if it isn't one, or of another model."""
+    """The state in a file. Raises `InvalidRequestError` if it isn't such a file, or is of another model."""
     try:
         return read_slot(Path(path), identity)[0]
     except ValueError as error:

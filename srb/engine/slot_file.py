@@ -1,7 +1,7 @@
-"""Files with the states of a slot, as `POST /slots/{id_slot}?action=save` writes them.
+"""The format of a file with the states of a slot, as `POST /slots/{id_slot}?action=save` writes it.
 
-header      _HEADER: a SHA-256 of what the states must fit (`Backend.identity`), and how many tokens they hold
-pieces      each as in a file of its own (`srb.engine.state_file`), parents before their children
+header      _HEADER: a SHA-256 of what the states must fit (`Backend.identity`), and how many tokens they have
+pieces      each in the format of a file of its own (`srb.engine.state_file`), parents before their children
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _HEADER = struct.Struct("<8s32sI")
 
 
 def write_slot(path: Path, identity: str, saved: SavedSlot) -> int:
-    """Writes a file, which appears whole under its name, and returns how many bytes it has. Raises `OSError`."""
+    """Writes a file, which appears under its name only when it is complete. Returns its bytes. Raises `OSError`."""
     parts: list[bytes | State] = [_HEADER.pack(_MAGIC, _hash(identity), saved.n_tokens)]
     parent = None
     for each in saved.pieces:
@@ -33,7 +33,7 @@ def write_slot(path: Path, identity: str, saved: SavedSlot) -> int:
 def read_slot(path: Path, identity: str) -> tuple[SavedSlot, int]:
     """What was saved, and how many bytes the file has. Raises `OSError`, and `ValueError` if it can't be used.
 
-    It is read as a whole: a file that somebody cuts while it is mapped would end the process.
+    The file is read into memory: if it were mapped and another program cut it, this process would be killed.
     """
     if not path.is_file():
         raise ValueError("there is no such file")

@@ -1,7 +1,8 @@
-"""What was last evaluated under a number, so that it can be saved, put back and erased.
+"""`Slots`: remembers tokens under a number, so that what is known of them can be saved, restored and erased.
 
-llama-server's slots are places in its cache, each with a conversation. Here nothing has a place of its own: a slot is
-the tokens that an alternative ended with, and what is known of them is found as for any prompt (`srb.engine.retained`).
+llama-server's slots are places in its cache, each with a conversation. Here no conversation has a place of its own. A
+slot has only the tokens that an alternative ended with, and their states are found as for any prompt
+(`srb.engine.retained`).
 """
 
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from srb.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """What is known of the tokens of a slot: `n_tokens` of them, in pieces that each go on from the one before it."""
+    """The states of the first `n_tokens` tokens of a slot. Each of the pieces continues the one before it."""
 
     n_tokens: int
     pieces: tuple[PieceCopy, ...]
 
 
 class Slots:
-    """The tokens that alternatives ended with, in slots from 0 to `count` - 1. Belongs to the engine's thread."""
+    """The tokens that alternatives ended with, in slots from 0 to `count` - 1. Only the engine's thread may use it."""
 
     def __init__(self, retained: Retained, count: int) -> None:
         self._retained = retained
@@ -34,7 +35,7 @@ class Slots:
             self._tokens[slot] = tokens
 
     def known(self) -> list[tuple[int, Tokens]]:
-        """The tokens of all that is known, of all slots and beside them; see `PrefixTree.runs`."""
+        """The tokens of all texts that are known, whether a slot has them or not; see `PrefixTree.runs`."""
         return self._retained.runs()
 
     def save(self, slot: int) -> SavedSlot:
@@ -47,11 +48,11 @@ class Slots:
         return SavedSlot(n_tokens, tuple(pieces))
 
     def restore(self, slot: int, saved: SavedSlot) -> None:
-        """Keeps what was saved, and has it be the tokens of a slot. Raises `InvalidRequestError` if it has no room."""
+        """Keeps what was saved, and sets the tokens of a slot. Raises `InvalidRequestError` if there is no room."""
         self._tokens[slot] = self.keep(saved)
 
     def keep(self, saved: SavedSlot) -> Tokens:
-        """Keeps what was saved, and returns its tokens. Raises `InvalidRequestError` if it has no room."""
+        """Keeps what was saved, and returns its tokens. Raises `InvalidRequestError` if there is no room."""
         tokens = pack(())
         for piece in saved.pieces:
             tokens = tokens[: piece.start] + piece.tokens
@@ -67,8 +68,8 @@ class Slots:
         return tokens
 
     def erase(self, slot: int) -> int:
-        """Forgets the tokens of a slot, and what is known of them but for what others go on from.
+        """Forgets the tokens of a slot, and their states, but not those that other texts share.
 
-        Returns how many of them were known.
+        Returns how many of the tokens were known.
         """
         return self._retained.erase(self._tokens.pop(slot, pack(())))

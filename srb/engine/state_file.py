@@ -6,8 +6,9 @@
     logits      as the backend has them
     state       as llama.cpp has it
 
-Reading a state that is damaged could end the process, so the hash is checked before llama.cpp sees it. Nothing is
-forced to the disk, for the same reason: a file that a power failure has left half-written is one that is damaged.
+A damaged state could crash llama.cpp, and with it the process. So the hash is checked before llama.cpp gets the state.
+Because of this check, nothing needs to be forced to the disk: a file that is half-written after a power failure counts
+as damaged, too.
 """
 
 import hashlib
@@ -28,11 +29,11 @@ _HEADER = struct.Struct("<8sIIIIQ16s32s")
 
 _DIGEST_BYTES = 32
 _FIRST_READ = 4096
-"""Bytes of each file that are read without its state; more where a piece has more tokens."""
+"""How many bytes of a file are read to know its tokens; more are read if it has more tokens."""
 
 
 def read_record(path: Path) -> Record:
-    """What a file says of its piece. Raises `OSError` and `ValueError`."""
+    """What a file says of its piece. Raises `OSError`, and `ValueError` if the file isn't a piece or was renamed."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         content = os.read(descriptor, _FIRST_READ)
@@ -54,15 +55,15 @@ def read_record(path: Path) -> Record:
 
 
 def piece_name(parent: str | None, start: int, tokens: Tokens, key: str) -> str:
-    """The name of a piece, by its content and all that comes before it."""
+    """The name of a piece: a hash of its tokens, and of the name of its parent, and so of all tokens before it."""
     head = f"{parent or ''}/{start}/{key}/".encode()
     return hashlib.sha256(head + tokens.tobytes()).hexdigest()[:32]
 
 
 def read_state(content: memoryview, *, verify: bool) -> tuple[State, bytes | None]:
-    """The state and the logits in a file. verify: whether its bytes are compared with its hash.
+    """The state and the logits in a file. verify: whether the file's bytes are compared with its hash.
 
-    Raises `ValueError` if it isn't what was written.
+    Raises `ValueError` if they aren't what was written.
     """
     header, key_at = _unpack(content)
     logits_at = key_at + header.key_bytes + 4 * header.n_tokens
@@ -76,7 +77,7 @@ def read_state(content: memoryview, *, verify: bool) -> tuple[State, bytes | Non
 
 
 def read_piece(content: memoryview) -> tuple[Record, State, bytes | None, int]:
-    """The piece that the file of a state begins with, its state and logits, and how many bytes these are in all.
+    """The piece that `content` begins with, its state and logits, and how many bytes these are in all.
 
     Raises `ValueError` if they aren't what was written.
     """
@@ -94,12 +95,12 @@ def read_piece(content: memoryview) -> tuple[Record, State, bytes | None, int]:
 
 
 def write_state(path: Path, record: Record, state: State, logits: bytes | None) -> int:
-    """Writes a file, which appears whole under its name, and returns how many bytes it has. Raises `OSError`."""
+    """Writes the file of a piece, and returns how many bytes it has; see `write_parts`. Raises `OSError`."""
     return write_parts(path, state_parts(record, state, logits))
 
 
 def state_parts(record: Record, state: State, logits: bytes | None) -> list[bytes | State]:
-    """What is in the file of a piece, one part behind the other."""
+    """The contents of the file of a piece, in parts, one behind the other."""
     key, tokens = record.key.encode(), record.tokens.tobytes()
     parent = bytes.fromhex(record.parent) if record.parent else bytes(16)
     sizes = (len(record.tokens), len(key), len(logits or b""), len(state))
@@ -109,7 +110,7 @@ def state_parts(record: Record, state: State, logits: bytes | None) -> list[byte
 
 
 def write_parts(path: Path, parts: Iterable[bytes | State]) -> int:
-    """Writes a file, which appears whole under its name, and returns how many bytes it has. Raises `OSError`."""
+    """Writes a file, which appears under its name only when it is complete. Returns its bytes. Raises `OSError`."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
@@ -135,7 +136,7 @@ class _Header:
 
 
 def _unpack(content: bytes | memoryview) -> tuple[_Header, int]:
-    """The header of a file, and where it ends. Raises `ValueError` if it isn't one."""
+    """The header of a file, and where the header ends. Raises `ValueError` if it isn't one."""
     if len(content) < _HEADER.size:
         raise ValueError("it is too short")
     magic, start, n_tokens, key_bytes, logits_bytes, state_bytes, parent, digest = _HEADER.unpack_from(content)

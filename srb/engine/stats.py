@@ -1,4 +1,4 @@
-"""What an engine can tell about itself."""
+"""`EngineStats`: counts and sizes that say what an engine holds and has done."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from srb.engine.events import AbortReason
 from srb.engine.store import StoreStats
 
 Measure = Literal["first_token", "next_token", "decode", "overhead"]
-"""What is measured: from a request's arrival to its first token, from a sequence's token to its next, the evaluation in
-a step, and all else in a step."""
+"""The times that are measured: first_token: from a request's arrival to its first token; next_token: from a sequence's
+token to its next; decode: the evaluation in a step; overhead: everything else in a step."""
 
 
 @dataclass(slots=True)
@@ -34,15 +34,17 @@ class Totals:
 class EngineStats:
     """What the engine holds now, and what it has done since it was made.
 
-    sequences: alternatives, or beams of searches, that hold cells now, of at most `max_sequences`.
-    cells: leased now, of `max_cells`; cells_shared: of these, the prompts' that several alternatives continue.
-    retained_bytes: kept of finished requests, of at most `max_retained_bytes`.
-    media_encoded: images and sounds, or parts of such, that were made into what the model evaluates, since the start.
-    disk_bytes: in the files of `--cache-disk` now, of all servers and models that use it, of at most `max_disk_bytes`;
-        disk_bytes_read, disk_bytes_written, and disk_reads, of pieces. disk_faults: couldn't be read or written.
-    prompt_tokens: of all requests that were admitted; prompt_tokens_cached of these were known from others, and
-        prompt_tokens_evaluated were evaluated.
-    prompt_seconds, predicted_seconds: for evaluating these, and the generated ones.
+    sequences: alternatives, or beams of searches, that hold cells now; at most `max_sequences`.
+    cells: those that are leased now, of `max_cells`.
+    cells_shared: how many of these belong to prompts that several alternatives continue.
+    retained_bytes: the states that are kept in memory for later requests; at most `max_retained_bytes`.
+    media_encoded: images and sounds, or parts of them, that were made into what the model evaluates, since the start.
+    disk_bytes: the files of `--cache-disk` now, of all servers and models that use it; at most `max_disk_bytes`.
+    disk_reads, disk_bytes_read, disk_bytes_written: pieces that were read, and bytes, since the start.
+    disk_faults: pieces that couldn't be read or written.
+    prompt_tokens: the prompts' tokens of all requests that were admitted. Of these, prompt_tokens_cached were known
+        from other requests, and prompt_tokens_evaluated were evaluated.
+    prompt_seconds, predicted_seconds: the time for evaluating prompts, and generated tokens.
     tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
     last_error: the message of the last decode that failed.
     """
@@ -75,15 +77,15 @@ class EngineStats:
 
     @classmethod
     def of(cls, totals: Totals, store: StoreStats, **held: Any) -> "EngineStats":
-        """The totals with what is held now."""
-        # asdict would copy what each field holds, and takes ten times as long; this is made for each step.
+        """The totals, together with what is held now."""
+        # This is made in each step. asdict would copy the value of each field, and take ten times as long.
         done = {each.name: getattr(totals, each.name) for each in fields(totals)}
         stored = {each.name: getattr(store, each.name) for each in fields(store)}
         return cls(**done | {"aborts": dict(totals.aborts)}, **stored, **held)
 
     @classmethod
     def sum(cls, stats: "Sequence[EngineStats]") -> "EngineStats":
-        """What several engines hold and have done together; at least one."""
+        """What several engines hold and have done together. Takes at least one."""
         values: dict[str, Any] = {
             each.name: sum(getattr(one, each.name) for one in stats)
             for each in fields(cls)

@@ -1,4 +1,4 @@
-"""Where retained states outlive the process: what the engine needs of such a place. `srb.disk_cache` is one."""
+"""`Store`: what the engine needs of a place where retained states outlive the process. `srb.disk_cache` is one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from srb.engine.radix import Tokens
 class Record:
     """What is known of a stored piece without reading its state; see `srb.engine.retained`.
 
-    parent: the name of the piece that holds what comes before `start`; None where nothing does.
-    tokens: those from `start` on. key: what must be alike beside the tokens; empty where that is nothing.
+    parent: the name of the piece that holds what comes before `start`; None for the first piece of a text.
+    tokens: those from `start` on. key: what must be equal beside the tokens, adapters for example; most often empty.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Record:
 class StoreStats:
     """What a store holds and has done.
 
-    disk_bytes: in its files now, of at most `max_disk_bytes`.
+    disk_bytes: the size of its files now; at most `max_disk_bytes`.
     disk_reads, disk_bytes_read, disk_bytes_written: pieces and bytes, counted since the start.
     disk_faults: pieces that couldn't be read or written.
     """
@@ -42,22 +42,25 @@ class StoreStats:
 
 
 class Store(Protocol):
-    """Pieces by their names. Nothing here raises: what can't be read isn't there, what can't be written isn't kept."""
+    """Pieces by their names.
+
+    No method raises an error: a piece that can't be read counts as gone, and one that can't be written isn't kept.
+    """
 
     def __contains__(self, name: object) -> bool:
-        """Whether it has a piece, as far as it knows, or is about to have it."""
+        """Whether it has a piece, as far as it knows, or is about to write it."""
 
     @property
     def room(self) -> int:
-        """How many bytes it would take now."""
+        """How many bytes it can take now."""
 
     def find(self, family: str) -> Iterable[Record]:
         """The pieces of a family that were there at the start and still are, parents before their children."""
 
     def check(self, family: str, tokens: Tokens) -> None:
-        """Reads the pieces that hold the first of these tokens, so that `get` needn't compare them with their hashes.
+        """Compares the pieces that hold the first of these tokens with their hashes, so that `get` needn't do it.
 
-        May be called from any thread, and takes about a second for each gigabyte.
+        May be called from any thread. Takes about a second for each gigabyte.
         """
 
     def put(
@@ -70,23 +73,23 @@ class Store(Protocol):
         state: State,
         logits: bytes | None,
     ) -> str | None:
-        """Takes a piece, to be written soon by another thread, and returns its name.
+        """Takes a piece, which another thread will write soon, and returns its name.
 
-        family: of those that are looked for together; up to 16 hexadecimal digits.
-        None if the parent isn't there, or as much waits to be written as may.
+        family: names the pieces that are looked for together; up to 16 hexadecimal digits.
+        Returns None if the parent isn't there, or if too much waits to be written.
         """
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:
         """The state and the logits of a piece; None if it's gone or damaged."""
 
     def remove(self, name: str) -> None:
-        """Removes a piece, which nothing continues."""
+        """Removes a piece that no other piece continues."""
 
     def touch(self, names: Iterable[str]) -> None:
         """Marks pieces as just used, children before their parents. The least recently used are removed first."""
 
     def stats(self) -> StoreStats:
-        """What it holds and has done."""
+        """What the store holds and has done."""
 
     def close(self) -> None:
-        """Returns when all is written that was taken."""
+        """Returns when all pieces that were taken are written."""

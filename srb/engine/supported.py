@@ -1,4 +1,4 @@
-"""What can't be done for a request with this model and these options is refused when the request comes."""
+"""Refuses requests that this model, or these options, can't serve. This happens when the request comes."""
 
 from srb.engine.backend import Backend
 from srb.engine.request import CompletionRequest
@@ -9,8 +9,8 @@ _CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with
 
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:
-    """Raises `InvalidRequestError` for what a backend can't do. May be called from any thread."""
-    most = min(backend.n_parallel, backend.n_seqs - 1)  # the prompt has one, too
+    """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
+    most = min(backend.n_parallel, backend.n_seqs - 1)  # the prompt takes a seq_id, too
     if request.n_beams > most:
         raise InvalidRequestError(
             f"{request.n_beams} beams are more than the {most} sequences that can run at once; "

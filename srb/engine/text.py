@@ -1,6 +1,6 @@
-"""Token bytes -> UTF-8 text -> stop matching, a little at a time.
+"""Turns the bytes of tokens into text, and finds stop strings in it, one token at a time.
 
-The work per token depends on the token's length alone, however long the text has grown.
+The work for a token depends only on the token's length, and not on the length of the text so far.
 """
 
 import codecs
@@ -12,13 +12,13 @@ class StopStrings:
 
     The automaton is that of Aho and Corasick, "Efficient string matching: an aid to bibliographic search"
     (CACM 18(6), 1975). Its states are the prefixes of the strings; state 0 is the empty one. The match is the
-    string that is complete first, and the longest of those that are complete at the same character, so it
+    string that is complete first, and the longest of those that are complete at the same character. So the match
     doesn't depend on how the text was cut into tokens.
     """
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self.depth = [0]
-        """The length of each state's prefix: so much text may yet turn out to be a stop string."""
+        """The length of each state's prefix: so many last characters may still become a stop string."""
         self.match: list[str | None] = [None]
         """The string that is complete in each state."""
         self._next: list[dict[str, int]] = [{}]
@@ -51,7 +51,7 @@ class StopStrings:
                 queue.append(child)
 
     def advance(self, state: int, char: str) -> int:
-        """The state after `char`."""
+        """The state that `char` leads to from another state."""
         while char not in self._next[state]:
             if state == 0:
                 return 0
@@ -60,12 +60,12 @@ class StopStrings:
 
 
 class TextState:
-    """The text of one sequence as its tokens come.
+    """The text of one sequence, which grows with each token.
 
-    Bytes that aren't valid UTF-8 become U+FFFD. A character whose bytes haven't all come is kept back, and so is
-    text that may be the beginning of a stop string.
+    Bytes that aren't valid UTF-8 become U+FFFD. A character is kept back until all of its bytes have come. Text that
+    may be the beginning of a stop string is kept back, too.
 
-    stops: the strings that may end it.
+    stops: the strings that may end the text.
     """
 
     __slots__ = ("_decoder", "_held", "_state", "matched", "stops")
@@ -80,11 +80,11 @@ class TextState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all text has been returned that the tokens so far stand for."""
+        """Whether nothing is kept back: all text of the tokens so far has been returned."""
         return not self._held and not self._decoder.getstate()[0]
 
     def copy(self) -> "TextState":
-        """The same, to go on with in another way."""
+        """A copy, which can go on with other tokens."""
         other = TextState(self.stops)
         other._decoder.setstate(self._decoder.getstate())
         other._state, other._held, other.matched = self._state, self._held, self.matched
@@ -113,6 +113,6 @@ class TextState:
         return text[:end]
 
     def flush(self) -> str:
-        """Returns the text kept back, now that nothing more comes. Half a character is dropped."""
+        """Returns the text that was kept back. To be called at the end; an incomplete character is dropped."""
         held, self._held = self._held, ""
         return held

@@ -1,4 +1,4 @@
-"""Requests for programs that want a result and no events: texts, and how likely texts are."""
+"""For programs that want results and no events: makes texts, scores and embeddings, and saves evaluated texts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +29,8 @@ Answer = TypeVar("Answer")
 class Score:
     """How likely a text is after another one.
 
-    tokens: its ids. logprobs: of each of them, after all before it: natural logarithms, as the model has them.
+    tokens: the ids of its tokens. logprobs: for each token, the natural logarithm of the probability that the model
+        gives it after all tokens before it.
     """
 
     tokens: tuple[int, ...]
@@ -37,12 +38,12 @@ class Score:
 
     @property
     def logprob(self) -> float:
-        """That of the whole text: the sum of those of its tokens."""
+        """The log-probability of the whole text: the sum of those of its tokens."""
         return fsum(self.logprobs)
 
 
 class Writing:
-    """A request for n texts. take: its events, until it is done."""
+    """A request for n texts. Give its events to `take`, until the request is done."""
 
     def __init__(self, prompt: Text, n: int, params: SamplingParams | None, *, heal: bool = False) -> None:
         self.request = CompletionRequest((prompt,), (params or SamplingParams()).alternatives(n), heal=heal)
@@ -63,8 +64,8 @@ class Writing:
 class Scoring:
     """A request for the scores of candidates, whose common beginning is evaluated once.
 
-    Each continuation is an alternative that is made to draw the tokens it has. take: the request's events, until it is
-    done. Raises `InvalidRequestError` for what can't be drawn.
+    Each candidate is an alternative that is forced to draw exactly these tokens. Give the request's events to
+    `take`, until the request is done. Raises `InvalidRequestError` for tokens that can't be drawn.
     """
 
     def __init__(self, prompt: tuple[int, ...], candidates: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> None:
@@ -97,7 +98,7 @@ class Scoring:
 
 
 class ForPrograms(ABC):
-    """What an engine does for a program that waits for it."""
+    """What an engine does for a program that waits for the result."""
 
     @property
     @abstractmethod
@@ -130,7 +131,7 @@ class ForPrograms(ABC):
     def run(self, request: CompletionRequest) -> Iterator[Event]:
         """The events of a request, on an engine that has no other work. Raises `InvalidRequestError`.
 
-        Leaving the loop early leaves the request in the engine, which goes on with it in the next `step`.
+        If the caller leaves the loop early, the request stays in the engine, and the next `step` goes on with it.
         """
         if self.has_work:
             raise RuntimeError("run() is for an engine that has no other work; use add_request() and step()")
@@ -139,7 +140,7 @@ class ForPrograms(ABC):
             yield from self.step()
 
     def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
-        """n texts that go on with a prompt. See `run`. Raises `InvalidRequestError`, and `SrbError` for a fault."""
+        """n texts that continue a prompt. See `run`. Raises `InvalidRequestError`, and `SrbError` for a fault."""
         writing = Writing(prompt, n, params)
         for event in self.run(writing.request):
             writing.take(event)
@@ -148,8 +149,8 @@ class ForPrograms(ABC):
     def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]:
         """How likely each of these texts is after the prompt, which is evaluated once. See `run`.
 
-        A continuation is tokenized alone, so most begin with a space. Raises `InvalidRequestError`, and `SrbError` for
-        a fault.
+        A candidate is tokenized alone, so most candidates should begin with a space. Raises `InvalidRequestError`, and
+        `SrbError` for a fault.
         """
         tokens = all_to_tokens(candidates, self.tokenize)
         scoring = Scoring(to_tokens(prompt, self.tokenize, is_prompt=True), tokens, self.tokenizer)
@@ -160,17 +161,18 @@ class ForPrograms(ABC):
     def embed(self, texts: Sequence[Text]) -> list[list[float]]:
         """The embedding of each text: a vector of the length 1. May be called from any thread.
 
-        Raises `NotSupportedError` if the engine wasn't made for it, with `Settings(embeddings=True, pooling="mean")`
-        say, and `InvalidRequestError` for a text of more tokens than `ubatch_size`.
+        Raises `NotSupportedError` if the engine wasn't made for embeddings, with
+        `Settings(embeddings=True, pooling="mean")` say, and `InvalidRequestError` for a text of more tokens than
+        `ubatch_size`.
         """
         return embed(self.embedder, texts, self.tokenize)
 
     def save(self, path: str | Path, prompt: Text) -> int:
         """Writes the evaluated state of a text to a file, for `load`; returns how many tokens it has. See `run`.
 
-        Only what isn't known of it is evaluated: of a prompt and what an alternative has said, the last token.
-        Raises `InvalidRequestError` if the engine keeps nothing (`cache_bytes`), or the text has less than 16 tokens,
-        and `OSError`.
+        Only the part of the text that isn't known yet is evaluated. If the text is a prompt and what an alternative has
+        generated after it, this is only the last token. Raises `InvalidRequestError` if the engine keeps nothing
+        (`cache_bytes`), or if the text has less than 16 tokens, and `OSError`.
         """
         saving = Saving(to_tokens(prompt, self.tokenize, is_prompt=True))
         for event in self.run(saving.request):
@@ -180,7 +182,7 @@ class ForPrograms(ABC):
         return saved.n_tokens
 
     def load(self, path: str | Path) -> tuple[int, ...]:
-        """Keeps what `save` has written, and returns its tokens: a prompt that begins with them begins there.
+        """Keeps what `save` has written, and returns its tokens. A prompt that begins with them needn't evaluate them.
 
         Raises `InvalidRequestError` if it isn't such a file, is of another model, or has no room in `cache_bytes`.
         """
@@ -195,7 +197,7 @@ class ForPrograms(ABC):
 
 
 def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:
-    """The tokens of a text, if it isn't tokens already. Raises `InvalidRequestError` for what is neither."""
+    """The tokens of a text. Tokens stay as they are. Raises `InvalidRequestError` for anything else."""
     if isinstance(text, list):
         text = tuple(text)
     check_text(name, text)
@@ -226,7 +228,7 @@ def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) 
 
 def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:
     """The tokens of candidates."""
-    if isinstance(texts, str):  # whose characters would be scored, one by one
+    if isinstance(texts, str):  # else each of its characters would be scored as a text
         raise InvalidRequestError(
             f"candidates takes a list of texts, got {texts!r:.60}; write [...] around it", param="candidates"
         )
@@ -236,13 +238,13 @@ def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, 
 
 
 def has_texts(request: CompletionRequest) -> bool:
-    """Whether a prompt, or a negative prompt, isn't tokens yet."""
+    """Whether a prompt, or a negative prompt, is still a text."""
     prompts = (*request.prompts, *(params.negative_prompt for params in request.branches))
     return any(isinstance(each, str) for each in prompts)
 
 
 def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionRequest:
-    """The same request, with the tokens of its prompts in the place of texts. Raises `InvalidRequestError`."""
+    """The same request, with tokens in place of the texts of its prompts. Raises `InvalidRequestError`."""
     if not has_texts(request):
         return request
 
@@ -257,7 +259,7 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
 
 
 def _only(tokens: tuple[int, ...], n_before: int) -> LogitsProcessor:
-    """Leaves the next of these tokens, where so many others were before them."""
+    """Makes a logits processor that bans all but the next of these tokens, which `n_before` other tokens precede."""
 
     def process(before: Any, logits: Any) -> None:
         logits[:] = -inf

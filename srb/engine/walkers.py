@@ -1,9 +1,10 @@
-"""The sequences of a request that explores: each holds a text of the tree.
+"""`Walkers`: the sequences of a request that explores. Each sequence holds a text of the tree, and evaluates the next.
 
-A text is evaluated by forking the sequence that holds most of it. So what texts have in common is in the cells once,
-and evaluated once, as long as a sequence holds it. There are fewer sequences than texts: the one that takes a new text
-is the one whose own isn't needed, or will be needed last. What it held is evaluated again if it's wanted. About half of
-the sequences evaluate at the same time, and the others hold the texts that the next ones go on from.
+To evaluate a text, the sequence that holds most of it is forked. So the common beginning of texts is evaluated once,
+and is in the cells once, as long as a sequence holds it. There are fewer sequences than texts. When a new text needs a
+sequence, it gets the one whose text isn't needed any more, or will be needed last. If that text is wanted later, it is
+evaluated again. About half of the sequences evaluate at the same time. The others hold the texts that the next ones
+continue.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,11 +17,11 @@ from srb.engine.explore import Candidate, Path, Teller, Tree
 from srb.engine.sequence import Sequence
 
 _IN_SIGHT = 4
-"""So many texts for each sequence are looked at, to know which will be needed."""
+"""To know which sequences will be needed, so many of the next texts are looked at, for each sequence."""
 
 
 class Walkers:
-    """They explore what follows the one prompt of a request, which is evaluated, and which they have all begun with."""
+    """Explores what follows the one prompt of a request. The prompt is evaluated, and all sequences begin with it."""
 
     def __init__(self, active: ActiveRequest, backend: Backend, cells: Cells) -> None:
         request, (prompt,) = active.request, active.prompts
@@ -44,12 +45,12 @@ class Walkers:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why: `stop` if all nodes are told that there are."""
+        """Why it is done: `stop` if every node that there is was told, else `length`."""
         return "stop" if self._tree.is_whole else "length"
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens the nodes have that were told."""
+        """How many tokens the nodes that were told have."""
         return self._teller.n_tokens
 
     def found(self) -> Iterator[NodeEvent]:
@@ -60,9 +61,9 @@ class Walkers:
                 yield event
 
     def take(self, seq: Sequence, logits: Logits) -> None:
-        """Takes what a sequence has evaluated."""
+        """Takes the logits that a sequence has evaluated."""
         task = self._tasks[seq]
-        if len(seq.tokens) < len(task.path):  # it was held before, and is evaluated again
+        if len(seq.tokens) < len(task.path):  # tokens that no sequence holds any more are evaluated again, one by one
             seq.tokens.append(task.path[len(seq.tokens)])
         elif self._tree.take(task, *self._outlook(logits)):
             seq.tokens.append(task.path[-1])
@@ -71,7 +72,7 @@ class Walkers:
             seq.state = "idle"
 
     def go_on(self) -> None:
-        """Gives sequences that are idle the texts that are to be evaluated next."""
+        """Gives idle sequences the texts that are evaluated next."""
         sequences = self._prompt.living
         wanted = self._tree.wanted((len(sequences) + 1) // 2 - len(self._tasks))
         spare = self._spare(sequences, wanted) if wanted else iter(())
@@ -79,7 +80,7 @@ class Walkers:
             before = candidate.path[:-1]
             source, n_tokens = _best(sequences, before)
             if any(_n_shared(task.path, before) > n_tokens for task in self._tasks.values()):
-                self._tree.give_back(candidate)  # somebody is about to hold more of it
+                self._tree.give_back(candidate)  # it waits for a sequence that will soon hold more of it
                 continue
             is_at_end = source.state == "idle" and len(source.tokens) == n_tokens
             seq = source if is_at_end else next(each for each in spare if each.state == "idle")
@@ -89,7 +90,7 @@ class Walkers:
             self._tasks[seq] = candidate
 
     def _spare(self, sequences: list[Sequence], wanted: list[Candidate]) -> Iterator[Sequence]:
-        """The sequences, those first whose texts are needed last or not at all."""
+        """All sequences, in this order: those whose texts aren't needed, then those whose texts are needed last."""
         coming = self._tree.coming(_IN_SIGHT * len(sequences))
         needed = dict.fromkeys(_best(sequences, each.path[:-1])[0] for each in (*wanted, *coming))
         return iter([*(seq for seq in sequences if seq not in needed), *reversed(needed)])
@@ -101,7 +102,7 @@ class Walkers:
 
 
 def _best(sequences: list[Sequence], path: Path) -> tuple[Sequence, int]:
-    """The sequence that holds most of a text, and how much of it; of several one that can go on from there."""
+    """The sequence that holds most of a text, and how many of its tokens. If several do, one that can simply go on."""
     best, most, is_free = sequences[0], -1, False
     for seq in sequences:
         n_held = len(seq.tokens) - (seq.state == "running")  # the last token is being evaluated
