@@ -1,4 +1,4 @@
-"""A request on its way through the engine: the prompts and sequences that are made of it, and their sums."""
+"""A request on its way through the engine: the prompts and sequences that are made of it, and sums over these."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ class ActiveRequest:
         tokenizer: Tokenizer,
         loras: list[Lora],
     ) -> None:
-        """Loras: what each branch is evaluated with."""
+        """loras: the setting of adapters that each branch is evaluated with."""
         self.request = request
         self.compiled = compiled
         stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
@@ -47,11 +47,11 @@ class ActiveRequest:
                 diversities[index // len(request.branches)].tell(index, each.tokens)
             for seq in self.sequences:
                 seq.diversity = diversities[seq.index // len(request.branches)]
-        self.walkers: Walkers | None = None  # of a request that explores, when its prompt is evaluated
+        self.walkers: Walkers | None = None  # set in a request that explores, when its prompt is evaluated
         self.negatives = self._guide(resumed, tokenizer)
-        self.first_wave: list[Sequence] = []  # those that begin together; set when it is queued
-        self.early_aborts: dict[int, AbortReason] = {}  # by index, of those aborted while the request waits
-        self.arrived = arrived  # this and what follows: seconds of the engine's clock
+        self.first_wave: list[Sequence] = []  # the sequences that begin together; set when the request is queued
+        self.early_aborts: dict[int, AbortReason] = {}  # by index: alternatives aborted while the request waits
+        self.arrived = arrived  # this time and the next two are seconds of the engine's clock
         self.admitted: float | None = None
         self.prefilled: float | None = None
         self.has_tokens = False
@@ -59,7 +59,7 @@ class ActiveRequest:
     def _watch(
         self, resumed: tuple[Resumed, ...], stops: dict[tuple[str, ...], StopStrings], tokenizer: Tokenizer
     ) -> None:
-        """Has the alternatives watched that aren't to say everything."""
+        """Gives a `Watch` to each alternative that has `banned_strings` or `avoid`."""
         branches = self.request.branches
         banned = {strings: BannedStrings(strings) for strings in {params.banned_strings for params in branches}}
         lists = {params.avoid for params in branches if params.avoid is not None}
@@ -79,7 +79,10 @@ class ActiveRequest:
                 seq.watch = Watch(strings, stops.get(params.stop), params.max_rewinds, openings)
 
     def count_said(self) -> None:
-        """Counts for diversity what is there now, before any of the alternatives goes on."""
+        """Tells `Diversity` the new tokens of all alternatives that are sure to stay.
+
+        This is done between two steps, so that all alternatives draw by the same counts in a step.
+        """
         for seq in self.sequences if self._is_diverse else ():
             assert seq.diversity
             if seq.n_counted < seq.n_sure:
@@ -87,9 +90,10 @@ class ActiveRequest:
                 seq.n_counted = seq.n_sure
 
     def _guide(self, resumed: tuple[Resumed, ...], tokenizer: Tokenizer) -> list[Prompt]:
-        """The negative prompts, whose sequences are the guides of those alternatives that have one.
+        """Makes the negative prompts. Their sequences are the guides of the alternatives that are guided.
 
-        Each prompt has its own, so that those that continue it begin together. What they share is found as that of any.
+        Each prompt has negative prompts of its own, so that a guide begins together with its leader. What negative
+        prompts share is found as for any prompts.
         """
         begun: dict[tuple[Prompt, tuple[int, ...]], dict[int, Resumed]] = {}
         guided = {seq.index: seq for seq in self.sequences if seq.params.is_guided}
@@ -113,7 +117,7 @@ class ActiveRequest:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """All sequences, but for those that had finished before the request was resumed."""
+        """All sequences, except those that had finished before the request was resumed."""
         return [seq for prompt in self.prompts for seq in prompt.sequences]
 
     @property
@@ -123,40 +127,43 @@ class ActiveRequest:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """The sequences that there wasn't room for yet."""
+        """The sequences that wait for room."""
         return [seq for prompt in self.prompts for seq in prompt.sequences if seq.state == "waiting"]
 
     @property
     def cached(self) -> int:
         """How many tokens of its prompts were known from other requests."""
-        # What a resumed alternative has generated is a part of its prompt here, and not one that was asked for.
+        # Tokens that a resumed alternative has generated belong to its prompt here, but not to the request's prompt.
         return min(sum(prompt.cached for prompt in self.prompts), self.request.prompt_tokens)
 
     @property
     def n_cut(self) -> int:
-        """How many tokens of its prompt were left out, as the context has no room for them."""
+        """How many tokens of its prompt were left out because the context has no room for them."""
         return max(prompt.shift.n_cut if prompt.shift else 0 for prompt in self.prompts)
 
     @property
     def generated(self) -> int:
-        """How many tokens its alternatives have, finished or not, or the nodes that it has told."""
+        """How many tokens its alternatives have, finished or not. If it explores: how many its told nodes have."""
         if self.walkers:
             return self.walkers.n_tokens
         return sum(each.finished or 0 for each in self.request.resumed) + sum(seq.length for seq in self.sequences)
 
     @property
     def drawn(self) -> int:
-        """How many of these are new, where it was resumed."""
+        """How many of the generated tokens came after the request was resumed; all of them if it wasn't."""
         return self.walkers.n_tokens if self.walkers else sum(len(seq.tokens) for seq in self.sequences)
 
     @property
     def newly_evaluated(self) -> int:
-        """How many tokens of its prompts were evaluated for it."""
+        """How many tokens of its prompts were evaluated for this request."""
         return sum(prompt.evaluated - prompt.cached for prompt in self.prompts)
 
 
 def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], bytes]:
-    """A prompt without its last token, and the text of that, if other tokens begin with it; else all, and no text."""
+    """A prompt without its last token, and the bytes of that token, if other tokens begin with the same bytes.
+
+    Otherwise the whole prompt, and no bytes.
+    """
     text = tokenizer.piece(tokens[-1])
     if len(tokens) > 1 and text and len(tokenizer.beginning_with(text)) > 1:
         return tokens[:-1], text

@@ -1,7 +1,8 @@
 """Adapters (LoRA): small files that change how a model evaluates, and which of them an alternative is evaluated with.
 
-What was evaluated with an adapter fits only what is evaluated with it, too, by the same scale. So each prompt has a
-setting, its `Lora`: rows of different settings are never in the same decode, and beginnings are shared only within one.
+A state that was evaluated with an adapter can only be continued with the same adapter, at the same scale. So each
+prompt has a setting, its `Lora`. Rows of different settings are never in the same decode, and only prompts of the same
+setting share a beginning.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,10 @@ from dataclasses import dataclass, replace
 from srb.errors import InvalidRequestError
 
 Lora = tuple[tuple[str, float], ...]
-"""The identities of the adapters that rows are evaluated with, and their scales. Empty: the model as it is."""
+"""The identities of the adapters that rows are evaluated with, and their scales. Empty: the model without adapters."""
 
 Asked = tuple[tuple[int | str, float], ...]
-"""What a request asks for: numbers or names of adapters, and their scales."""
+"""The adapters that a request asks for, by their numbers or names, and their scales."""
 
 MAX_SCALE = 100.0
 
@@ -22,8 +23,8 @@ MAX_SCALE = 100.0
 class Adapter:
     """An adapter that was loaded with the model.
 
-    name: of its file, without the ending. identity: the same for the same contents, whatever the file is called.
-    scale: what requests get that don't say; 0: nothing of it.
+    name: the name of its file, without the ending. identity: the same for the same contents, whatever the file's name.
+    scale: its scale in requests without `lora`; 0: they don't use it.
     """
 
     name: str
@@ -40,16 +41,22 @@ class Adapters:
 
     @property
     def listed(self) -> tuple[Adapter, ...]:
-        """All of them, with the scales that hold now."""
+        """All adapters, with their present scales."""
         return self._adapters
 
     def set_scales(self, asked: Asked) -> None:
-        """Sets what requests get that don't say; 0 for those that aren't named. Raises `InvalidRequestError`."""
+        """Sets the scales in requests without `lora`. An adapter that `asked` doesn't name gets 0.
+
+        Raises `InvalidRequestError` for an adapter that isn't there, and for a scale out of range.
+        """
         scales = self._scales(asked)
         self._adapters = tuple(replace(each, scale=scale) for each, scale in zip(self._adapters, scales, strict=True))
 
     def lora(self, asked: Asked | None) -> Lora:
-        """What an alternative is evaluated with. None: what holds now. Raises `InvalidRequestError`."""
+        """The setting that an alternative is evaluated with. asked: None: the present scales of all adapters.
+
+        Raises `InvalidRequestError` for an adapter that isn't there, and for a scale out of range.
+        """
         adapters = self._adapters
         scales = [each.scale for each in adapters] if asked is None else self._scales(asked)
         used = sorted((each.identity, scale) for each, scale in zip(adapters, scales, strict=True) if scale)
@@ -75,5 +82,5 @@ class Adapters:
 
 
 def key_of(lora: Lora) -> str:
-    """What tells apart what was evaluated with different adapters; empty without any."""
+    """The key that tells apart states which were evaluated with different adapters; empty without adapters."""
     return " ".join(f"{identity}={scale!r}" for identity, scale in lora)

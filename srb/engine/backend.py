@@ -1,6 +1,6 @@
-"""What the engine needs from a model runtime. `srb.llama` is one; the tests have another.
+"""The protocols of a backend: what the engine needs from a model runtime. `srb.llama` is one; the tests have another.
 
-A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any.
+A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any thread.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,11 +34,12 @@ class SpecialTokens:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model's file says of it.
+    """What a model's file says about the model.
 
-    n_bytes: the size of the file, or of all of its files. n_params: how many weights. n_trained: the tokens of the
-    longest text that it was trained for. chat_template: the file's own, in Jinja. special_tokens: the id and the text
-    of each, by its name: bos, eos and so on. metadata: all keys of the file, with numbers, texts and lists.
+    n_bytes: the size of the file, or of all of its files. n_params: how many weights the model has. n_trained: the
+    length of the longest text that it was trained for, in tokens. chat_template: the file's own, in Jinja.
+    special_tokens: the id and the text of each, by its name: bos, eos and so on. metadata: all keys of the file, with
+    numbers, texts and lists.
     """
 
     name: str
@@ -69,17 +70,17 @@ class Tokenizer(Protocol):
     def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
         """The tokens of a text. A prompt gets BOS where the model wants it.
 
-        parse_special: the names of special tokens in the text stand for these tokens.
+        parse_special: whether the names of special tokens in the text become these tokens.
         """
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
-        """The bytes that tokens stand for, with the names of the special ones; not always valid UTF-8."""
+        """The bytes that tokens stand for, with the names of special tokens. They aren't always valid UTF-8."""
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a generated token adds to the text: nothing for control tokens, not always valid UTF-8."""
+        """The bytes that a generated token adds to the text, not always valid UTF-8. A control token adds none."""
 
     def special_piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
+        """The bytes that a token stands for in a prompt: for a control token its name, for an added BOS nothing."""
 
     def beginning_with(self, text: bytes) -> Collection[int]:
         """The tokens whose `piece` begins with these bytes, in the order of their ids."""
@@ -93,11 +94,11 @@ class ChatTemplate(Protocol):
 
     @property
     def source(self) -> str:
-        """Its text, in Jinja."""
+        """The template's text, in Jinja."""
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end the assistant's message, where no token does."""
+        """The strings that end the assistant's message, if the template ends it with a text and not with a token."""
 
     def render(
         self,
@@ -107,10 +108,10 @@ class ChatTemplate(Protocol):
     ) -> str:
         """The prompt for the assistant's next message, without the BOS that tokenizing it adds.
 
-        messages: each with its `role` and `content`, and whatever else the template may know.
-        variables: what else the template gets, under its names.
+        messages: each with its `role` and `content`, and whatever else the template may use.
+        variables: other values for the template, by their names.
         tools: what the model may call, in OpenAI's notation.
-        Raises `InvalidRequestError` if the template fails, or refuses.
+        Raises `InvalidRequestError` if the template fails, or refuses the messages.
         """
 
 
@@ -119,7 +120,7 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of one text."""
+        """How many tokens one text may have."""
 
     @property
     def pools(self) -> bool:
@@ -127,9 +128,9 @@ class Embedder(Protocol):
 
     @property
     def rank_template(self) -> str | None:
-        """How a text to score is written, with {query} and {document} in it; None: there are no scores, but embeddings.
+        """How a text to score is written, with {query} and {document} in it; None: the model makes embeddings.
 
-        A vector has scores then, and the first is the one to rank by.
+        With a template, a vector consists of scores, and its first number is the one to rank by.
         """
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
@@ -137,14 +138,14 @@ class Embedder(Protocol):
 
 
 class Compiled(Protocol):
-    """What takes long to make for the samplers of a request, made once for all of them."""
+    """The parts of a request's samplers that take long to make, such as a grammar. They are made once per request."""
 
     def close(self) -> None:
-        """Frees it. Must be called once; the samplers live on."""
+        """Frees them. Must be called once. Samplers that were made with them stay valid."""
 
 
 State = bytearray | memoryview
-"""What cells held, as the backend has it. It isn't changed any more."""
+"""The saved contents of cells, in the backend's own format. Nobody changes them any more."""
 
 
 class Logits(Protocol):
@@ -152,13 +153,13 @@ class Logits(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size of the row, in bytes."""
 
     def copy(self) -> Self:
-        """One that stays valid."""
+        """A copy that stays valid after the next decode."""
 
     def tobytes(self) -> bytes:
-        """What `Backend.logits_of` makes the same of again."""
+        """The row as bytes, which `Backend.logits_of` turns into the same row again."""
 
 
 Logprobs = tuple[float, list[tuple[int, float]]]
@@ -170,14 +171,15 @@ Ranked = tuple[int, float, float]
 
 
 class Ranker(Protocol):
-    """Tells a search how its texts may go on. It keeps nothing of what it was asked."""
+    """Ranks the tokens that a search may go on with. It remembers nothing between calls."""
 
     def rank(self, logits: Any, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
-        """The tokens with the highest scores, the highest first, of those that have a probability.
+        """The tokens with the highest scores, the highest first. Tokens without a probability are left out.
 
-        top: so many that don't end the text are among them, if there are so many.
-        may_end: whether the tokens that end the text have a probability.
-        noise: a token's score is its log-probability, or the sum of this and Gumbel noise, drawn with this seed.
+        top: how many of the tokens must be ones that don't end the text, if there are so many.
+        may_end: whether tokens that end the text have a probability.
+        noise: the seed of the Gumbel noise that is added to a token's log-probability to make its score; None: the
+            score is the log-probability alone.
         """
 
 
@@ -185,18 +187,21 @@ class Sampler(Protocol):
     """Draws the tokens of one sequence, from a random stream of its own."""
 
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Draws from these logits. Raises `BackendError`.
+        """Draws a token from these logits. Raises `BackendError`.
 
         excluded: tokens not to draw, unless the samplers leave no other.
-        biases: what is added to the logits of tokens before the samplers see them. Those with -inf are drawn only if
-        there is no other that can be; then there are no biases.
+        biases: what is added to the logits of tokens before the samplers see them. A token with -inf is drawn only if
+        no other token can be drawn. In that case no bias counts.
         """
 
     def logprobs(self, token: int, top: int) -> Logprobs:
-        """The token's and the `top` largest ones in what it drew from. To be asked before anything else is drawn."""
+        """The log-probabilities of a token and of the `top` likeliest ones, in the distribution of the last draw.
+
+        Must be called before the next draw.
+        """
 
     def close(self) -> None:
-        """Frees it. Must be called once."""
+        """Frees the sampler. Must be called once."""
 
 
 class Backend(Protocol):
@@ -207,7 +212,7 @@ class Backend(Protocol):
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's, if it has one."""
+        """The model's chat template, if it has one."""
 
     @property
     def n_cells(self) -> int:
@@ -221,8 +226,8 @@ class Backend(Protocol):
     def n_seqs(self) -> int:
         """How many sequences there can be, at least `n_parallel`; seq_ids go from 0 to n_seqs - 1.
 
-        With a model that forgets at least 6, or 3 where `n_parallel` is 1: an alternative takes that many, if it has to
-        go back, and a negative prompt.
+        With a model that forgets there are at least 6, or 3 if `n_parallel` is 1. An alternative that may go back takes
+        three: one for its prompt, one for itself and one for its mark. A negative prompt takes another three.
         """
 
     @property
@@ -235,44 +240,49 @@ class Backend(Protocol):
 
     @property
     def costs(self) -> Costs:
-        """What its decodes take. `prepare` may change it."""
+        """How long decodes take. `prepare` may change this."""
 
     @property
     def model_info(self) -> ModelInfo:
-        """What the model's file says of it; may be asked for from any thread."""
+        """What the model's file says about the model. May be read from any thread."""
 
     @property
     def embedder(self) -> Embedder | None:
-        """What makes embeddings, where these are wanted."""
+        """Makes embeddings; None: they aren't wanted."""
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:
-        """What was loaded with the model."""
+        """The adapters that were loaded with the model."""
 
     def sleep(self) -> None:
-        """Called when no sequence holds a cell, to free what `prepare` can make again. What was saved stays good."""
+        """Frees what `prepare` can make again. States that were saved stay valid.
+
+        Called only when no sequence holds a cell.
+        """
 
     @property
     def media(self) -> MediaReader | None:
-        """What turns images and sounds into parts of prompts, if the model takes any."""
+        """Turns images and sounds into parts of prompts; None: the model takes neither."""
 
     def prepare(self, work: list[tuple[int, int, int]]) -> None:
-        """Called when no sequence holds a cell, with what comes next, so that the fastest way can be chosen for it.
+        """Tells the backend what comes next, so that it can choose the fastest way to evaluate that.
 
-        work: the number of tokens of each prompt, how many sequences continue it, and what these may generate.
+        Called only when no sequence holds a cell.
+        work: for each prompt, its number of tokens, how many sequences continue it, and how many tokens each of these
+        may generate.
         """
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows and keeps the logits of those that want them until the next decode.
+        """Evaluates the rows, and keeps the logits of the rows that want them until the next decode.
 
-        A batch that is of media has no logits; the media are evaluated in place of its tokens.
+        If the batch has media, these are evaluated in place of its tokens, and there are no logits.
         `interrupted` is asked from time to time, in this thread; once it says True the decode may end early
         and return False. Otherwise returns True. After False, or a `BackendError`, the sequences in the batch
         may hold any part of it: they must be truncated or removed.
         """
 
     def logits(self, row: int) -> Logits:
-        """What the last decode left in this row, valid until the next. Raises `BackendError`."""
+        """The logits of this row of the last decode, valid until the next decode. Raises `BackendError`."""
 
     def guided(self, logits: Any, negative: Any, scale: float) -> Any:
         """Logits `scale` times as far from the `negative` ones as these are: negative + scale * (logits - negative).
@@ -281,13 +291,13 @@ class Backend(Protocol):
         """
 
     def logits_of(self, data: bytes) -> Logits:
-        """The row that these are the bytes of."""
+        """The row of logits that `Logits.tobytes` made these bytes of."""
 
     def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
-        """The token's and the `top` largest ones in a row of logits, as the model has them."""
+        """The log-probabilities of a token and of the `top` likeliest ones, by the model alone, without samplers."""
 
     def entropy(self, logits: Any) -> float:
-        """The entropy of what a row of logits foretells, in nats."""
+        """The entropy of the distribution that a row of logits stands for, in nats."""
 
     @property
     def identity(self) -> str:
@@ -295,25 +305,25 @@ class Backend(Protocol):
 
     @property
     def window(self) -> int | None:
-        """How many last tokens a saved sequence remembers: None: all of them; else the size of the model's sliding
-        window, or 0 for a recurrent state, which is of the sequence's end alone."""
+        """How many of its last tokens a saved sequence remembers. None: all of them. A number: the size of the model's
+        sliding window. 0: the model has a recurrent state, which belongs to the sequence's end alone."""
 
     def continuable_from(self, seq_id: int) -> int:
-        """After how many of its tokens at least the sequence can be continued.
+        """The smallest number of its first tokens after which the sequence can be continued.
 
-        It can also after any more of them, up to its end. 0 for a full cache. It's the length of the sequence where
-        nothing but the state of its end is there. A sliding window is in between, and grows into it: llama.cpp takes
-        over cells that no row of the sequence sees any more.
+        It can also be continued after any larger number, up to its length. The number is 0 for a full cache, and the
+        length of the sequence for a recurrent state. For a sliding window it is in between, and it grows while the
+        sequence does: llama.cpp gives cells to others once they have left the window.
         """
 
     @property
     def can_shift(self) -> bool:
-        """Whether `discard` works: not where the model forgets, or has positions that can't be moved."""
+        """Whether `discard` works. It doesn't if the model forgets, or has positions that can't be moved."""
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        """Takes the positions from `start` to `end` out of sequences; those behind become `end - start` less.
+        """Takes the positions from `start` to `end` out of sequences. Positions behind them become `end - start` less.
 
-        shared: the sequences have all cells before that position in common, and share none with others.
+        shared: the sequences have all cells before this position in common, and share no cell with other sequences.
         """
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
@@ -323,28 +333,30 @@ class Backend(Protocol):
         """
 
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
-        """Leaves the sequence its first `n_tokens`. Returns False if it can't be continued after these."""
+        """Cuts the sequence to its first `n_tokens`. Returns False if it can't be continued after these."""
 
     def remove(self, seq_id: int) -> None:
-        """Empties the sequence; cells that no other sequence shares become free."""
+        """Empties the sequence. Cells that no other sequence shares become free."""
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """What the cells of a sequence's positions from `start` to `end` hold.
+        """The state of a sequence's positions from `start` to `end`.
 
-        end: at least `continuable_from(seq_id)`. None if that can't be had, or is more than `max_bytes`.
+        Returns None if the state can't be had, or is larger than `max_bytes`.
+        end: at least `continuable_from(seq_id)`.
         """
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
-        """Adds the positions from `start` to `end` of what `save` returned to a sequence that ends at `start`.
+        """Adds the positions from `start` to `end` of a saved state to a sequence that ends at `start`.
 
-        moved: they become so much less; only where `can_shift`. The sequence ends at `start - moved` then.
-        While it works it needs cells for all of the state. Returns False if it can't, and nothing has changed.
+        moved: the positions become so much less, and the sequence must end at `start - moved`. Only if `can_shift`.
+        While the call runs, it needs cells for the whole state. Returns False if it can't restore the positions;
+        the sequence is then as it was before.
         """
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Compiled:
-        """What the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say.
+        """Makes what the samplers with these parameters share. Raises `InvalidRequestError`, for a bad grammar say.
 
-        special_tokens: whether control tokens have their names in the text, and so count as these for a grammar.
+        special_tokens: whether control tokens appear in the text by their names. A grammar then matches these names.
         """
 
     def sampler(
@@ -355,15 +367,16 @@ class Backend(Protocol):
         begun: tuple[int, ...],
         healed: bytes = b"",
     ) -> Sampler:
-        """A sampler that has seen the prompt; its parameters' seed is drawn already. Raises `BackendError`.
+        """A sampler that has seen the prompt. Raises `BackendError`.
 
+        params: with a seed.
         compiled: what `compile` made of these parameters.
-        begun: the tokens that the sequence has already. It goes on as if it had drawn them.
-        healed: what the first token of the sequence begins with.
+        begun: the tokens that the sequence has already. The sampler goes on as if it had drawn them.
+        healed: the bytes that the first token of the sequence must begin with.
         """
 
     def ranker(self, params: SamplingParams) -> Ranker:
-        """Ranks tokens by the model's probabilities, after what these parameters ban and bias."""
+        """A ranker by the model's probabilities, with the bans and biases of these parameters."""
 
     def close(self) -> None:
         """Frees everything."""

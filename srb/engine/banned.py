@@ -1,4 +1,8 @@
-"""Texts that never come: tokens are held back while their text may become one, and taken back when it does."""
+"""Keeps banned phrases out of a text: holds tokens back while they may become a phrase, takes them back when they do.
+
+An example, with the banned phrase "the cat": " the" is held back. If " dog" follows, both are said. If " cat" follows,
+both are taken back, and another token is drawn in place of " the".
+"""
 
 import codecs
 from collections.abc import Collection, Iterator
@@ -11,7 +15,10 @@ from srb.engine.text import StopStrings
 
 
 class BannedStrings:
-    """Finds any of several strings in a stream of characters. A state is what `advance` goes on from."""
+    """Finds any of several strings in a stream of characters.
+
+    Its state is a pair of numbers, which begins as `start`; `advance` makes the next one for each character.
+    """
 
     start = (0, 0)
 
@@ -26,22 +33,27 @@ class BannedStrings:
         return self._exact.advance(state[0], char), self._lower.advance(state[1], _lower(char))
 
     def depth(self, state: tuple[int, int]) -> int:
-        """How many of the last characters may yet become one of the strings."""
+        """How many of the last characters may still become one of the strings."""
         return max(self._exact.depth[state[0]], self._lower.depth[state[1]])
 
     def matched(self, state: tuple[int, int]) -> int:
-        """How many characters the longest string has that is complete now; 0: none is."""
+        """The length of the longest string that is complete in this state, in characters; 0: none is."""
         return max(len(self._exact.match[state[0]] or ""), len(self._lower.match[state[1]] or ""))
 
 
 def _lower(char: str) -> str:
-    """One character for one, so that places in the text stay the same: İ would become two."""
+    """A character in lower case, always as one character, so that places in the text stay the same. `lower` makes two
+    of İ, for example."""
     return char.lower()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a text is: what the decoder holds of a character, how many characters are whole, and what may be found."""
+    """The state of a `Watch` at one point of the text, so that it can go back there.
+
+    decoder: the decoder's state, with the first bytes of a character that isn't complete. n_chars: how many characters
+    are complete. banned, stop: the states of the searches for banned strings and for stop strings.
+    """
 
     decoder: tuple[bytes, int]
     n_chars: int
@@ -53,8 +65,8 @@ class _Place:
 class Held:
     """A token that may be taken back.
 
-    reported: what is to be said of it. piece: what it adds to the text. start: the number of its first character.
-    p: its probability, or 0.
+    reported: what is to be said about it. piece: the bytes that it adds to the text. start: the number of its first
+    character. p: its probability, or 0 if that doesn't matter. before: the state before this token.
     """
 
     token: int
@@ -66,18 +78,19 @@ class Held:
 
 
 class Watch:
-    """Watches the text that one alternative generates for banned strings, and for a beginning that was there before.
+    """Watches the text that one alternative generates for banned strings, and for an opening that was there before.
 
-    A token is held while its text may become a part of one. When one is complete, all tokens from that on which it
-    begins in are taken back, of those that are held. A character belongs to the token that has its first byte.
+    A token is held while its text may become a part of a banned string. When the string is complete, the held tokens
+    are taken back, from the token in which the string begins. A character belongs to the token that has its first byte.
 
-    The first words are held until all of them are there. If others have begun with the same, the alternative goes back
-    to the token of them in whose place the most probability is left for tokens that weren't taken back there. So what
-    is drawn instead is as likely as can be.
+    The first words are held until all of them are there. If another alternative has begun with the same words, this one
+    goes back to one of their tokens, in whose place another token is then drawn. It chooses the place where the tokens
+    that were not taken back there have the most probability left. So the new token is as likely as can be.
 
-    openings: what it isn't to begin with, or None.
-    stops: the strings that end the alternative. What has come to its end can't become anything else.
-    max_rewinds: how often tokens may be taken back. When one more is needed, all is left as it is from then on.
+    banned: the banned strings.
+    stops: the strings that end the alternative. Behind a stop string nothing can become a banned string any more.
+    max_rewinds: how often tokens may be taken back. If that is needed once more, everything is said from then on.
+    openings: what the alternative isn't to begin with, or None.
     """
 
     def __init__(
@@ -89,24 +102,24 @@ class Watch:
         self.held: list[Held] = []
         self._banned = banned
         self._stops = stops
-        self._openings = openings  # until its first words are there
-        self._text = ""  # until then
+        self._openings = openings  # None once the first words are there
+        self._text = ""  # the generated text, until the first words are there
         self._max_rewinds = max_rewinds
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_chars = 0
         self._state = banned.start
         self._stop_state = 0
-        self._n_sure = 0  # how many of the held ones stay
+        self._n_sure = 0  # how many of the held tokens stay
         # The tokens that were taken back, with their probabilities, by their number in the alternative.
         self._taken: dict[int, dict[int, float]] = {}
 
     def precede(self, data: bytes) -> None:
-        """Takes the bytes of what comes before the generated text, and isn't looked at."""
+        """Takes the bytes that come before the generated text. No banned string is looked for in these."""
         self._decoder.decode(data)
 
     def skip(self, piece: bytes) -> None:
         """Takes the bytes of a token that was generated, and said, before the alternative was resumed."""
-        self._openings = None  # nothing is said before the first words are there
+        self._openings = None  # tokens are said only once the first words are there, so these were accepted
         for char in self._decoder.decode(piece):
             self._n_chars += 1
             self._state = self._banned.advance(self._state, char)
@@ -114,16 +127,16 @@ class Watch:
                 self._stop_state = self._stops.advance(self._stop_state, char)
 
     def taken_at(self, number: int) -> Collection[int]:
-        """The tokens that were taken back at a place of the alternative, which another one is to be drawn for."""
+        """The tokens that were taken back at this place of the alternative. None of them may be drawn there again."""
         return self._taken.get(number, {}).keys()
 
     @property
     def is_opening(self) -> bool:
-        """Whether the first words aren't there yet, so that it matters how probable a token is."""
+        """Whether the first words aren't there yet. Only then are the probabilities of tokens needed."""
         return self._openings is not None
 
     def give_up(self) -> None:
-        """Lets everything pass from now on: there is nothing else to draw."""
+        """Lets everything pass from now on, because there is nothing else to draw, or no rewind left."""
         self.is_exhausted = True
         self._openings = None
 
@@ -139,9 +152,10 @@ class Watch:
     ) -> int:
         """Takes the next token and its bytes; returns how many of the last tokens are to be taken back, or 0.
 
+        reported: what is to be said about it.
         number: how many tokens come before it in the alternative.
-        p: how probable it was, if `is_opening`.
-        is_last: nothing comes behind it if it stays.
+        p: its probability, needed if `is_opening`.
+        is_last: whether the text ends with this token if it stays.
         """
         decoder = self._decoder.getstate()
         before = _Place(decoder, self._n_chars, self._state, self._stop_state)
@@ -171,13 +185,16 @@ class Watch:
         return 0
 
     def _least_sure(self, number: int) -> int:
-        """Which of the held tokens has left the most probability to those that weren't taken back in its place."""
+        """The index of the held token in whose place the most probability is left.
+
+        Left is the probability of all tokens but this one and those that were taken back in its place before.
+        """
         first = number + 1 - len(self.held)
         taken = [held.p + sum(self._taken.get(first + k, {}).values()) for k, held in enumerate(self.held)]
         return taken.index(min(taken))
 
     def _count_sure(self) -> int:
-        """How many of the held tokens stay: a token does if the next one begins before what may become a string."""
+        """How many of the held tokens stay: those that end before the text that may become a banned string."""
         sure, last = self._n_chars - self._banned.depth(self._state), len(self.held) - 1
         n = 0
         while n < last and self.held[n + 1].start <= sure:
@@ -186,15 +203,19 @@ class Watch:
         return n + 1 if n == last and next_start <= sure else n
 
     def _rewind(self, first: int, number: int) -> int:
-        """Goes back to before the token that has the character number `first`, if it may."""
-        # A string may have begun in a token that was said, because what came behind it couldn't become that string, and
-        # was taken back since. Then it is broken at the first token that wasn't said. To hold tokens until all behind
-        # them stays could be to hold all of a text.
+        """Takes back the held tokens from the one with character number `first` on, if one more rewind is allowed."""
+        # The string may begin in a token that was already said. That token was said because the text behind it could
+        # not become the string; but then that text was taken back, and another text came, which completes the string.
+        # In this case the string is broken at the first token that is still held. To prevent this case, tokens would
+        # have to be held until all tokens behind them are sure to stay, which could be until the end of the text.
         at = max((k for k, held in enumerate(self.held) if held.start <= first), default=0)
         return self._take_back(at, number)
 
     def _take_back(self, at: int, number: int) -> int:
-        """Takes back the held tokens from this one on, if it may."""
+        """Takes back the held tokens from index `at` on, if one more rewind is allowed.
+
+        Returns how many they are; 0: no rewind is left, and they stay.
+        """
         if self.rewinds == self._max_rewinds:
             self.give_up()
             return 0
@@ -209,12 +230,12 @@ class Watch:
         return n_tokens
 
     def sure(self) -> Iterator[Held]:
-        """The tokens that stay, which are no longer held."""
+        """Takes out the held tokens that are sure to stay."""
         n_sure = len(self.held) if self.is_exhausted else self._n_sure
         sure, self.held, self._n_sure = self.held[:n_sure], self.held[n_sure:], 0
         yield from sure
 
     def rest(self) -> Iterator[Held]:
-        """All tokens that are held, now that nothing more comes."""
+        """Takes out all held tokens, when the alternative has ended."""
         rest, self.held = self.held, []
         yield from rest

@@ -1,4 +1,4 @@
-"""What one decode evaluates."""
+"""The batch: the rows that one decode evaluates."""
 
 from srb.engine.adapters import Lora
 from srb.engine.media import Media
@@ -9,8 +9,9 @@ class Batch:
 
     A row's number is its place in the batch, counted from 0.
 
-    lora: the adapters that all of them are evaluated with.
-    media: what all of them are of, if they aren't tokens: they are all of its placeholders.
+    lora: the adapters that all rows are evaluated with.
+    media: the image or sound that the rows stand for; None: the rows are tokens. A batch with media has exactly all of
+        its placeholders.
     """
 
     __slots__ = ("logits", "lora", "media", "positions", "seq_ids", "tokens")

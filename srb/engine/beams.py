@@ -1,4 +1,4 @@
-"""Carries searches out: beams are forked, and what their texts have in common is said as soon as it is sure."""
+"""Carries out searches: forks the beams, and says the tokens that all texts have in common as soon as they are sure."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ from srb.errors import BackendError, NoTokenError
 class Beams:
     """The searches that run, by their prompts. The alternatives of a prompt get the texts that its search finds.
 
-    finish: ends a sequence, as `Decoding.finish` does.
+    finish: ends a sequence; see `Decoding.finish`.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Beams:
         self._prompts: dict[Prompt, None] = {}
 
     def prompt_of(self, beam: Beam) -> Prompt | None:
-        """The prompt whose search has this beam, if that still runs."""
+        """The prompt whose search has this beam, if the search still runs."""
         return next((each for each in self._prompts if each.search is beam.search and each.living), None)
 
     def add(self, prompt: Prompt) -> None:
-        """Lets the search of an evaluated prompt begin, with the next `begin`. Twice does no harm."""
+        """Adds an evaluated prompt, whose search starts with the next `begin`. Adding it twice does no harm."""
         self._prompts[prompt] = None
 
     def begin(self) -> None:
@@ -56,12 +56,12 @@ class Beams:
         self.go_on()
 
     def take(self, beam: Beam, logits: Logits) -> None:
-        """Takes the logits of what follows a beam. They are valid until the next decode."""
+        """Takes the logits of the token that follows a beam. They are valid until the next decode."""
         if prompt := self.prompt_of(beam):
             self._take(prompt, beam, logits)
 
     def go_on(self) -> None:
-        """Takes a step of each search that knows how all of its beams may go on."""
+        """Takes a step of each search that has had the logits of all its beams."""
         for prompt in list(self._prompts):
             if not prompt.living:
                 del self._prompts[prompt]
@@ -96,7 +96,7 @@ class Beams:
         )
 
     def _text(self, prompt: Prompt) -> TextState | None:
-        """The state of a text that has its prompt and nothing else, where stop strings are to be found."""
+        """The text of the first beam, with nothing behind the prompt; None: there are no stop strings to look for."""
         stops = prompt.sequences[0].text.stops
         if stops is None:
             return None
@@ -110,7 +110,7 @@ class Beams:
             beam.logits = logits.copy()
 
     def _ends(self, prompt: Prompt, beam: Beam) -> FinishReason | None:
-        """Why a text ends with its last token, or None."""
+        """Why a beam's text ends with its last token; None: it doesn't end."""
         token, seq = beam.tokens[-1], prompt.sequences[0]
         if self._tokenizer.is_end(token):
             return "stop"
@@ -142,7 +142,7 @@ class Beams:
         self._cells.fork_beams(prompt, parents)
 
     def _report(self, prompt: Prompt, search: Search) -> None:
-        """Keeps what the request wants to know about the last token of each text."""
+        """Keeps what the request wants to know about the last token of each beam, such as its probability."""
         for beam in (*search.living, *search.found):
             parent = beam.parent
             if parent and len(beam.reported) < len(beam.tokens):
@@ -151,7 +151,7 @@ class Beams:
                 beam.reported = [*parent.reported, self._outbox.report(prompt.living[0], beam.tokens[-1], logits)]
 
     def _end(self, prompt: Prompt, search: Search) -> None:
-        """Gives the alternatives their texts, the best to the first."""
+        """Gives the alternatives of a prompt the texts that were found. The first alternative gets the best text."""
         for seq in prompt.living:
             rank = seq.index % len(prompt.active.request.branches)
             found = search.found[rank] if rank < len(search.found) else None
@@ -169,7 +169,7 @@ class Beams:
             self._finish(seq, found.finish_reason or "stop", found.stop_reason)
 
     def _say(self, seq: Sequence, beam: Beam, end: int) -> None:
-        """Lets an alternative have the first tokens of a beam, and says what it hasn't said of them."""
+        """Gives an alternative the first `end` tokens of a beam, and says those that weren't said yet."""
         for place in range(seq.length, end):
             seq.tokens.append(beam.tokens[place])
             self._totals.tokens_generated += 1

@@ -1,4 +1,4 @@
-"""What is in the cells: begun, forked, saved and given back here, and nowhere else."""
+"""Fills and empties the cells of the KV cache: sequences are begun, forked, saved and given back here, nowhere else."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ class Cells:
         totals: Totals,
     ) -> None:
         self.awaiting: list[Prompt] = []
-        """The prompts that wait for another to have evaluated what they share."""
+        """The prompts that wait until another one has evaluated the tokens that they share with it."""
         self._backend = backend
         self._scheduler = scheduler
         self._index = index
@@ -39,7 +39,7 @@ class Cells:
         self._totals = totals
 
     def fill(self, prompt: Prompt) -> None:
-        """Gives a prompt that was admitted what it begins with, or lets it wait for that."""
+        """Gives an admitted prompt the cells of its `beginning`, or lets it wait until these are evaluated."""
         if prompt.beginning and prompt.beginning.source:
             self.awaiting.append(prompt)
             self.share()
@@ -47,7 +47,7 @@ class Cells:
             self._has_begun(prompt)
 
     def share(self) -> None:
-        """Forks prompts off those that they share a beginning with, where these have come that far."""
+        """Forks each waiting prompt off the one that it shares a beginning with, if that one has come so far."""
         for prompt in self.awaiting.copy():
             assert prompt.beginning
             source, n_tokens = prompt.beginning.source, prompt.beginning.shared
@@ -64,18 +64,18 @@ class Cells:
         prompt = seq.prompt
         assert prompt.seq_id is not None
         if seq.seq_id is None:
-            if self._backend.window is not None:  # the sequence forgets where the prompt ended
+            if self._backend.window is not None:  # once the sequence goes on, the state at the prompt's end is lost
                 self._retain_prompt(prompt)
             self._scheduler.give_away(prompt, seq)
         else:
             self._backend.fork(prompt.seq_id, seq.seq_id, len(prompt.tokens))
             self._totals.forks += 1
         seq.has_begun = True
-        if not prompt.active.request.explore:  # what it holds then changes all the time
+        if not prompt.active.request.explore:  # a walker holds another text in every step
             self._index.add(seq)
 
     def hold(self, seq: Sequence, source: Sequence, n_tokens: int) -> None:
-        """Lets a sequence hold the first `n_tokens` of another, or of its own, in place of what it has."""
+        """Lets a sequence hold only the first `n_tokens` of the source, which may be the sequence itself."""
         assert seq.seq_id is not None
         assert source.seq_id is not None
         if seq is source:
@@ -86,9 +86,10 @@ class Cells:
         self._totals.forks += 1
 
     def fork_beams(self, prompt: Prompt, parents: list[Beam]) -> None:
-        """Gives the beams of a prompt the cells of those that they go on from, which are all that there were before.
+        """Gives each new beam of a prompt the cells of its parent.
 
-        One that goes on keeps its cells. If it goes on in several ways, others are forked off these.
+        The first beam that goes on from a parent keeps the parent's cells. The other ones are forked off these.
+        parents: all beams before this step. Those that no beam goes on from are removed.
         """
         assert prompt.search
         continued = {beam.parent for beam in prompt.search.living}
@@ -97,7 +98,7 @@ class Cells:
                 self._backend.remove(parent.seq_id)
         held = {parent.seq_id for parent in continued if parent}
         idle = [seq_id for seq_id in prompt.beam_ids if seq_id not in held]
-        own = held.intersection(prompt.beam_ids)  # not the prompt's, which stays
+        own = held.intersection(prompt.beam_ids)  # without the prompt's own seq_id, which no beam may take over
         for beam in prompt.search.living:
             assert beam.parent
             assert beam.parent.seq_id is not None
@@ -111,14 +112,14 @@ class Cells:
                 self._totals.forks += 1
 
     def save_checkpoint(self, prompt: Prompt) -> None:
-        """Keeps the state of a prompt that is being evaluated, if it has come to where that is wanted."""
+        """Retains the state of a prompt that is being evaluated, if it has come to one of its checkpoints."""
         while prompt.checkpoints and prompt.checkpoints[-1] <= prompt.evaluated:
             if prompt.checkpoints.pop() == prompt.evaluated:
                 assert prompt.seq_id is not None
                 self._retain(prompt, prompt.packed[: prompt.evaluated], prompt.seq_id)
 
     def save(self, holder: Prompt | Sequence) -> None:
-        """Keeps the state of a prompt or a sequence that runs, as far as it has come."""
+        """Retains the state of a running prompt or sequence, as far as it has been evaluated."""
         holder.saved = holder.evaluated
         if isinstance(holder, Sequence):
             assert holder.seq_id is not None
@@ -130,9 +131,10 @@ class Cells:
             self._retain(holder, holder.packed[: holder.evaluated], holder.seq_id)
 
     def repair(self, holder: Holder) -> bool:
-        """Removes what is behind the tokens that count as evaluated: what a failed decode has left, or was taken back.
+        """Cuts a holder's cells to the tokens that count as evaluated.
 
-        False: it can't be continued any more.
+        The cells behind these are left from a failed decode, or from tokens that were taken back.
+        Returns False if the holder can't be continued any more.
         """
         is_whole = True
         for each in holder.both if isinstance(holder, Sequence) else (holder,):
@@ -141,9 +143,9 @@ class Cells:
         return is_whole
 
     def shift(self, prompt: Prompt) -> None:
-        """Makes room for the next tokens of sequences that have none: some of what they have seen leaves their cells.
+        """Makes room for sequences whose cells are full: some of the tokens that they have seen leave the cells.
 
-        What they have in common with siblings leaves the cells of all of these, and is moved once for all.
+        Tokens that siblings share leave the cells of all siblings at once, so that shared cells are moved only once.
         """
         lacking = {seq: to_drop(seq) for seq in prompt.sequences if seq.lacks_room}
         if not lacking:
@@ -152,7 +154,7 @@ class Cells:
         n_keep, from_prompt = prompt.shift.n_keep, max(n for n, _ in lacking.values())
         if from_prompt:
             self._retain_prompt(prompt)
-            # Also those that have finished and were not given back yet.
+            # These include sequences that have finished and still hold their cells: they share the cells that move.
             holders = (prompt.seq_id, *(each.seq_id for each in prompt.sequences if each.has_begun))
             seq_ids = [seq_id for seq_id in holders if seq_id is not None]
             self._backend.discard(seq_ids, n_keep, n_keep + from_prompt, prompt.position)
@@ -166,9 +168,9 @@ class Cells:
         self._scheduler.drop(prompt, from_prompt)
 
     def set_mark(self, seq: Sequence, logits: Logits, negative: Logits | None) -> None:
-        """Lets a sequence of a model that forgets go back to where it is now, in place of where it could before.
+        """Sets the mark of a sequence to where the sequence is now. Models that forget can only go back to a mark.
 
-        logits: what it foretells there; negative: what its guide does.
+        logits: those of the token that follows here. negative: the guide's.
         """
         n_tokens = len(seq.evaluated_tokens)
         if seq.mark and seq.mark.n_tokens == n_tokens:
@@ -181,9 +183,9 @@ class Cells:
             self._backend.fork(each.seq_id, each.mark_id, each.evaluated)
 
     def go_back(self, seq: Sequence) -> None:
-        """Removes what is behind the tokens of a sequence, some of which were taken back: at its mark, if it has one.
+        """Removes the cells of tokens that a sequence has taken back.
 
-        Then those from there on are evaluated again.
+        A sequence with a mark is forked off the mark anew. Its tokens behind the mark are then evaluated again.
         """
         if seq.mark_id is None:
             is_cut = self.repair(seq)
@@ -198,9 +200,9 @@ class Cells:
             self._backend.fork(each.mark_id, each.seq_id, each.evaluated)
 
     def give_back(self, seq: Sequence, *, keep_answer: bool, keep_prompt: bool) -> None:
-        """Gives back what a finished sequence has leased, and what its prompt has after the last of them.
+        """Gives back what a finished sequence has leased. The last sequence of a prompt gives back the prompt's, too.
 
-        keep_answer, keep_prompt: keep what they have evaluated, for those that begin alike.
+        keep_answer, keep_prompt: whether the evaluated text is retained, for later prompts that begin with it.
         """
         prompt = seq.prompt
         if seq.sampler:
@@ -211,7 +213,7 @@ class Cells:
         if seq.seq_id is not None:
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
-            if not seq.leader and not prompt.key:  # what a slot has is found as for a prompt without adapters
+            if not seq.leader and not prompt.key:  # slots look their texts up without a key, so none with one is found
                 self._slots.remember(seq.slot, prompt.packed + pack(seq.evaluated_tokens))
             self._backend.remove(seq.seq_id)
         if seq.mark_id is not None:
@@ -226,7 +228,7 @@ class Cells:
             self._scheduler.release(prompt)
 
     def _restore(self, prompt: Prompt, hit: Hit) -> None:
-        """Puts what was retained of a prompt back into cells, behind what it shares."""
+        """Puts retained states of a prompt back into cells, behind the tokens that it shares."""
         assert prompt.seq_id is not None
         known = prompt.evaluated
         for state, start, end in self._retained.states(hit, known):
@@ -238,7 +240,7 @@ class Cells:
         if not self._backend.truncate(prompt.seq_id, known):
             self._backend.remove(prompt.seq_id)
             known = 0
-        self._add_cached(prompt, known)  # the rest is evaluated again
+        self._add_cached(prompt, known)
         prompt.saved = known
         prompt.logits = logits if prompt.is_evaluated else None
 
@@ -250,7 +252,10 @@ class Cells:
         self._add_cached(prompt, n_tokens)
 
     def _has_begun(self, prompt: Prompt) -> None:
-        """Ends the waiting of a prompt. What was retained of it comes behind what it shares, where it goes on there."""
+        """Ends the waiting of a prompt, and restores what was retained behind the tokens that it shares.
+
+        A state can be restored only if one of its pieces begins exactly where the shared tokens end.
+        """
         beginning, prompt.beginning = prompt.beginning, None
         if prompt in self.awaiting:
             self.awaiting.remove(prompt)
@@ -263,27 +268,31 @@ class Cells:
             self._move(prompt, each)
 
     def _move(self, prompt: Prompt, moved: Moved) -> None:
-        """Puts what was at another place behind what a prompt has, if it belongs there."""
+        """Restores a chunk from another place of a text behind a prompt's evaluated tokens, if it belongs there."""
         assert prompt.seq_id is not None
         state = self._retained.state(moved.piece) if moved.start - moved.by == prompt.evaluated else None
         if state is not None and self._backend.restore(state, prompt.seq_id, moved.start, moved.end, moved.by):
             self._add_cached(prompt, moved.end - moved.by)
-            prompt.saved = prompt.evaluated  # llama.cpp moves it with the next decode: it can't be saved before that
+            # llama.cpp moves the chunk with the next decode. Before that the state can't be saved.
+            prompt.saved = prompt.evaluated
 
     def _add_cached(self, prompt: Prompt, end: int) -> None:
         self._totals.prompt_tokens_cached += end - prompt.evaluated
         prompt.evaluated = prompt.cached = end
 
     def _bequeath(self, prompt: Prompt) -> None:
-        """Lets one of the prompts that wait for this one evaluate what they share, and the others wait for that one."""
+        """Chooses an heir among the prompts that wait for this one, which has ended.
+
+        The heir evaluates what they all share, and the others now wait for the heir.
+        """
         own = prompt.beginning
-        if own:  # it was waiting itself
+        if own:  # this prompt was waiting itself
             self._has_begun(prompt)
         heirs = [each for each in self.awaiting if each.beginning and each.beginning.source is prompt]
         if not heirs:
             return
         shared = {each: each.beginning.shared for each in heirs if each.beginning}
-        # One that ends there is preferred: others may end there, too, and want its logits.
+        # A prompt that ends where the shared tokens end is preferred: others may end there, too, and want its logits.
         heir = max(heirs, key=lambda each: (shared[each], -len(each.tokens)))
         if own:
             assert heir.beginning

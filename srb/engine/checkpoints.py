@@ -1,7 +1,7 @@
-"""States of what is still running, saved now and then, so that a process that is killed loses little.
+"""Saves the states of prompts and alternatives while they still run, so that a process that is killed loses little.
 
-It is done where states outlive the process, and it takes a bounded share of the time: after one that took a millisecond
-there is none for the next 50.
+This is only done if there is a store, where states outlive the process. It takes a bounded share of the time: after a
+state that took a millisecond, none is saved for the next 50.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,22 +11,23 @@ from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
 
 _SHARE = 0.02
-"""Of the time, for saving."""
+"""The share of the time that saving may take."""
 
 _EVERY = 32
-"""An alternative is saved after so many tokens; these can be lost."""
+"""An alternative is saved again when it has so many new tokens. About so many are lost if the process is killed."""
 
 _EVERY_IF_RECURRENT = 512
-"""A recurrent state has the same size whatever is new in it, and is often large."""
+"""The same with a recurrent model. Its state has the same size however few tokens are new, and is often large."""
 
 _EVERY_OF_A_PROMPT = 1024
-"""A long prompt is saved after so many tokens while it is evaluated. Models that forget have points of their own."""
+"""While a long prompt is evaluated, it is saved when it has so many new tokens. With models that forget it is saved at
+its checkpoints instead; see `Prompt.checkpoints`."""
 
 
 class Checkpoints:
-    """Saves what runs: a prompt when it's evaluated, then the alternative that would lose most.
+    """Saves running prompts and alternatives: first the evaluated prompts, then whatever would lose most tokens.
 
-    window: as in `Backend.window`.
+    window: see `Backend.window`.
     """
 
     def __init__(self, scheduler: Scheduler, cells: Cells, window: int | None, clock: Callable[[], float]) -> None:
@@ -37,7 +38,7 @@ class Checkpoints:
         self._not_before = 0.0
 
     def save_next(self) -> None:
-        """Saves the state of one that runs, if there is one and the share of the time allows it."""
+        """Saves the state of one prompt or alternative, if one has enough new tokens and there is time for it."""
         began = self._clock()
         if began < self._not_before:
             return
@@ -48,7 +49,7 @@ class Checkpoints:
             self._not_before = now + (now - began) / _SHARE
 
     def _unsaved(self) -> Iterator[tuple[float, Prompt | Sequence]]:
-        """Those that it's time for, with how many tokens of theirs would be lost."""
+        """The prompts and alternatives with enough new tokens, each with how many of these would be lost now."""
         every = _EVERY_IF_RECURRENT if self._window == 0 else _EVERY
         for prompt in self._scheduler.prompts:
             if not prompt.shares:
@@ -56,7 +57,7 @@ class Checkpoints:
             lacking = prompt.evaluated - prompt.saved
             if prompt.logits is not None:
                 if lacking and not prompt.was_retained:
-                    yield float("inf"), prompt  # all of its alternatives would lose it
+                    yield float("inf"), prompt  # if the prompt is lost, each of its alternatives needs it again
                 for seq in prompt.sequences:
                     if seq.seq_id is not None and seq.state == "running" and seq.evaluated - seq.saved >= every:
                         yield seq.evaluated - seq.saved, seq

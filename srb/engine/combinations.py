@@ -1,4 +1,4 @@
-"""What of a request excludes each other."""
+"""Refuses requests whose fields exclude each other, such as a beam search with `diversity`."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ MAX_LENGTH_PENALTY = 10.0
 
 
 def check_combination(request: "CompletionRequest") -> None:
-    """Raises `InvalidRequestError` for what can't be done together."""
+    """Raises `InvalidRequestError` for fields that exclude each other, and for values that are out of range."""
     _check_search(request)
     if request.heal:
         _check_heal(request)
@@ -37,7 +37,7 @@ def check_combination(request: "CompletionRequest") -> None:
 
 
 def _check_heal(request: "CompletionRequest") -> None:
-    """Refuses what a prompt's last token can't be taken back for."""
+    """Refuses fields that don't work with `heal`, where the prompt's last token is taken back."""
     without: dict[str, bool] = {
         name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
     }
@@ -48,7 +48,7 @@ def _check_heal(request: "CompletionRequest") -> None:
 
 
 def _check_search(request: "CompletionRequest") -> None:
-    """Refuses what a search can't do, and its fields where there is none."""
+    """Refuses fields that don't work with a search, and fields of a search in a request without one."""
     search, n, params = request.search, len(request.branches), request.branches[0]
     if search not in SEARCHES:
         raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
@@ -93,7 +93,7 @@ def _check_search(request: "CompletionRequest") -> None:
 
 
 def _check_shift(request: "CompletionRequest") -> None:
-    """Refuses what a context can't be shifted for, and values that mean nothing."""
+    """Refuses fields that don't work with `context_shift`, and values of its own fields that are out of range."""
     for name, least in (("n_keep", -1), ("n_discard", 0)):
         if (value := getattr(request, name)) < least:
             raise InvalidRequestError(f"{name} must be {least} or more, got {value!s:.60}", param=name)
@@ -105,7 +105,7 @@ def _check_shift(request: "CompletionRequest") -> None:
 
 
 def hinders_shift(request: "CompletionRequest") -> str | None:
-    """What of a request a context can't be shifted for, if there is something."""
+    """The name of what makes a context shift impossible in this request; None: it is possible."""
     hindrances = {
         "several prompts": len(request.prompts) > 1,
         "a beam search": request.n_beams > 0,

@@ -1,4 +1,7 @@
-"""One decode after another: the next batch, what it evaluates, and the tokens that are drawn from it."""
+"""Evaluates one batch after the other, and draws the tokens that follow.
+
+The planner says what is in the next batch. The backend decodes it. Then each running sequence draws its next token.
+"""
 
 import math
 from collections import deque
@@ -19,7 +22,8 @@ from srb.engine.walkers import Walkers
 from srb.errors import BackendError
 
 _FAR = 32
-"""A mark that is so many tokens before what is held is set anew."""
+"""When a sequence's mark lies this many tokens or more before its held text, the sequence sets a new mark nearer to it.
+"""
 
 
 class Decoding:
@@ -41,7 +45,7 @@ class Decoding:
         clock: Callable[[], float],
     ) -> None:
         self.finished: deque[Sequence] = deque()
-        """The sequences that still hold what they have leased."""
+        """The sequences that have finished, but still hold what they have leased."""
         self._backend = backend
         self._scheduler = scheduler
         self._cells = cells
@@ -53,9 +57,9 @@ class Decoding:
         self._clock = clock
 
     def run(self, is_unwanted: Callable[[], bool]) -> None:
-        """Evaluates what is next, if there is anything, and draws a token for each running sequence.
+        """Evaluates the next batches, if there is anything to evaluate, and draws a token for each running sequence.
 
-        is_unwanted: says whether nobody wants the result any more. It is asked while no sequence is running.
+        is_unwanted: says whether nobody wants the result any more. It is asked only while no sequence is running.
         """
         for active in self._scheduler.running.values():
             active.count_said()
@@ -71,7 +75,7 @@ class Decoding:
         began = self._clock()
         try:
             if not self._backend.decode(plan.batch, interrupted):
-                return  # everybody in the batch is being aborted: the next step reads it in the mail
+                return  # all requests in the batch are being aborted; the next step finds their aborts in the mailbox
         except BackendError as error:
             self._totals.last_error = error.message
             self._run_apart(plan, error, is_second=is_second)
@@ -92,7 +96,7 @@ class Decoding:
         for holder, row in plan.rows:
             if isinstance(holder, Beam):
                 self._beams.take(holder, self._backend.logits(row))
-            elif holder.state == "running":  # and not ended since, with others that explore for its request
+            elif holder.state == "running":  # when one walker ends, all walkers of its request end with it
                 negative = self._backend.logits(plan.negatives[holder]) if holder.guide else None
                 self._draw(holder, self._backend.logits(row), negative, now)
         self._beams.go_on()
@@ -103,9 +107,9 @@ class Decoding:
         self._observe("overhead", self._clock() - now)
 
     def _run_apart(self, plan: Plan, error: BackendError, *, is_second: bool) -> None:
-        """Goes on after a failed decode: without those that it was because of, or else in halves.
+        """Decodes again after a failure: without the sequences that caused it if they are known, or else in halves.
 
-        So the bad luck of one is its own, and a fault that was of the moment ends nobody.
+        So only the sequence that makes a decode fail ends. A fault that doesn't come again ends nobody.
         """
         lost = [holder for holder in plan.holders if not self._cells.repair(holder) or _is_named(holder, error)]
         rest = [holder for holder in plan.holders if holder not in lost]
@@ -115,21 +119,24 @@ class Decoding:
             self._fail(holder, error)
         middle = 0 if lost or len(rest) == 1 else len(rest) // 2
         for part in (rest[:middle], rest[middle:]):
-            # Those of a request that explores end together.
+            # When one walker of a request fails, the others have finished, too.
             part = [each for each in part if not (isinstance(each, Sequence) and each.state == "finished")]
             if part:
                 self._run(plan.of(part), None, is_second=len(rest) == 1)
 
     def _fail(self, holder: Holder, error: BackendError) -> None:
-        """Ends a sequence, or all that continue a prompt: a search without one of its beams would find other texts."""
+        """Ends a failed sequence, or all sequences of a failed prompt or beam.
+
+        A search can't go on without one of its beams: it would find other texts.
+        """
         if isinstance(holder, Sequence):
             failed, active = [holder], holder.prompt.active
         else:
             prompt = self._beams.prompt_of(holder) if isinstance(holder, Beam) else holder
-            if prompt is None:  # another of the beams has ended it
+            if prompt is None:  # another beam has failed before and ended the search
                 return
             failed, active = [seq.leader or seq for seq in prompt.living], prompt.active
-        if active.request.explore:  # what one can't evaluate, no other can
+        if active.request.explore:  # a text that one walker can't evaluate, no other walker can evaluate either
             failed = active.living
             if not failed:
                 return
@@ -142,9 +149,9 @@ class Decoding:
             self.finish(seq, "error", None)
 
     def begin_sequences(self) -> None:
-        """Forks evaluated prompts into the sequences that there is room for, and draws the first tokens of these.
+        """Forks evaluated prompts into the sequences that have leased their cells, and draws their first tokens.
 
-        Where there is to be a search, it begins.
+        For a prompt with a search, the search begins instead.
         """
         prefilling, self._scheduler.prefilling = self._scheduler.prefilling, []
         exploring = []
@@ -171,7 +178,7 @@ class Decoding:
             for each in seq.both:
                 each.state, each.behind = "running", 0
             logits, negative = prompt.logits, seq.guide.prompt.logits if seq.guide else None
-            if seq.mark:  # it has gone back to that
+            if seq.mark:  # the sequence has gone back to its mark
                 logits, negative = seq.mark.logits, seq.mark.negative
             assert logits is not None
             self._draw(seq, logits, negative, self._clock())
@@ -179,7 +186,7 @@ class Decoding:
         self._explore(exploring)
 
     def _explore(self, requests: Iterable[ActiveRequest]) -> None:
-        """Tells what those that explore have found, and gives their sequences what they evaluate next."""
+        """Tells the nodes that exploring requests have found, and gives their walkers the next texts to evaluate."""
         for active in dict.fromkeys(each for each in requests if each.request.explore and each.living):
             if active.walkers is None:
                 active.walkers = Walkers(active, self._backend, self._cells)
@@ -192,9 +199,9 @@ class Decoding:
                 walkers.go_on()
 
     def _draw(self, seq: Sequence, logits: Logits, negative: Logits | None, now: float) -> None:
-        """Draws the next token of a sequence, and sees what comes of it.
+        """Draws the next token of a sequence. The sequence then goes on, goes back or finishes.
 
-        negative: the logits of its guide. now: when the logits were there.
+        negative: the logits of its guide. now: the time at which the decode returned, in seconds of the clock.
         """
         prompt, active, request = seq.prompt, seq.prompt.active, seq.prompt.active.request
         if active.walkers:
@@ -203,7 +210,7 @@ class Decoding:
         if seq.max_tokens == 0:
             self.finish(seq, "length", None)
             return
-        if seq.behind:  # its next token is known
+        if seq.behind:  # it evaluates tokens again that it has drawn before, so there is nothing to draw
             for each in seq.both:
                 each.behind -= 1
             if len(seq.evaluated_tokens) == seq.n_sure:
@@ -249,29 +256,29 @@ class Decoding:
         elif len(seq.tokens) == seq.max_tokens:
             self.finish(seq, "length", None)
         elif seq.mark and seq.n_sure < len(seq.tokens) and seq.n_sure - seq.mark.n_tokens >= _FAR:
-            self._cells.go_back(seq)  # to have a mark nearer to what is held
+            self._cells.go_back(seq)  # the next steps evaluate the sure tokens again, and set the mark behind the last
 
     def _go_back(self, seq: Sequence, n_tokens: int) -> None:
         """Takes the last tokens of a sequence back. The next step draws another one in place of the first of them.
 
-        That one is foretold by the row of the token before, which is evaluated again: to keep its logits would take a
-        copy for each token that may be taken back, and most never are.
+        That draw needs the logits of the token before, so this token is evaluated again. To keep the logits instead
+        would take a copy for each token that may be taken back, and most of these are never taken back.
         """
         assert seq.sampler
         if seq.length == n_tokens:
             seq.prompt.first_tokens.discard(seq.tokens[0])
         del seq.tokens[-n_tokens:]
         seq.sampler.close()
-        seq.sampler = None  # one that has seen the tokens that stay is made when it's needed
+        seq.sampler = None  # the next draw makes a new sampler, which sees only the tokens that stay
         self._cells.go_back(seq)
         for each in seq.both:
             each.saved = min(each.saved, each.evaluated)
-        if not seq.tokens or seq.behind < 0:  # the logits of its prompt, or of its mark, are kept
+        if not seq.tokens or seq.behind < 0:  # nothing is evaluated again: the logits of its prompt or mark are kept
             seq.state = "prefilling"
             self._scheduler.prefilling.append(seq)
 
     def finish(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
-        """Ends a sequence, and its request with the last one."""
+        """Ends a sequence. The last sequence of a request ends the request, too."""
         active = seq.prompt.active
         if not active.request.explore or len(active.living) == 1:
             self._outbox.stop(seq, finish_reason, stop_reason)
@@ -285,6 +292,6 @@ class Decoding:
 
 
 def _is_named(holder: Holder, error: BackendError) -> bool:
-    """Whether the fault is because of this one, or of its guide."""
+    """Whether the error names the seq_id of this holder, or of its guide."""
     places = holder.both if isinstance(holder, Sequence) else (holder,)
     return any(each.seq_id in error.seq_ids for each in places)

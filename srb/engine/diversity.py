@@ -1,26 +1,28 @@
-"""Alternatives that differ: what each has said is a reason for the others to go on with something else."""
+"""Counts what the alternatives of a prompt have said, so that the others can go on with something else."""
 
 from collections.abc import Iterable
 
 CONTEXT = 2
-"""After so many equal tokens it counts what an alternative goes on with; docs/diversity.md says why so many."""
+"""How many equal tokens there must be before a token, for the token to be counted; docs/diversity.md says why."""
 
 
 class Diversity:
-    """What the alternatives of one prompt have gone on with, after each two tokens.
+    """For each two tokens: which alternatives of a prompt have gone on with which token after them.
 
-    It is the Hamming term of diverse beam search (Vijayakumar et al. 2018, arXiv:1610.02424), made independent of
-    position: there an alternative counts that has the token at the same place, here one that has it after the same
-    tokens, wherever that is.
+    An example: after " the old", two alternatives have gone on with " man" and one with " house".
+
+    This is the Hamming term of diverse beam search (Vijayakumar et al. 2018, arXiv:1610.02424), made independent of
+    position. There, an alternative counts if it has the token at the same place; here, if it has the token after the
+    same tokens, wherever that is.
     """
 
     def __init__(self, prompt: tuple[int, ...]) -> None:
         self._prompt = prompt[-CONTEXT:]
-        self._last: dict[int, tuple[int, ...]] = {}  # tokens of each alternative
-        self._next: dict[tuple[int, ...], dict[int, int]] = {}  # the tokens after others: a bit for who has said it
+        self._last: dict[int, tuple[int, ...]] = {}  # the last tokens of each alternative
+        self._next: dict[tuple[int, ...], dict[int, int]] = {}  # by two tokens, then the next: a bit per alternative
 
     def tell(self, index: int, tokens: Iterable[int]) -> None:
-        """Takes what an alternative goes on with."""
+        """Takes the next tokens of an alternative."""
         last = self._last.get(index, self._prompt)
         for token in tokens:
             said = self._next.setdefault(last, {})
@@ -29,6 +31,6 @@ class Diversity:
         self._last[index] = last
 
     def counts(self, index: int, last: tuple[int, ...]) -> dict[int, int]:
-        """How many others have gone on with each token after the last ones of an alternative, where any has."""
+        """How many other alternatives have gone on with each token after these last ones; without tokens of none."""
         others = {token: who & ~(1 << index) for token, who in self._next.get(last, {}).items()}
         return {token: who.bit_count() for token, who in others.items() if who}

@@ -40,14 +40,16 @@ from srb.errors import SrbError
 class Engine(ForPrograms):
     """Runs completion requests on a backend.
 
-    `tokenize`, `add_request`, `abort` and `ask` may be called from any thread; everything else belongs to the thread
+    `tokenize`, `add_request`, `abort` and `ask` may be called from any thread. Everything else belongs to the thread
     that calls `step`.
 
-    default_max_tokens: what an alternative gets whose `max_tokens` is None; -1 is as many as there is room for.
+    default_max_tokens: how many tokens an alternative may generate whose `max_tokens` is None. -1: as many as there is
+        room for.
     prefill_chunk: how many prompt tokens are evaluated after each row of running sequences; 0: as `plan.PAUSE` says.
-    cache_bytes: how much may be kept of finished requests in memory; 0: nothing.
-    store: where what is kept lasts. `close` must be called then.
-    observe: gets each measurement, in seconds.
+    cache_bytes: how many bytes of the states of finished requests are kept in memory; 0: none.
+    store: keeps these states for longer than the process lives. An engine with a store must be closed by `close`.
+    observe: called with each measurement, in seconds.
+    clock: returns the time, in seconds.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Engine(ForPrograms):
     ) -> None:
         self._backend = backend
         self.adapters = Adapters(backend.adapters)
-        """What was loaded with the model. May be asked, and given other scales, from any thread."""
+        """The adapters that were loaded with the model. May be read, and given other scales, from any thread."""
         self._intake = Intake(backend.tokenizer, backend.n_cells)
         self._clock = clock
         self._default_max_tokens = default_max_tokens
@@ -84,7 +86,7 @@ class Engine(ForPrograms):
         )
         self._keeping = Keeping(self._totals, clock, lasts=self._retained.lasts)
         self._mail = Mailbox()
-        self._questions: list[Question] = []  # that aren't answered yet
+        self._questions: list[Question] = []  # not answered yet
 
     # From any thread
 
@@ -105,12 +107,12 @@ class Engine(ForPrograms):
 
     @property
     def model_info(self) -> ModelInfo:
-        """What the model's file says of it."""
+        """What the model's file says about the model."""
         return self._backend.model_info
 
     @property
     def embedder(self) -> Embedder | None:
-        """What makes embeddings, where these are wanted."""
+        """Makes embeddings; None: they aren't wanted."""
         return self._backend.embedder
 
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
@@ -119,7 +121,7 @@ class Engine(ForPrograms):
 
     @property
     def media(self) -> MediaReader | None:
-        """What turns images and sounds into parts of prompts, if the model takes any."""
+        """Turns images and sounds into parts of prompts; None: the model takes neither."""
         return self._backend.media
 
     def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
@@ -139,7 +141,7 @@ class Engine(ForPrograms):
             self.adapters.lora(params.lora)
 
     def add_request(self, request: CompletionRequest) -> None:
-        """Takes a request; its events come from `step`. Raises `InvalidRequestError` if it can never run."""
+        """Takes a request, whose events `step` will return. Raises `InvalidRequestError` if it can never run."""
         request = with_tokens(request, self.tokenize)
         self.check(request)
         compiled = self._backend.compile(request.branches, request.special_tokens)
@@ -147,7 +149,7 @@ class Engine(ForPrograms):
         active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer, loras)
         fit(active, self.n_cells, self._default_max_tokens, self.tokenizer.special.bos)
         for prompt in active.prompts + active.negatives if request.cache_prompt else ():
-            self._retained.check(prompt.packed, prompt.key)  # here, where it takes no time from a step
+            self._retained.check(prompt.packed, prompt.key)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
         except SrbError:
@@ -155,13 +157,13 @@ class Engine(ForPrograms):
             raise
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
-        """Ends a request, or the alternative `index` of it, at the next step. Does nothing if it has ended."""
+        """Ends a request, or only its alternative `index`, at the next step. Does nothing if that has ended already."""
         self._mail.put_abort(Abort(request_id, index, reason))
 
     def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]":
-        """Asks something about a slot, in the thread that calls `step`, when what has ended there is kept.
+        """Asks a question about a slot. A step calls `question`, after it has kept what had ended in the slot.
 
-        The answer is what the function returns or raises.
+        The answer is what `question` returns, or the `SrbError` that it raises.
         """
         answer: Future[Answer] = Future()
         self._mail.put(Question(slot, question, answer))
@@ -171,7 +173,7 @@ class Engine(ForPrograms):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step would have anything to do."""
         return bool(
             self._mail
             or self._questions
@@ -196,11 +198,12 @@ class Engine(ForPrograms):
         )
 
     def step(self) -> list[Event]:
-        """Does the next piece of work and returns what happened, in order; an empty list if there was nothing to do.
+        """Does the next piece of work, and returns what happened, in order.
 
-        What is known without evaluating anything (who was admitted, who was aborted, the first tokens of a prompt that
-        was retained) is returned before the next evaluation, which may take long. A fault of the backend ends the
-        requests that it struck, with events; other exceptions are bugs.
+        The list is also empty after an evaluation that has no news. Ask `has_work` whether there is anything to do.
+        News that need no evaluation (who was admitted, who was aborted, the first tokens behind a prompt that was
+        retained) are returned before the next evaluation, which may take long. A fault of the backend ends the requests
+        that it struck, with events. Any other exception is a bug.
         """
         self._release()
         self._read_mail()
@@ -213,13 +216,13 @@ class Engine(ForPrograms):
         return self._outbox.take()
 
     def sleep(self) -> None:
-        """Frees what takes memory; the next request finds it loaded again. To be called when there is no work."""
+        """Frees memory that the backend can fill again for the next request. Call it only when there is no work."""
         self._backend.sleep()
 
     def fail(self, error: SrbError) -> list[Event]:
-        """Ends every request with this error and returns the events; `add_request` raises it from now on.
+        """Ends every request with this error and returns the events. From now on `add_request` raises the error.
 
-        For an engine that is broken: the backend isn't touched, and there must be no further step.
+        This is for an engine that is broken: the backend isn't touched, and there must be no further step.
         """
         mail = self._mail.close(error)
         self._questions += [message for message in mail if isinstance(message, Question)]
@@ -232,7 +235,7 @@ class Engine(ForPrograms):
         return self._outbox.take()
 
     def close(self) -> None:
-        """Returns when all is stored that was to be. There must be no further step."""
+        """Returns when the store has written all that it was given. There must be no further step."""
         if self._store:
             self._store.close()
 
@@ -248,7 +251,10 @@ class Engine(ForPrograms):
                 self._abort(active, message.index, message.reason)
 
     def _abort(self, active: ActiveRequest, index: int | None, reason: AbortReason) -> None:
-        """Ends one sequence or all; one that is ended alone while the request waits stops right after its start."""
+        """Ends one sequence of a request, or all.
+
+        While the request waits, a single sequence is only noted. It ends right after the request's start.
+        """
         doomed = [seq for seq in active.living if index is None or seq.index == index]
         if active.admitted is None and index is not None:
             active.early_aborts |= {seq.index: reason for seq in doomed}
@@ -259,7 +265,7 @@ class Engine(ForPrograms):
             self._decoding.finish(seq, "abort", reason)
 
     def _answer(self) -> None:
-        """Answers what was asked about slots whose last sequence was given back, so that its state is kept."""
+        """Answers the questions about slots, except slots in which a finished sequence still waits to be kept."""
         ending = {seq.slot for seq in self._decoding.finished}
         questions, self._questions = self._questions, []
         for each in questions:
@@ -276,7 +282,7 @@ class Engine(ForPrograms):
         return self._mail.dooms(self._scheduler.running)
 
     def _admit(self) -> None:
-        """Starts what there is room for, with what is known of it."""
+        """Admits the requests and sequences that there is room for, and lets their prompts begin with what is known."""
         is_empty = self._cache.leased_cells == 0
         for prompts in self._scheduler.admit(self._clock()):
             if is_empty:
@@ -287,7 +293,8 @@ class Engine(ForPrograms):
                     ]
                 )
                 is_empty = False
-            # Forks first: what is restored may take cells that only a fork still needs.
+            # Forks come first. A restored state may take over cells that have left the sliding window of their
+            # sequence, and a fork from further back may still need these cells.
             for prompt in sorted(
                 prompts, key=lambda each: each.beginning is not None and each.beginning.source is None
             ):
@@ -311,11 +318,11 @@ class Engine(ForPrograms):
     def _release(self) -> None:
         """Gives back what finished sequences have leased.
 
-        That is done after their events were taken, since keeping what they have evaluated takes a while. What has to
-        wait for time waits with all it holds.
+        This comes after their events were taken, because keeping what they have evaluated takes a while. A sequence
+        that has to wait until there is time keeps all its cells meanwhile.
         """
         finished = self._decoding.finished
-        # On an idle engine all is given back first, so that the next request finds the cells as the last one did.
+        # An idle engine gives everything back before the next request, which then finds the same empty cells.
         while finished:
             is_idle = not self._scheduler.running
             is_waited_for = bool(self._scheduler.waiting or (is_idle and self._mail))

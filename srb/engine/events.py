@@ -1,8 +1,9 @@
-"""What the engine answers. A request gets its events in this order:
+"""The events in which the engine answers a request.
 
-one `StartEvent` when it is admitted; `ProgressEvent`s, if it asked for them; `StreamEvent`s; one `StopEvent` per
-index, after that index's last `StreamEvent`; one `DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the
-`DoneEvent` still come. A request that is aborted before it was admitted has no `StartEvent`.
+A request gets its events in this order: one `StartEvent` when it is admitted; `ProgressEvent`s, if it asked for them;
+`StreamEvent`s, or `NodeEvent`s if it explores; one `StopEvent` per index, after that index's last `StreamEvent`; one
+`DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come. A request that is aborted
+before it was admitted has no `StartEvent`.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,8 @@ from typing import Literal
 from srb.errors import SrbError
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-"""`stop`: it ended by itself; `length`: a limit; `abort`: somebody ended it; `error`: a fault."""
+"""Why an alternative ended. `stop`: by itself; `length`: at a limit; `abort`: somebody ended it; `error`: by a fault.
+"""
 
 AbortReason = Literal["cancelled", "timeout", "shutdown"]
 """Why a sequence was aborted."""
@@ -22,7 +24,7 @@ AbortReason = Literal["cancelled", "timeout", "shutdown"]
 class Usage:
     """Token counts of a request, over all its prompts and alternatives.
 
-    cached_tokens: of the prompts', those that weren't evaluated, because they were known from other requests.
+    cached_tokens: how many of the prompts' tokens weren't evaluated, because they were known from other requests.
     """
 
     prompt_tokens: int
@@ -35,9 +37,9 @@ class Timings:
     """Where a request's time went, in milliseconds, and how many tokens that was for.
 
     queued_ms: from its arrival to its admission.
-    prompt_ms: from its admission until its last prompt was evaluated; prompt_n tokens were evaluated.
-    predicted_ms: from then to its end; predicted_n tokens were generated.
-    n_cut: so many tokens of the prompt were left out, as the context has no room for them.
+    prompt_ms: from its admission until its last prompt was evaluated; prompt_n: how many prompt tokens were evaluated.
+    predicted_ms: from then to its end; predicted_n: how many tokens were generated.
+    n_cut: how many tokens of the prompt were left out because the context has no room for them.
     """
 
     queued_ms: float
@@ -53,8 +55,8 @@ class StartEvent:
     """The request was admitted.
 
     max_tokens: the most that any of its alternatives may generate.
-    guided: the indices of those that have a negative prompt, and so two rows in each step.
-    n_cut: so many tokens of the prompt are left out, as the context has no room for them.
+    guided: the indices of the alternatives that have a negative prompt, and so two rows in each step.
+    n_cut: how many tokens of the prompt are left out because the context has no room for them.
     """
 
     request_id: str
@@ -72,7 +74,7 @@ class StartEvent:
 class ProgressEvent:
     """How far the prompts of a request with `return_progress` have come.
 
-    Of `total` tokens `cached` were known from other requests, and `evaluated` have been evaluated.
+    Of the `total` prompt tokens, `cached` were known from other requests and `evaluated` have been evaluated so far.
     """
 
     request_id: str
@@ -83,9 +85,9 @@ class ProgressEvent:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, and what the model thought of it.
+    """A token, with how probable the model found it.
 
-    piece: its bytes, which may be a part of a character; a special token's are its name.
+    piece: its bytes, which may be a part of a character. A special token has its name here.
     logprob: the natural logarithm of its probability; None for the first token of a prompt.
     top_logprobs: the likeliest tokens at its place, the likeliest first.
     """
@@ -100,11 +102,12 @@ class Token:
 class StreamEvent:
     """More text of one alternative: whole characters, and never a part of a stop string.
 
-    A request with `logprobs` gets one for each token, with the `token`; its text is empty where the text of a
-    later one completes it. One with `return_tokens` gets the ids of the `tokens` that the text came from. Only with
-    these does the last event of an alternative have an empty text, for a stop string's tokens or the end token.
+    A request with `logprobs` gets one event for each token, with the `token`. The event's text is empty if only a later
+    token completes it. A request with `return_tokens` gets the ids of the `tokens` that the text came from. Only such
+    requests may get a last event with an empty text, for the tokens of a stop string or the end token.
 
-    drawn: the tokens that were generated since the alternative's last event; whoever records it can `resume` with them.
+    drawn: the tokens that were generated since the alternative's last event. Whoever records them can `resume` with
+        them.
     """
 
     request_id: str
@@ -120,13 +123,13 @@ class NodeEvent:
     """A node of the tree that a request explores. Each is at most as likely as the one before it.
 
     id: 1, 2, 3 and so on. parent: the id of the node that it goes on from; None: it goes on from the prompt.
-    text: what it adds, in whole characters: a character that isn't complete is said by the nodes that complete it.
-    tokens: what it adds, in ids; an end token among them, which ends it.
-    logprob: of its tokens after its parent. cumulative_logprob: of all tokens after the prompt.
-    entropy: how much the model hesitates after it: that of the distribution of what follows, in nats; None where that
-        wasn't evaluated, as nothing goes on from it.
-    finish_reason: `stop`: it ends with an end token. `length`: it is as deep, or its text as long, as may be. None:
-        others may go on from it.
+    text: the whole characters that it adds. A character that isn't complete is said by the nodes that complete it.
+    tokens: the ids of the tokens that it adds. An end token is among them, if one ends the node.
+    logprob: of the tokens that it adds. cumulative_logprob: of all tokens after the prompt.
+    entropy: how much the model hesitates after this node: the entropy of the distribution of the next token, in nats.
+        None: this wasn't evaluated, because nothing goes on from the node.
+    finish_reason: `stop`: it ends with an end token. `length`: it is as deep as allowed, or its text is as long as
+        allowed. None: other nodes may go on from it.
     """
 
     request_id: str
@@ -144,17 +147,17 @@ class NodeEvent:
 class StopEvent:
     """One alternative ended after `length` generated tokens.
 
-    stop_reason: the stop string that matched, or why it was aborted, else None.
+    stop_reason: the stop string that matched, or why the alternative was aborted, else None.
     mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
     rewinds, rewound_tokens: how often it went back because of `banned_strings` or `avoid`, and how many tokens it threw
-        away with that; None where it has neither. Of a resumed one, those since then.
-    rewinds_exhausted: whether it came to `max_rewinds`, or to where nothing else could be drawn, and so may have
-        from there on what it was to avoid.
-    logprob: in a beam search, the natural logarithm of the text's probability, of its end too.
-    weight: in a stochastic one, what the text counts: the sum of weight * f(text) over the alternatives estimates the
-        mean of f(text) over all that there can be, without bias.
-    truncated: whether it went on without a part of its prompt or of its text, by `context_shift`.
-    timings: of this alternative and its prompt alone; None where the engine has failed.
+        away in doing so; None if it has neither. For a resumed alternative, only those since it was resumed.
+    rewinds_exhausted: whether it came to `max_rewinds`, or to a place where nothing else could be drawn. From there on
+        it may contain what it was to avoid.
+    logprob: in a beam search, the natural logarithm of the probability of the text and its end.
+    weight: in a stochastic beam search, how much the text counts: the sum of weight * f(text) over the alternatives
+        estimates the mean of f(text) over all possible texts, without bias.
+    truncated: whether it went on without a part of its prompt or of its text, because of `context_shift`.
+    timings: of this alternative and its prompt alone; None if the engine has failed.
     """
 
     request_id: str
@@ -174,7 +177,7 @@ class StopEvent:
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvent:
-    """A fault in one alternative, or in the whole request where `index` is None."""
+    """A fault in one alternative, or in the whole request if `index` is None."""
 
     request_id: str
     index: int | None

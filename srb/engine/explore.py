@@ -1,8 +1,8 @@
-"""The tree of likely continuations: what to evaluate next, and what there is to tell.
+"""The tree of likely continuations of a prompt: which text to evaluate next, and which nodes can be told.
 
-It is a best-first search over the tokens that may follow. A node is told when nothing that isn't known yet can be
-likelier. So the nodes come in the order of their probability, exactly, and what is told is the beginning of the list of
-all nodes that there are, sorted. It doesn't depend on how many are evaluated at once.
+The tree is searched best-first: the likeliest text is evaluated next. A node is told once no node that isn't known yet
+can be likelier. So the nodes come exactly in the order of their probability. They are the first ones of the sorted list
+of all nodes, and they don't depend on how many texts are evaluated at once.
 """
 
 import codecs
@@ -25,9 +25,11 @@ Path = tuple[int, ...]
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """A text that may become a node: with one token more than its parent, and those that a run has added.
+    """A text that may become a node: it has one token more than its parent, and the tokens that a run has added.
 
-    logprob: of its own tokens. cumulative: of all. depth: of the node that it is or will be.
+    A run goes on with the likeliest token while the model hardly hesitates; see `Explore.min_entropy`.
+
+    logprob: of the tokens behind its parent's. cumulative: of all tokens. depth: of the node that it is or will be.
     finish_reason, entropy: as in `NodeEvent`.
     """
 
@@ -38,16 +40,16 @@ class Candidate:
     depth: int = 0
     entropy: float | None = None
     finish_reason: Literal["stop", "length"] | None = None
-    id: int | None = None  # when it is told
-    decoder: tuple[bytes, int] = (b"", 0)  # then: the character that isn't complete
+    id: int | None = None  # set when it is told
+    decoder: tuple[bytes, int] = (b"", 0)  # set when it is told: the first bytes of a character that isn't complete
 
     @property
     def rank(self) -> "Rank":
-        """Sorts candidates: the likelier first, and of equal ones the parent."""
+        """Sorts candidates: the likelier one comes first. Of two that are equally likely, the parent comes first."""
         return -self.cumulative, self.path, self
 
     def add(self, token: int, logprob: float) -> None:
-        """A run goes on with a token."""
+        """Adds the next token of a run."""
         self.path += (token,)
         self.logprob += logprob
         self.cumulative += logprob
@@ -57,9 +59,11 @@ Rank = tuple[float, Path, Candidate]
 
 
 class Tree:
-    """The candidates of a prompt, and which are nodes: those `wanted` are evaluated, and it `take`s what comes of that.
+    """The tree of one prompt: its candidates, and which of them are nodes.
 
-    is_end: whether a token ends the generation. told: the texts of the nodes that need not be told again.
+    `wanted` says which candidates to evaluate, `take` gets the results, and `nodes` gives what can be told.
+
+    is_end: whether a token ends the generation. told: the texts of the nodes that were told before an interruption.
     """
 
     def __init__(self, explore: Explore, is_end: Callable[[int], bool], told: tuple[Path, ...] = ()) -> None:
@@ -68,7 +72,7 @@ class Tree:
         self._ids = {path: k for k, path in enumerate(told, 1)}
         self._left = explore.max_nodes - len(told)
         self._open = [Candidate(None, ()).rank]  # to be evaluated; a heap
-        self._known: list[Rank] = []  # nodes, sorted
+        self._known: list[Rank] = []  # nodes that weren't told yet, sorted
         self._taken: set[Candidate] = set()  # being evaluated
 
     @property
@@ -78,13 +82,16 @@ class Tree:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are no other nodes than those that were told."""
+        """Whether all nodes that there are were told."""
         return not (self._open or self._known or self._taken)
 
     def wanted(self, n: int) -> list[Candidate]:
-        """Up to n candidates whose last token is to be evaluated, the likeliest first. Each is taken, or given back."""
+        """Up to n candidates whose last token is to be evaluated, the likeliest first.
+
+        Each of them must be passed to `take` or `give_back`.
+        """
         wanted: list[Candidate] = []
-        # As many nodes as are still to be told are known: those that are less likely won't be.
+        # Once as many nodes are known as are left to tell, a candidate that is less likely than these won't be told.
         last = self._known[self._left - 1] if len(self._known) >= self._left else None
         while self._open and len(wanted) < n and (last is None or self._open[0] < last):
             wanted.append(heapq.heappop(self._open)[-1])
@@ -92,9 +99,9 @@ class Tree:
         return wanted
 
     def coming(self, n: int) -> list[Candidate]:
-        """The n likeliest that will be wanted next, as far as is known."""
+        """The n likeliest of the candidates that will be wanted next, as far as is known now."""
         coming: list[Candidate] = []
-        places = [(self._open[0], 0)] if self._open else []  # in the heap, of which all but n stay unseen
+        places = [(self._open[0], 0)] if self._open else []  # the heap is walked from its root, as far as needed
         while places and len(coming) < n:
             rank, place = heapq.heappop(places)
             coming.append(rank[-1])
@@ -103,14 +110,14 @@ class Tree:
         return coming
 
     def give_back(self, candidate: Candidate) -> None:
-        """Takes one back that can't be evaluated now."""
+        """Takes back a candidate that can't be evaluated now. It will be wanted again."""
         self._taken.remove(candidate)
         heapq.heappush(self._open, candidate.rank)
 
     def take(self, candidate: Candidate, top: list[tuple[int, float]], entropy: float) -> bool:
-        """Takes the likeliest tokens that follow a candidate, with their log-probabilities, and the entropy.
+        """Takes the likeliest tokens that follow a candidate, with their log-probabilities, and the entropy there.
 
-        Returns whether it runs on: then the token that it has got is to be evaluated, too.
+        Returns whether the candidate runs on. It has got one more token then, which is to be evaluated, too.
         """
         explore = self._explore
         hesitates = entropy >= explore.min_entropy
@@ -144,14 +151,17 @@ class Tree:
                 heapq.heappush(self._open, child.rank)
 
     def _see_end(self, candidate: Candidate) -> None:
-        """Ends a candidate after which nothing is to be evaluated."""
+        """Ends a candidate if nothing can follow it: after an end token, or when its text is as long as allowed."""
         if self._is_end(candidate.path[-1]):
             candidate.finish_reason = "stop"
         elif len(candidate.path) >= self._explore.max_path:
             candidate.finish_reason = "length"
 
     def nodes(self) -> Iterator[tuple[Candidate, bool]]:
-        """The nodes that can be told now, in their order, and whether they are to be: some were told before."""
+        """The nodes that can be told now, in their order, each with whether it is new.
+
+        A node that was told before an interruption isn't new, and isn't told again.
+        """
         while self._known and self._left > 0:
             first = min([*self._open[:1], *(each.rank for each in self._taken)], default=None)
             if first and first < self._known[0]:
@@ -168,7 +178,7 @@ class Teller:
 
     def __init__(self, request: CompletionRequest, tokenizer: Tokenizer) -> None:
         self.n_tokens = 0
-        """How many tokens the nodes have that were told."""
+        """How many tokens the nodes have that this object has turned into events."""
         self._request_id = request.id
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -177,7 +187,7 @@ class Teller:
         self._root = self._decoder.getstate()
 
     def event(self, node: Candidate) -> NodeEvent:
-        """The event of a node whose parent was told."""
+        """Makes the event of a node. Its parent's event must have been made before."""
         parent = node.parent
         assert parent
         assert node.id

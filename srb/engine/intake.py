@@ -1,4 +1,4 @@
-"""What a text and a request must be like, so that the engine can take them. It needs the vocabulary alone."""
+"""Refuses texts and requests that the engine could never run. For this it needs only the vocabulary and the context."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,7 +9,7 @@ from srb.errors import ContextSizeError, InvalidRequestError
 
 
 class Intake:
-    """Refuses what could never run in a context of `n_cells` cells. May be used from any thread."""
+    """Refuses requests that could never run in a context of `n_cells` cells. May be used from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, n_cells: int) -> None:
         self._tokenizer = tokenizer
@@ -18,8 +18,9 @@ class Intake:
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
 
-        any_length: it may be too long for the context.
-        Raises `InvalidRequestError` for an empty text, one that isn't valid Unicode, and one too long for the context.
+        any_length: whether the text may be too long for the context.
+        Raises `InvalidRequestError` for an empty text, for one that isn't valid Unicode, and for one that has so many
+        bytes that it can't fit the context.
         """
         if not isinstance(text, str):
             raise InvalidRequestError(f"tokenize takes a text, got {text!r:.60}", param="prompt")
@@ -34,20 +35,20 @@ class Intake:
             ) from None
         n_cells = self._n_cells
         if not any_length and n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
-            # Said without tokenizing, which takes seconds for megabytes.
+            # The text is refused by its bytes, because it takes seconds to tokenize megabytes.
             raise ContextSizeError(least, n_cells, exact=False)
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
     def tokenize_parts(
         self, parts: Sequence[Part], reader: MediaReader | None
     ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """The tokens of a prompt of texts and files, and the media that its placeholders stand for.
+        """The tokens of a prompt that is made of texts and files, and the media that its placeholders stand for.
 
-        Raises `InvalidRequestError` for a file that isn't understood, and for what `tokenize` refuses.
+        Raises `InvalidRequestError` for a file that isn't understood, and for a text that `tokenize` refuses.
         """
         if reader is None:
             raise no_media()
-        tokens = list(self._tokenizer.tokenize(""))  # what a prompt begins with
+        tokens = list(self._tokenizer.tokenize(""))  # only BOS, if the model wants it
         media: list[Media] = []
         for part in parts:
             if isinstance(part, str):
@@ -62,7 +63,7 @@ class Intake:
         return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
 
     def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run. Grammars are looked at when it is taken."""
+        """Raises `InvalidRequestError` if a request can never run. Grammars aren't checked here, but when compiled."""
         for tokens in request.token_ids:
             if request.media:
                 placed(tokens, request.media)

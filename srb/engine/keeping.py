@@ -1,4 +1,7 @@
-"""What is kept of finished sequences: what there is time for, and what costs less than to evaluate it again."""
+"""Decides what is kept of finished sequences: as much as there is time for.
+
+An answer is mostly kept only if this takes less time than to evaluate it again.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,29 +10,29 @@ from srb.engine.sequence import Sequence
 from srb.engine.stats import Totals
 
 _SHARE = 0.25
-"""Of the time, for keeping what finished sequences have evaluated, while others run."""
+"""The share of the time in which finished sequences are kept while others run."""
 
 _PATIENCE = 0.2
-"""So many seconds may a finished sequence hold its cells until there is time to keep it, if somebody waits for them."""
+"""How many seconds a finished sequence may wait until there is time to keep it, if somebody waits for its cells."""
 
 
 class Kept(NamedTuple):
-    """What is kept of a finished sequence."""
+    """What is kept of a finished sequence: its prompt, its answer, both or nothing."""
 
     prompt: bool
     answer: bool
 
 
 class Keeping:
-    """Decides what is kept, from how long it took before.
+    """Decides what is kept, by how long keeping and evaluating took before.
 
-    While others run, keeping has a share of the time. If somebody waits for what is held meanwhile, it is given back
-    without being kept.
+    While others run, keeping has a share of the time. A finished sequence waits for this time with its cells. If
+    somebody needs the cells and the wait gets too long, the sequence is given back without being kept.
 
-    A GPU may take longer to keep an answer than to evaluate it again, since its cells lie between those of others, and
-    each is copied alone. Such answers are kept only while nobody wants anything else.
+    A GPU may take longer to keep an answer than to evaluate it again: the cells of an answer lie between those of
+    others, and each cell is copied alone. Such answers are kept only while nobody wants anything else.
 
-    totals: what evaluating has taken. lasts: what is kept outlives the engine.
+    totals: says how long evaluating took. lasts: whether the states that are kept outlive the engine.
     """
 
     def __init__(self, totals: Totals, clock: Callable[[], float], *, lasts: bool) -> None:
@@ -38,13 +41,13 @@ class Keeping:
         self._lasts = lasts
         self._began = 0.0
         self._again_at = 0.0  # when there is time again, in seconds of the clock
-        self._cost = 0.0  # seconds for a token, when an answer was kept last
-        self._n_tokens = 0  # that may be kept now
+        self._cost = 0.0  # how many seconds each token took when an answer was last kept
+        self._n_tokens = 0  # how many tokens are kept now, at most
 
     def begin(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> Kept | None:
         """What is to be kept of a finished sequence; None: it has to wait until there is time.
 
-        is_idle: no other runs. is_waited_for: somebody waits for what the sequence holds, or for the engine.
+        is_idle: no sequence is running. is_waited_for: somebody waits for the sequence's cells, or for the engine.
         """
         self._began = self._clock()
         has_time = is_idle or self._began >= self._again_at
@@ -61,7 +64,7 @@ class Keeping:
         return Kept(keeps_prompt, is_complete and is_worth_it and (is_shut_down or not seq.leader))
 
     def end(self, kept: Kept) -> None:
-        """It was kept."""
+        """Must be called when the sequence was kept, so that the time that this took is known."""
         now = self._clock()
         if kept.answer:
             self._cost = (now - self._began) / max(1, self._n_tokens)

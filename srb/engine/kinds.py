@@ -1,4 +1,4 @@
-"""Whether the values of a dataclass are of the types that its fields say, and in their ranges."""
+"""Checks whether the values of a dataclass have the types that its fields say, and are in their ranges."""
 
 import numbers
 import types
@@ -22,13 +22,13 @@ NAMES: dict[type, str] = {
     Path: "a path, as a text or a pathlib.Path",
     types.NoneType: "None",
 }
-"""What is checked, and how a message calls it."""
+"""The types that are checked, and how an error message calls each."""
 
 
 def wrong_field(instance: Any) -> tuple[str, str] | None:
     """The first field whose value is of a wrong type, and what to pass instead; None where all are right.
 
-    Looked at are fields of the types in NAMES, and unions of them. Numbers may be numpy's, too.
+    Only fields whose types are in NAMES are checked, and unions of such types. Numbers may be numpy's, too.
     """
     for name, kinds in _kinds(instance.__class__):
         value = getattr(instance, name)
@@ -46,7 +46,7 @@ def check_types(asked: Any) -> None:
 
 
 def check_ranges(asked: Any, ranges: dict[str, tuple[float, float]]) -> None:
-    """Raises `InvalidRequestError` for a number outside of its range, both ends of which are allowed; None may be."""
+    """Raises `InvalidRequestError` for a number outside of its range. Both ends of the range, and None, are allowed."""
     for name, (low, high) in ranges.items():
         value = getattr(asked, name)
         if value is not None and not low <= value <= high:  # NaN is in no range
@@ -54,7 +54,7 @@ def check_ranges(asked: Any, ranges: dict[str, tuple[float, float]]) -> None:
 
 
 def check_text(name: str, text: Any) -> None:
-    """Raises `InvalidRequestError` for what is neither a text nor the ids of its tokens, and for nothing at all."""
+    """Raises `InvalidRequestError` if `text` is neither a text nor the ids of its tokens, or is empty."""
     if not isinstance(text, (str, tuple)):
         raise InvalidRequestError(f"{name} takes a text, or a tuple of token ids, got {text!r:.60}", param=name)
     if not text:
@@ -70,7 +70,7 @@ def _fits(value: Any, kind: type) -> bool:
 
 @cache
 def _kinds(of: Any) -> tuple[tuple[str, tuple[type, ...]], ...]:
-    """The fields that are looked at, and what each takes."""
+    """The fields that are checked, each with the types that it takes."""
     found = []
     for field in fields(of):
         hint: Any = field.type

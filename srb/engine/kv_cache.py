@@ -1,4 +1,4 @@
-"""The books of the KV cache: which seq_ids and cells are leased, and to whom."""
+"""The books of the KV cache: which seq_ids are leased, and how many cells, and to whom."""
 
 import heapq
 
@@ -6,7 +6,8 @@ import heapq
 class Span:
     """Cells leased for the positions from `start` to `end` of a sequence.
 
-    The cells of the positions before are its parent's, or its parent's parent's: a tree whose root begins at 0.
+    The cells of the positions before belong to its parent, or to its parent's parent, and so on. So the spans are trees
+    whose roots begin at 0.
     """
 
     __slots__ = ("children", "closed", "end", "parent", "start")
@@ -20,10 +21,10 @@ class Span:
 
 
 class KVCache:
-    """Leases out seq_ids and cells. It counts; the backend does.
+    """Leases out seq_ids and cells. This class only counts cells; the backend fills and empties them.
 
-    A cell is one KV position. Sequences that begin alike share cells, and each cell is leased once: it is free when
-    the last of them has given it back.
+    A cell is one KV position. Sequences that begin alike share cells. A shared cell is leased once, and is free when
+    the last of these sequences has given it back.
     """
 
     def __init__(self, n_cells: int, n_seqs: int) -> None:
@@ -61,7 +62,7 @@ class KVCache:
         """
         if end - start > self.free_cells:
             raise RuntimeError(f"{end - start} cells are not free")
-        while parent and start <= parent.start:  # those that it shares are not the parent's own
+        while parent and start <= parent.start:  # none of the shared cells is this parent's own
             parent = parent.parent
         span = Span(parent, start, end)
         if parent:
@@ -70,14 +71,14 @@ class KVCache:
         return span
 
     def resize(self, span: Span, end: int) -> None:
-        """Ends a lease earlier or later. Nothing may share the cells behind the new end. Ask `free_cells` first."""
+        """Moves the end of a lease. Nobody else may share the cells behind the new end. Ask `free_cells` first."""
         if end - span.end > self.free_cells:
             raise RuntimeError(f"{end - span.end} cells are not free")
         self.free_cells -= end - span.end
         span.end = end
 
     def drop(self, span: Span, n: int) -> None:
-        """Takes n of the cells of a lease back that all its children share, and nobody else does."""
+        """Takes back n cells of a lease. All children of the lease must share these cells, and nobody else may."""
         self.free_cells += n
         span.end -= n
         for child in span.children:
@@ -85,7 +86,7 @@ class KVCache:
             child.end -= n
 
     def close(self, span: Span) -> None:
-        """Ends a lease. Cells that others share stay leased until these have ended, too."""
+        """Ends a lease. Cells that children share stay leased until the children's leases have ended, too."""
         if span.closed:
             raise RuntimeError("cells were given back twice")
         span.closed = True

@@ -1,4 +1,4 @@
-"""What other threads want of an engine, until the thread that calls its `step` takes it."""
+"""Holds what other threads want of an engine, until the thread that calls its `step` takes it."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from srb.errors import SrbError
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Ends a request, or the alternative `index` of it."""
+    """Asks to end a request, or only its alternative `index`; None: all of it."""
 
     request_id: str
     index: int | None
@@ -23,7 +23,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something about a slot, and what waits for the answer."""
+    """Asks a function about a slot. The caller waits for `answer`."""
 
     slot: int
     ask: Callable[[Slots], Any]
@@ -34,44 +34,44 @@ Message = ActiveRequest | Abort | Question
 
 
 class Mailbox:
-    """Messages in their order. Everything may be called from any thread."""
+    """Messages in the order in which they came. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._messages: list[Message] = []
-        self._doomed: set[str] = set()  # the requests whose abort is among them
+        self._doomed: set[str] = set()  # the requests that these messages abort as a whole
         self._failure: SrbError | None = None
 
     def __bool__(self) -> bool:
         return bool(self._messages)
 
     def put(self, message: ActiveRequest | Question) -> None:
-        """Takes a message. Raises the error that the mailbox was closed with."""
+        """Adds a message. Raises the error that the mailbox was closed with."""
         with self._lock:
             if self._failure:
                 raise self._failure
             self._messages.append(message)
 
     def put_abort(self, abort: Abort) -> None:
-        """Takes an abort, which is of no consequence when the mailbox is closed."""
+        """Adds an abort. In a closed mailbox it has no effect."""
         with self._lock:
             self._messages.append(abort)
             if abort.index is None:
                 self._doomed.add(abort.request_id)
 
     def dooms(self, request_ids: Iterable[str]) -> bool:
-        """Whether there is an abort of each of these requests as a whole."""
+        """Whether each of these requests is to be aborted as a whole."""
         with self._lock:
             return all(request_id in self._doomed for request_id in request_ids)
 
     def take(self) -> list[Message]:
-        """Takes out what is there."""
+        """Takes out all messages."""
         with self._lock:
             messages, self._messages, self._doomed = self._messages, [], set()
             return messages
 
     def close(self, error: SrbError) -> list[Message]:
-        """Takes out what is there; `put` raises the error from now on."""
+        """Takes out all messages. From now on `put` raises the error."""
         with self._lock:
             self._failure = error
             messages, self._messages = self._messages, []

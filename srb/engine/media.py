@@ -1,14 +1,14 @@
-"""Images and sounds in prompts.
+"""Images and sounds in prompts: the placeholders that stand for them.
 
-To the engine a prompt is a list of numbers. In the place of an image there is one for each cell that it takes, its
-placeholders: negative numbers, made of a hash of its contents. So whoever has the same image behind the same tokens
-begins alike, and what holds for any prompts holds for it: it's evaluated once for all alternatives, found by the next
-request, and kept. An example, with an image of three cells:
+To the engine a prompt is a list of numbers. In the place of an image the prompt has placeholders: negative numbers, one
+for each cell that the image takes, made of a hash of its contents. So two prompts with the same image behind the same
+tokens begin alike. Like any tokens, the image is evaluated once for all alternatives, found by the next request, and
+retained. An example, with an image of three cells:
 
     "What is " -1520448213 -58812 -900117  "?"
 
-A piece of media is evaluated as a whole or not at all. So nothing may part its placeholders; the first one is marked,
-so that the numbers alone say where they may be parted (`whole`).
+A piece of media is evaluated as a whole or not at all, so its placeholders must stay together. The first one is from
+another range of numbers than the rest, so that the numbers alone say where a prompt may be parted (`whole`).
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from typing import Any, Protocol
 from srb.errors import InvalidRequestError
 
 _BITS = 30
-_FIRST = -(1 << _BITS)  # the first placeholder is less than that, the others aren't
+_FIRST = -(1 << _BITS)  # the first placeholder of an image is less than this number, the others aren't
 
 _FEW = 5
-"""Fewer placeholders than that say too little of what they stand for."""
+"""With fewer placeholders than this, two different images might have the same ones by chance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Media:
     """An image or a sound, or a part of one, as it is in a prompt.
 
-    name: a hash of the contents, and of all else that says what it becomes. tokens: its placeholders, one for each of
-        its cells. content: what the backend evaluates in their place.
+    name: a hash of the contents, and of everything else that changes what the model sees of it. tokens: its
+        placeholders, one for each of its cells. content: what the backend evaluates in their place.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Media:
 
     @classmethod
     def of(cls, name: str, n_cells: int, content: Any) -> "Media":
-        """Media with the placeholders that come of its name. n_cells: at least 1."""
+        """Media with placeholders that are made of its name. n_cells: at least 1."""
         drawn = hashlib.shake_128(f"{name} {n_cells}".encode()).digest(4 * n_cells)
         bits = [int.from_bytes(drawn[4 * k : 4 * k + 4]) >> (32 - _BITS) for k in range(n_cells)]
         return cls(name, (_FIRST - 1 - bits[0], *(-1 - each for each in bits[1:])), content)
@@ -54,24 +54,27 @@ class MediaReader(Protocol):
 
     @property
     def kinds(self) -> Collection[str]:
-        """What the model takes: image, audio."""
+        """The kinds of files that the model takes: image, audio."""
 
     @property
     def n_encoded(self) -> int:
-        """How many pieces of media it has turned into what the model evaluates."""
+        """How many pieces of media it has encoded for the model."""
 
     def read(self, file: bytes) -> "list[int | Media]":
-        """What stands for a file in a prompt: the media, and the tokens around. Raises `InvalidRequestError`."""
+        """The parts of a prompt that stand for a file: its media, and the tokens around them.
+
+        Raises `InvalidRequestError`.
+        """
 
     def is_ready(self, media: Media) -> bool:
-        """Whether media can be evaluated without a long wait; if not, that is prepared from now on, beside all else.
+        """Whether media can be evaluated without a long wait. If not, they are prepared from now on, in the background.
 
-        For the engine's thread alone.
+        May be called only from the engine's thread.
         """
 
 
 def no_media() -> InvalidRequestError:
-    """The refusal of a model without a projector."""
+    """The error for a request with media, if the model was started without a projector."""
     return InvalidRequestError(
         "this model takes no images and sounds: the server was started without --mmproj, which names the file that "
         "makes them a part of prompts",
@@ -80,7 +83,7 @@ def no_media() -> InvalidRequestError:
 
 
 def whole(tokens: Sequence[int], n_tokens: int) -> int:
-    """How many tokens that end no later than the first `n_tokens` can be parted from the rest."""
+    """How many first tokens, up to `n_tokens`, can be parted from the rest without cutting through media."""
     while n_tokens < len(tokens) and _FIRST <= tokens[n_tokens] < 0:
         n_tokens -= 1
     return n_tokens
@@ -110,5 +113,5 @@ def placed(tokens: tuple[int, ...], media: Iterable[Media]) -> dict[int, Media]:
 
 
 def key_of_few(media: Iterable[Media]) -> str:
-    """What tells apart prompts whose media have so few placeholders that others may have the same."""
+    """The key that tells apart prompts whose media have so few placeholders that other media may have the same."""
     return "".join(f" {each.name}" for each in media if len(each.tokens) < _FEW)

@@ -1,13 +1,14 @@
-"""What a prompt has in common with another text, but at another place: llama-server's `n_cache_reuse`.
+"""Finds text that a prompt has in common with retained text at another place: llama-server's `n_cache_reuse`.
 
-An example: a chat whose oldest messages were dropped. What was kept of it is moved to where it is now.
+An example: a chat whose oldest messages were dropped. The retained state of its later messages is moved to their new
+place.
 
-    kept:     "You are a pirate. " "Who are you? " "A pirate. " "What do you want? " "Gold. "
+    retained: "You are a pirate. " "Who are you? " "A pirate. " "What do you want? " "Gold. "
     prompt:   "You are a pirate. " "What do you want? " "Gold. " "Where is it? "
                begins with that     moved, as one chunk           evaluated
 
-What was evaluated behind other tokens isn't quite what it would be here. So such requests have beginnings of their own:
-what they evaluate is found by others of them alone.
+A state that was evaluated behind other tokens isn't quite the same as one that is evaluated at its new place. So states
+of requests with `n_cache_reuse` have a key of their own, and only other requests with `n_cache_reuse` find them.
 """
 
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ from srb.engine.radix import Tokens, common_prefix
 from srb.engine.retained import Retained
 
 KEY = "/moved"
-"""Is a part of the key of a prompt that may have such chunks."""
+"""This is a part of the key of each prompt that may have moved chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The positions from `start` to `end` of a piece, which become `by` less."""
+    """A chunk that is moved: the positions from `start` to `end` of a piece, each of which becomes `by` less."""
 
     piece: Piece
     start: int
@@ -31,9 +32,10 @@ class Moved:
 
 
 def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, key: str) -> tuple[Moved, ...]:
-    """What of a prompt's tokens is known at other places, from `n_known` on; without the last one.
+    """The chunks of a prompt, behind its first `n_known` tokens, that were retained at other places.
 
-    least: of how many tokens a chunk is, at least.
+    The prompt's last token is in no chunk, because it must be evaluated for its logits.
+    least: how many tokens a chunk must have.
     """
     n_common, pieces = retained.others(tokens[:n_known], key)
     if not n_common:
@@ -43,7 +45,10 @@ def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, key
 
 
 def _chunks(piece: Piece, tokens: Tokens, n_common: int, n_known: int, least: int) -> tuple[Moved, ...]:
-    """The chunks of a text, one behind the other in both, found as llama-server does: the next that is long enough."""
+    """The chunks that a retained text and the prompt have in common, in the same order in both.
+
+    They are found as llama-server finds them: each time the next chunk that is long enough is taken.
+    """
     ancestry = text_of(piece)
     text = ancestry[-1][1]
     data, chunks = text.tobytes(), list[Moved]()
@@ -62,7 +67,7 @@ def _chunks(piece: Piece, tokens: Tokens, n_common: int, n_known: int, least: in
 
 
 def _index(data: bytes, sought: bytes, start: int, itemsize: int) -> int:
-    """The place of some items, or -1."""
+    """The number of the item at which the sought items begin, from the byte `start` on; -1: they aren't there."""
     at = data.find(sought, start)
     while at >= 0 and at % itemsize:
         at = data.find(sought, at + 1)
