@@ -269,7 +269,7 @@ class Decoding:
             seq.prompt.first_tokens.discard(seq.tokens[0])
         del seq.tokens[-n_tokens:]
         seq.sampler.close()
-        seq.sampler = None  # the next draw makes a new sampler, which sees only the tokens that stay
+        seq.sampler = None  # the next draw makes a new sampler, which has seen only the tokens that stay
         self._cells.go_back(seq)
         for each in seq.both:
             each.saved = min(each.saved, each.evaluated)

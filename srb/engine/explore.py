@@ -82,7 +82,7 @@ class Tree:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all nodes that there are were told."""
+        """Whether all nodes of the tree were told."""
         return not (self._open or self._known or self._taken)
 
     def wanted(self, n: int) -> list[Candidate]:
@@ -91,7 +91,7 @@ class Tree:
         Each of them must be passed to `take` or `give_back`.
         """
         wanted: list[Candidate] = []
-        # Once as many nodes are known as are left to tell, a candidate that is less likely than these won't be told.
+        # Once as many nodes are known as are left to tell, these come before any candidate that is less likely.
         last = self._known[self._left - 1] if len(self._known) >= self._left else None
         while self._open and len(wanted) < n and (last is None or self._open[0] < last):
             wanted.append(heapq.heappop(self._open)[-1])
@@ -178,7 +178,7 @@ class Teller:
 
     def __init__(self, request: CompletionRequest, tokenizer: Tokenizer) -> None:
         self.n_tokens = 0
-        """How many tokens the nodes have that this object has turned into events."""
+        """How many tokens there are in the nodes that were turned into events."""
         self._request_id = request.id
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
