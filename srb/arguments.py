@@ -1,4 +1,4 @@
-"""How the command line is read: what is misspelt is answered with the nearest, and a shell can complete it."""
+"""Reads the command line. For a misspelt name the error suggests the nearest one, and a shell can complete names."""
 
 import argparse
 import difflib
@@ -9,10 +9,10 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, which names what may have been meant."""
+    """argparse's parser. Its errors suggest what a misspelt name may have been meant to be."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with what is wrong."""
+        """Ends the process with a message that says what is wrong."""
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             close = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
             if close:
@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def parse(self, argv: list[str] | None = None) -> argparse.Namespace:
-        """The arguments, of a command or of none. Ends the process for a wrong one."""
+        """The arguments, those of the command included. Ends the process if one is wrong."""
         if "_ARGCOMPLETE" in os.environ:  # a shell asks what can follow
             import argcomplete
 
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
     def refusal(self, unknown: list[str]) -> str:
-        """What is wrong with arguments that it doesn't know."""
+        """The message for arguments that this parser doesn't know."""
         wrong = next((each.partition("=")[0] for each in unknown if each.startswith("-")), None)
         if wrong is None:
             return f"there is no place for {' '.join(unknown)!r}; put quotes around a text with spaces"
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         return f"there is no option {wrong}; " + (f"did you mean {close[0]}?" if close else f"see {self.prog} --help")
 
     def flags(self) -> list[str]:
-        """All options, those of commands within this one included."""
+        """The flags of all options, those of the commands below this parser included."""
         return [*self._option_string_actions, *(flag for each in self._commands() for flag in each.flags())]
 
     def _commands(self) -> Iterator["Parser"]:
@@ -50,5 +50,5 @@ class Parser(argparse.ArgumentParser):
 
 
 def offer(action: argparse.Action, choices: tuple[str, ...]) -> None:
-    """Has a shell complete what an option takes; argcomplete asks for it under this name."""
+    """Lets a shell complete the values of an option. argcomplete looks for them in the attribute `completer`."""
     action.completer = lambda **_: choices  # type: ignore[attr-defined]

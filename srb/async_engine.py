@@ -1,7 +1,7 @@
-"""The one thread that owns the engine, and the asyncio side of it.
+"""`AsyncEngine`: an engine in a thread of its own, and the asyncio side of it.
 
-The thread loads the model, steps the engine while there is work, and hands what happened over to the event
-loop once per step.
+The thread alone owns the engine. It loads the model, steps the engine while there is work, and hands the events to
+the event loop once per step.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger("srb")
 def make_engine(
     settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
 ) -> Engine:
-    """An engine as the settings want it. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
+    """An engine with these settings. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
     for name in ("context_shift", "cache_reuse"):
         if getattr(settings, name) and not backend.can_shift:
             raise ModelLoadError(
@@ -56,10 +56,12 @@ def make_engine(
 class AsyncEngine(EngineClient):
     """An engine in a thread of its own. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    load: makes the backend, in the thread; it gets a callback for its progress (0 to 1) that says whether to go on.
-    make: makes the engine, there too.
-    record: gets what a step has said, in the thread, and calls the function that it gets when readers may see it. It is
-        for who can go on with detached requests after a restart, so at the end these are left in the middle.
+    load: makes the backend, in the thread. It gets a callback, which it calls with its progress (0 to 1). When the
+        callback returns False, loading should stop.
+    make: makes the engine, in the thread.
+    record: is called in the thread with the events of a step and with a function. It calls this function when readers
+        may see the events. Whoever passes `record` can go on with detached requests after a restart, so `stop` leaves
+        these in the middle.
     sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
     others: see `EngineClient`.
     """
@@ -90,7 +92,7 @@ class AsyncEngine(EngineClient):
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         record: Record | None = None,
     ) -> "AsyncEngine":
-        """An engine on llama.cpp. It raises `ModelLoadError` when it is `ready`, or rather isn't.
+        """An engine on llama.cpp. If the model can't be loaded, `ready` raises `ModelLoadError`.
 
         observe: gets the engine's measurements, in its thread. record: see `AsyncEngine`.
         """
@@ -158,7 +160,10 @@ class AsyncEngine(EngineClient):
         return self._ready_engine().adapters
 
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
-        """What a function says of a slot, in the engine's thread. Raises what it raises, and `UnavailableError`."""
+        """Calls a function with the slots in the engine's thread, and returns its result. See `Engine.ask`.
+
+        Raises what the function raises, and `UnavailableError`.
+        """
         answer = self._ready_engine().ask(slot, question)
         self._wake.set()
         return await asyncio.wrap_future(answer)

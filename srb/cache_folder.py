@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder; it may not be there yet."""
+    """The folder. It may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "llama-srb"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process has this file locked, and locks it. Raises `OSError`."""
+    """Waits until no other process holds the lock on this file, and holds it during the block. Raises `OSError`."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     except SrbError as error:
         return _fail(error.message, 1)
     except BrokenPipeError:  # as in: srb generate ... | head -1
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
         return 1
     except KeyboardInterrupt:
         return 130
@@ -162,7 +162,7 @@ def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
         level="WARNING" if quiet else settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    if quiet:  # what changes texts is said all the same
+    if quiet:  # the kept result of `srb tune` changes texts, so its use is logged all the same
         logging.getLogger("srb.tuned").setLevel("INFO")
 
 

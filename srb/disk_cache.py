@@ -1,10 +1,10 @@
-"""Retained states in files, so that what was evaluated outlives the process.
+"""Keeps retained states in files (`--cache-disk`), so that evaluated texts outlive the process.
 
-A piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `srb.engine.state_file` has its format.
-IDENTITY is a hash of all that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a hash
-of the piece's tokens and of its parent's name. So a name always means the same content, and servers that share a
-folder can't get in each other's way: a file appears whole, and is never changed. It may vanish at any time, and then
-its tokens are evaluated again."""
+Each piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `srb.engine.state_file` has its format.
+IDENTITY is a hash of everything that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a
+hash of the piece's tokens and of its parent's name, so a name always means the same content. A file appears whole and
+is never changed, so servers that share a folder can't disturb each other. A file may vanish at any time. Then the
+tokens of its piece are evaluated again."""
 
 import hashlib
 import logging
@@ -29,18 +29,18 @@ logger = logging.getLogger("srb")
 
 _SUFFIX = ".state"
 _MOST_WAITING = 256 << 20
-"""Bytes. When so many wait to be written, nothing more is taken."""
+"""Bytes. While so many wait to be written, the cache takes no more."""
 
 _KEPT = 0.9
-"""Of the allowed size; so much is left when the oldest files are removed."""
+"""When the folder is too large, the oldest files are removed until this share of the allowed size is left."""
 
 _ABANDONED_SECONDS = 600
-"""A file that has been unfinished for so long belongs to a process that was killed."""
+"""An unfinished file that is older than this comes from a process that was killed, and is removed."""
 
 
 @dataclass(slots=True)
 class _Piece:
-    """One that waits to be written. used: when it last was, in nanoseconds."""
+    """A piece that waits to be written. used: when it was last used, in nanoseconds since 1970."""
 
     record: Record
     state: State
@@ -56,8 +56,8 @@ class _Piece:
 class DiskCache:
     """A `srb.engine.store.Store` in a folder. It may be shared with other servers, and with other models.
 
-    identity: of what a state must fit; see `Backend.identity`.
-    max_bytes: of all files in the folder; the least recently used are removed first.
+    identity: names everything that a state must fit; see `Backend.identity`.
+    max_bytes: the size that all files in the folder may have together. The least recently used are removed first.
     Raises `SettingsError` if the folder can't be used.
     """
 
@@ -65,16 +65,16 @@ class DiskCache:
         self._root = folder
         self._folder = folder / hashlib.sha256(MAGIC + identity.encode()).hexdigest()[:16]
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()  # of the next four
+        self._lock = threading.Lock()  # guards the next four
         self._paths: dict[str, Path] = {}  # by the name of the piece
         self._waiting: dict[str, _Piece] = {}
         self._waiting_bytes = 0
         self._stats = StoreStats(max_disk_bytes=max_bytes)
         self._verified: set[str] = set()
-        self._complained = False  # that writing fails, since it last worked
+        self._complained = False  # a warning was logged since writing last worked
         self._unread: dict[str, list[str]] = {}  # file names, by family
-        self._reading = threading.Lock()  # of the next one, and while these are read
-        self._found: dict[str, list[Record]] = {}  # that were there at the start, by family, once they were looked for
+        self._reading = threading.Lock()  # guards _found; it is held while a family is read
+        self._found: dict[str, list[Record]] = {}  # by family: what was there at the start; filled by the first `find`
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             names = os.listdir(self._folder)
@@ -123,19 +123,20 @@ class DiskCache:
         return ordered
 
     def stats(self) -> StoreStats:
-        """What it holds and has done."""
+        """What the cache holds and has done."""
         with self._lock:
             return self._stats
 
     def check(self, family: str, tokens: Tokens) -> None:
         """Reads the pieces that hold the first of these tokens. See `Store.check`."""
-        known: dict[str | None, int] = {None: 0}  # how many of the tokens each has, and all before it
+        known: dict[str | None, int] = {None: 0}  # how many of the tokens each piece and its parents hold
         for record in self.find(family):
             if known.get(record.parent, -1) >= record.start:
                 n_tokens = common_prefix(record.tokens, tokens, record.start)
                 known[record.name] = record.start + n_tokens
                 if n_tokens and record.name not in self._verified and (path := self._paths.get(record.name)):
-                    with suppress(OSError, ValueError), path.open("rb") as file:  # `get` says so when it's needed
+                    # `get` reports a damaged piece when it is needed.
+                    with suppress(OSError, ValueError), path.open("rb") as file:
                         read_state(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), verify=True)
                         self._verified.add(record.name)
 
@@ -156,7 +157,7 @@ class DiskCache:
         with self._lock:
             if parent is not None and parent not in self._paths:
                 return None
-            # One that is larger than all that may wait is taken while nothing waits: it is in memory anyway.
+            # A piece that is larger than _MOST_WAITING is taken while no other waits: its state is in memory anyway.
             if self._waiting_bytes and self._waiting_bytes + piece.size > _MOST_WAITING:
                 return None
             if piece.size > self._max_bytes:
@@ -168,7 +169,7 @@ class DiskCache:
         return record.name
 
     def get(self, name: str) -> tuple[State, bytes | None] | None:
-        """The state and the logits of a piece; None if it's gone or damaged."""
+        """The state and the logits of a piece; None if the piece is gone or damaged."""
         with self._lock:
             piece, path = self._waiting.get(name), self._paths.get(name)
         if piece:
@@ -192,9 +193,9 @@ class DiskCache:
         return state, logits
 
     def remove(self, name: str) -> None:
-        """Removes a piece, which nothing continues."""
+        """Removes a piece. No other piece may have it as its parent."""
         path = self._paths.get(name)
-        self._forget(name)  # first: one that waits to be written isn't any more
+        self._forget(name)  # first, so that a piece that still waits isn't written
         if path:
             with suppress(OSError):
                 size = path.stat().st_size
@@ -208,11 +209,11 @@ class DiskCache:
             with self._lock:
                 if name in self._waiting:
                     self._waiting[name].used = now
-                with suppress(OSError, KeyError):  # it isn't written yet, or gone, or on a medium that can't be written
+                with suppress(OSError, KeyError):  # the file isn't written yet, or gone, or its disk is read-only
                     os.utime(self._paths[name], ns=(now, now))
 
     def close(self) -> None:
-        """Returns when all is written that was taken."""
+        """Returns when everything that was taken is written."""
         self._queue.put(None)
         self._thread.join()
 
@@ -242,7 +243,8 @@ class DiskCache:
         while piece := self._queue.get():
             name = piece.record.name
             try:
-                if self._waiting.get(name) is piece:  # or else it was removed meanwhile, or there is one with logits
+                # Else the piece was removed meanwhile, or the same piece with its logits has taken its place.
+                if self._waiting.get(name) is piece:
                     self._write(piece)
                     self._complained = False
             except OSError as error:
@@ -264,7 +266,9 @@ class DiskCache:
 
     def _write(self, piece: _Piece) -> None:
         size = write_state(piece.path, piece.record, piece.state, piece.logits)
-        with self._lock:  # its parents were touched after it was taken, and stay younger
+        # The file gets the time at which its piece was last used, not the time of writing. Its parents were touched
+        # later, so they stay younger, and aren't removed before it.
+        with self._lock:
             os.utime(piece.path, ns=(piece.used, piece.used))
             self._verified.discard(piece.record.name)
             if piece.record.name not in self._paths:  # it was removed while it was written
@@ -304,7 +308,7 @@ class DiskCache:
 
 
 def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record]:
-    """Parents before their children, and none without its parent, that is among the records or known before."""
+    """The records, parents before their children. A record whose parent is neither here nor known is left out."""
     ordered: dict[str, Record] = {}
     for record in records.values():
         chain = [record]
@@ -316,7 +320,7 @@ def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record
 
 
 def _unlink(path: Path) -> bool:
-    """Removes a file, and says whether it's gone."""
+    """Removes a file. Returns whether the file is gone."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Models from elsewhere: `--hf-repo` and `--model-url`, fetched once and kept."""
+"""Fetches the models of `--hf-repo` and `--model-url` once, and keeps them; finds a model in `--models-dir`."""
 
 import dataclasses
 import hashlib
@@ -22,10 +22,10 @@ CHUNK_BYTES = 1 << 20
 SILENCE_SECONDS = 60
 
 Progress = Callable[[int, int], object]
-"""Gets the bytes there are, and the bytes there will be."""
+"""Is called with the number of bytes that have come, and of all bytes of the file."""
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress]]
-"""Makes a `Progress` for a file of that name."""
+"""Makes a `Progress` for the file with this name."""
 
 
 def show_nothing(_name: str) -> AbstractContextManager[Progress]:
@@ -34,9 +34,9 @@ def show_nothing(_name: str) -> AbstractContextManager[Progress]:
 
 
 def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settings:
-    """The settings with the file of the model that they name, downloaded if it isn't here yet.
+    """The settings with `model` set to the file of the model that they name. It is downloaded if it isn't here yet.
 
-    Raises `SettingsError` if they name several, and `ModelLoadError` if it can't be had.
+    Raises `SettingsError` if the settings name several models, and `ModelLoadError` if the model can't be fetched.
     """
     given = {"--model": settings.model, "--model-url": settings.model_url, "--hf-repo": settings.hf_repo}
     names = [name for name, value in given.items() if value is not None]
@@ -56,9 +56,10 @@ def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settin
 
 
 def find_in_folder(folder: Path, name: Path | None) -> Path:
-    """The model file below a folder that has this name, or the only one whose name begins with it, or that there is.
+    """The model file below a folder that has this name, or else the only one whose name begins with it.
 
-    Of a model in several files it's the first. Raises `SettingsError`, which tells what there is.
+    With no name, it is the only model file that there is. Of a model in several files it is the first file.
+    Raises `SettingsError`, which lists the files.
     """
     if not folder.is_dir():
         raise SettingsError(f"--models-dir {folder} is not a folder")
@@ -79,15 +80,15 @@ def find_in_folder(folder: Path, name: Path | None) -> Path:
 
 
 def fetch_from_hub(repo: str, file: str | None) -> Path:
-    """A file of a Hugging Face repository, from the hub's own cache where it's there; with the token in HF_TOKEN.
+    """A file of a Hugging Face repository. It is taken from the hub's own cache if it is there, and else downloaded.
 
-    file: may be None where the repository has one GGUF file. huggingface_hub resumes what was broken off, and shows how
-    far it is.
+    The hub gets the token in HF_TOKEN. huggingface_hub resumes an interrupted download, and shows its progress itself.
+    file: may be None if the repository has only one GGUF file.
     """
     if importlib.util.find_spec("huggingface_hub") is None:
         command = pip_install("'llama-srb[hub]'")
         raise SettingsError(f"--hf-repo needs huggingface_hub: {command}")
-    import huggingface_hub  # here, because it takes its time and may be missing
+    import huggingface_hub  # here, because importing it is slow, and it may be missing
 
     try:
         if file is None:
@@ -103,14 +104,14 @@ def fetch_from_hub(repo: str, file: str | None) -> Path:
 
 
 def models_folder() -> Path:
-    """Where the files of `--model-url` are kept."""
+    """The folder where the files of `--model-url` are kept."""
     return cache_folder() / "models"
 
 
 def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
-    """The file at a URL, from `models_folder` where it's there. What was broken off goes on where it ended.
+    """The file at a URL. It is taken from `models_folder` if it is there, and else downloaded to there.
 
-    Raises `ModelLoadError`.
+    An interrupted download goes on where it ended. Raises `ModelLoadError`, and `SettingsError` for a wrong URL.
     """
     parts = urllib.parse.urlsplit(url)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
@@ -122,7 +123,7 @@ def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.with_name(name + ".lock")), show(name) as progress:
-            if not target.exists():  # another process may have been at it
+            if not target.exists():  # another process may have downloaded it while this one waited
                 _Download(url, target).run(progress)
     except urllib.error.HTTPError as error:
         raise ModelLoadError(f"--model-url {url}: the server answered {error.code} {error.reason}") from None
@@ -136,7 +137,7 @@ def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
 
 
 class _Download:
-    """A file in the making: `NAME.part`, and beside it what tells whether the server still has the same file."""
+    """A download under way: `NAME.part`, and `NAME.validator`, which tells if the server still has the same file."""
 
     def __init__(self, url: str, target: Path) -> None:
         self._url = url
@@ -145,7 +146,7 @@ class _Download:
         self._validator = target.with_name(target.name + ".validator")
 
     def run(self, progress: Progress) -> None:
-        """Fetches what is missing. A connection that breaks is made anew, as long as each brings something."""
+        """Fetches the missing bytes. It connects again after a break, as long as each connection brought some bytes."""
         while True:
             before = self._size()
             try:
@@ -164,7 +165,7 @@ class _Download:
         return self._part.stat().st_size if self._part.exists() else 0
 
     def _fetch(self, progress: Progress) -> int:
-        """Gets the rest of the file and returns its whole length in bytes."""
+        """Gets the rest of the file, and returns the length of the whole file in bytes."""
         with self._open() as reply:
             is_rest = reply.status == http.client.PARTIAL_CONTENT
             start = self._size() if is_rest else 0
@@ -190,7 +191,7 @@ class _Download:
             if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
             error.close()
-            self._part.unlink()  # all of it was there, or too much
+            self._part.unlink()  # the part was already as long as the file, or longer
             return self._open()
         if reply.status == http.client.PARTIAL_CONTENT and not reply.headers["Content-Range"].startswith(
             f"bytes {size}-"
@@ -205,11 +206,11 @@ class _Download:
             file.write(chunk)
             done += len(chunk)
             progress(done, total)
-        if done < total:  # read1 doesn't say so
+        if done < total:  # read1 raises nothing when the connection ends too early
             raise ConnectionError(f"the connection broke off after {done} of {total} bytes")
 
 
 def _validator(headers: http.client.HTTPMessage) -> str:
-    """What If-Range takes: a strong ETag, or else the date; nothing where the server says neither."""
+    """The value for If-Range: a strong ETag, or else the date; empty if the server sends neither."""
     etag = headers["ETag"] or ""
     return etag if etag.startswith('"') else headers["Last-Modified"] or ""

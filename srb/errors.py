@@ -8,12 +8,12 @@
     │   ├── PayloadTooLargeError    413
     │   └── UnsupportedMediaTypeError    415  the body is compressed
     ├── AuthenticationError    401  no API key, or a wrong one
-    ├── OriginError            403  a web page of another origin would change or run something
+    ├── OriginError            403  a web page of another origin tries to change or run something
     ├── NotFoundError          404  no such path, request or alternative
     ├── MethodNotAllowedError  405
     ├── GoneError              410  the request has finished, and is no longer kept
     ├── MisdirectedRequestError    421  the server doesn't answer under this host name
-    ├── QueueFullError         429  as many requests wait as may; come back later
+    ├── QueueFullError         429  as many requests wait as the server allows; come back later
     ├── NotSupportedError      501  this model or this server's options don't have it
     ├── UnavailableError       503  the model is loading, the server shutting down, or a wait was too long
     │   └── EngineDeadError    503  the engine has failed for good
@@ -22,8 +22,8 @@
         ├── NoTokenError            the grammar and the settings of an alternative leave no token
         └── LogitsProcessorError    the function of an alternative raised an error, or left no logits to draw from
 
-Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field
-it is about. The message says what was wrong, with the value and the limit, and what to do.
+Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field that is
+wrong. The message says what is wrong, with the value and the limit, and what to do.
 """
 
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ class SrbError(Exception):
     type: ClassVar[str] = "server_error"
     code: str | None = None
     retry_after: ClassVar[int | None] = None
-    """Seconds after which the same request may be taken."""
+    """Seconds after which the client may send the same request again."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class SrbError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python would call the class with the message alone, and some want more than that.
+        # Python would unpickle an error by calling its class with the message alone. Some classes need more arguments.
         return _unpickled, (type(self), self.args, self.__dict__)
 
     def body(self) -> dict[str, Any]:
@@ -79,9 +79,10 @@ class InvalidRequestError(SrbError):
 
 
 class ContextSizeError(InvalidRequestError):
-    """The prompt is longer than the context. Type and numbers are llama-server's, by which its clients know it.
+    """The prompt is longer than the context. Its type and its numbers are llama-server's, which clients look for.
 
     n_prompt_tokens: how many tokens the prompt has, or has at least. n_ctx: how many fit.
+    exact: whether n_prompt_tokens is the exact number; False: the prompt has at least so many.
     """
 
     type = "exceed_context_size_error"
@@ -110,7 +111,7 @@ class PayloadTooLargeError(InvalidRequestError):
 
 
 class UnsupportedMediaTypeError(InvalidRequestError):
-    """The request body is compressed, and the server reads none that are."""
+    """The request body is compressed, and the server reads no compressed bodies."""
 
     status = 415
     code = "unsupported_media_type"
@@ -125,7 +126,7 @@ class AuthenticationError(SrbError):
 
 
 class OriginError(SrbError):
-    """A web page would change or run something, and its origin isn't allowed to."""
+    """A web page tries to change or run something, and its origin isn't allowed to."""
 
     status = 403
     type = "permission_error"
@@ -165,7 +166,7 @@ class MisdirectedRequestError(SrbError):
 
 
 class QueueFullError(SrbError):
-    """As many requests are waiting as the server lets wait."""
+    """As many requests are waiting as the server allows."""
 
     status = 429
     type = "rate_limit_error"
@@ -207,7 +208,7 @@ class HistoryError(SrbError):
 class BackendError(SrbError):
     """llama.cpp reported a fault while it evaluated or sampled.
 
-    seq_ids: the sequences that it was because of, where llama.cpp has named them.
+    seq_ids: the sequences that caused it, if llama.cpp has named them.
     """
 
     code = "backend_error"
@@ -225,7 +226,10 @@ class NoTokenError(BackendError):
 
 
 class LogitsProcessorError(BackendError):
-    """An alternative's `logits_processor` raised an error, which is this one's `__cause__`, or didn't do as it must."""
+    """An alternative's `logits_processor` raised an error, or left no logits to draw from.
+
+    The error that it raised is the `__cause__` of this one.
+    """
 
     code = "logits_processor_error"
 

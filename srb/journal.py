@@ -1,7 +1,8 @@
-"""A request's events, kept compactly, for any number of readers, each at a place of its own.
+"""`Journal` keeps a request's events compactly. Any number of readers can read it, each from a place of its own.
 
-An event's id is its place: 1, 2, 3 and so on. It is the same for all readers, and who has read event N has read all
-before it. So a reader that was cut off behind N goes on there, and has in the end what it would have without the cut.
+An event's id is its place: 1, 2, 3 and so on. The ids are the same for all readers, and a reader that has event N has
+all events before it. So a reader that was cut off behind event N goes on there, and in the end it has read the same
+as without the cut.
 """
 
 import math
@@ -16,10 +17,10 @@ from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError, SrbError, UnavailableError
 
 MERGE_ABOVE = 1_024
-"""How many events may be unread before they are merged: a reader that is a moment late gets a token an event."""
+"""A reader with more unread events than this gets them merged. A reader that is only a moment late gets each token."""
 
 MAX_READ = 4_096
-"""How many events are read at once: it takes a few milliseconds."""
+"""How many events are read at once. Reading so many takes a few milliseconds."""
 
 _OTHER = 0xFFFF_FFFF  # in place of an index: the event isn't a StreamEvent
 
@@ -30,14 +31,15 @@ _PROBABILITY = struct.Struct("<id")  # a token's id and its logprob; not a numbe
 
 
 class Journal:
-    """What the engine has said of a request.
+    """The events that the engine has reported for one request.
 
-    The text of each alternative is kept in one piece, and for each event where its own part of it ends. So are tokens
-    and probabilities, if the request asks for them. An event takes 8 bytes beside its text; with `return_tokens` 8
-    more; with `logprobs` 4 more, and 12 for each token that it names.
+    The text of each alternative is kept in one piece. Each event only keeps where its part of this text ends. Tokens
+    and probabilities are kept in the same way, if the request asks for them. An event takes 8 bytes beside its text;
+    with `return_tokens` 8 more; with `logprobs` 4 more, and 12 for each token that it names.
 
-    owner: whose it is, where there are API keys. detach: whether the request lives on without readers.
-    exact: whether its readers get all events as they came, and never merged, because they count what they make of them.
+    owner: whose request it is, where there are API keys. detach: whether the request lives on without readers.
+    exact: whether readers get all events as they came, and never merged. The readers of a format that numbers what it
+        makes of the events need this.
     arrived: when it was submitted, in seconds of the event loop's clock. created: the same, in seconds since 1970.
     """
 
@@ -59,12 +61,12 @@ class Journal:
         self.created = created
         self.started = False
         self.living = set(range(request.count))
-        self.lengths = [0] * request.count  # how many tokens of each alternative have been told of
+        self.lengths = [0] * request.count  # how many tokens of each alternative were reported
         self.stops: list[StopEvent] = []
         self.error: SrbError | None = None
         self.end: DoneEvent | None = None
         self.refusal: UnavailableError | None = None
-        """Why the request was aborted before it had started, if it was the server's decision."""
+        """Why the request was aborted before it had started, if the server decided so."""
         self._indexes = array("I")
         self._others: dict[int, Event] = {}  # by place
         self._texts = _Column([bytearray() for _ in self.living])
@@ -76,7 +78,7 @@ class Journal:
         if request.logprobs is not None:
             self._columns.append(self._probabilities)
         self._token_pieces: dict[int, bytes] = {}
-        self._latest: list[Event] = []  # the last step's, for those who have read all before it
+        self._latest: list[Event] = []  # of the last step, for readers that have read all events before it
 
     def __len__(self) -> int:
         """How many events there are, which is the id of the last one."""
@@ -94,7 +96,7 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes, with its request."""
+        """About how many bytes of memory the journal and its request take."""
         request = _PROMPT_TOKEN_BYTES * self.request.prompt_tokens + _BRANCH_BYTES * len(self.request.branches)
         events = sys.getsizeof(self._indexes) + _OTHER_BYTES * len(self._others)
         names = sys.getsizeof(self._token_pieces) + sum(map(sys.getsizeof, self._token_pieces.values()))
@@ -106,7 +108,7 @@ class Journal:
             raise self.refusal
 
     def put(self, events: list[Event]) -> None:
-        """Takes what the engine has said in a step."""
+        """Takes the events of a step."""
         self._latest = events
         for event in events:
             if isinstance(event, StreamEvent):
@@ -143,7 +145,10 @@ class Journal:
 
 
 class _Column:
-    """One kind of what alternatives say: all of each one's in one piece, and for each event where its own part ends."""
+    """The texts of all alternatives, or their tokens, or their probabilities.
+
+    pieces: for each alternative, everything in one piece. ends: for each event, where its part of the piece ends.
+    """
 
     def __init__(self, pieces: list[Any]) -> None:
         self.pieces = pieces
@@ -157,7 +162,7 @@ class _Column:
 
     @property
     def size(self) -> int:
-        """Its bytes of memory."""
+        """How many bytes of memory it takes."""
         return sys.getsizeof(self.ends) + sum(map(sys.getsizeof, self.pieces))
 
 
@@ -184,10 +189,10 @@ class Cursor:
                     starts[index] = end
 
     def read(self) -> list[tuple[int, Event]]:
-        """The next events with their ids, at most MAX_READ; none if there are no more yet.
+        """The next events with their ids, at most MAX_READ; an empty list if there are no more yet.
 
-        For one who is more than MERGE_ABOVE events late, adjacent events of the same alternative are merged, unless the
-        journal is `exact`. They have the id of the last of them.
+        For a reader that is more than MERGE_ABOVE events late, adjacent events of the same alternative are merged,
+        unless the journal is `exact` or has probabilities. A merged event has the id of its last part.
         """
         journal, indexes = self._journal, self._journal._indexes
         if self.at == len(journal) - len(journal._latest):
@@ -209,7 +214,7 @@ class Cursor:
         return events
 
     def _read_latest(self) -> list[tuple[int, Event]]:
-        """The last step's events as they came, which is what those who keep up read."""
+        """The events of the last step as they came. Readers that keep up read these."""
         events = list(enumerate(self._journal._latest, self.at + 1))
         for column, starts in self._starts.items():
             for number, event in events:
@@ -228,7 +233,7 @@ class Cursor:
         return StreamEvent(request.id, index, text, tokens, token)
 
     def _take(self, column: _Column, index: int, place: int) -> Any:
-        """What an event, or the last one of some that are merged, adds to an alternative."""
+        """What the event at this place adds to an alternative, with the unread events that are merged into it."""
         starts, end = self._starts[column], column.ends[place]
         part = column.pieces[index][starts[index] : end]
         starts[index] = end

@@ -1,4 +1,4 @@
-"""JSON schemas as llguidance is to enforce them: how they are written for it, and what it can't. Pure functions."""
+"""Prepares JSON schemas so that llguidance can enforce them, and finds what it can't enforce. Pure functions."""
 
 import json
 import math
@@ -8,13 +8,13 @@ from decimal import Decimal
 from typing import Any, cast
 
 MAX_MULTIPLE = 10_000
-"""The largest number, without its point and zeros at its end, that `multipleOf` may have: it costs 0.2 s."""
+"""The largest number that `multipleOf` may be, without its point and the zeros at its end. This one takes 0.2 s."""
 
 _OPTIONS = {
-    "whitespace_flexible": False,  # else a small model may write spaces without end
+    "whitespace_flexible": False,  # if it were True, a small model might write spaces without end
     "item_separator": ", ",
     "key_separator": ": ",
-    # Without \u, which lets a name that `properties` has come as another one: "\u0061" for "a".
+    # \u isn't allowed: a model could write a name in `properties` in another way, such as "\u0061" for "a".
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
@@ -37,7 +37,7 @@ _PATTERNS = {
 
 _SPACE = r"\x09-\x0d \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _CLASSES = {"\\s": f"[{_SPACE}]", "\\S": f"[^{_SPACE}]"}
-"""What is whitespace in patterns, which are JavaScript's."""
+"""The character classes of whitespace as JavaScript has them: patterns in JSON schemas are JavaScript's."""
 
 FORMATS = ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
 """The formats of strings that are enforced."""
@@ -47,14 +47,16 @@ UNENFORCED = {
     *("minContains", "maxContains", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"),
     *("$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef"),
 }
-"""The keywords that llguidance refuses, or leaves out where it is lenient."""
+"""The keywords that llguidance refuses, or ignores if it is lenient."""
 
 _OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _VALUES = ("const", "enum", "default", "examples", "example")
-# Where a schema says what other properties there may be, and where closing one part would contradict another.
+# A schema with one of these keywords isn't closed: it says itself which other properties there may be, or closing one
+# of its parts would contradict another part.
 _SAYS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "$ref"}
 
-# A control character that JSON has no short escape for, as the whole of a part of a regular expression.
+# The control characters that have no short escape in JSON; and the ways to write one of them in a regular expression,
+# but not as an end of a range.
 _CONTROL = re.compile(r"[\0-\x07\v\x0e-\x1f\x7f]")
 _CONTROL_ESCAPE = re.compile(
     r"[\0-\x07\v\x0e-\x1f\x7f]|(?<!\\)(?:\\\\)*(?<!-)\\(?:x(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])|u00(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])|[0av]|c[A-Za-z])(?!-)"
@@ -62,14 +64,14 @@ _CONTROL_ESCAPE = re.compile(
 
 
 def as_lark(schema: Any, **options: bool) -> str:
-    """A schema as a part of a grammar in Lark. options: of llguidance, such as `lenient`."""
+    """A schema as a part of a Lark grammar. options: options of llguidance, such as `lenient`."""
     if isinstance(schema, dict):
         schema = schema | {"x-guidance": _OPTIONS | options}
     return f"%json {json.dumps(schema)}"
 
 
 def corrected(schema: Any) -> Any:
-    """The schema with patterns where llguidance's own are too generous: each year of its has a 29th of February."""
+    """The schema with better patterns for some formats: llguidance's date allows a 29th of February in each year."""
 
     def correct(each: dict[str, Any]) -> dict[str, Any]:
         result = dict(each)
@@ -92,9 +94,9 @@ def _javascript(pattern: str) -> str:
 
 
 def closed(schema: Any) -> Any:
-    """The schema with objects that have no properties but the ones they name, unless it says more about them.
+    """The schema with its objects closed: they have only the properties that they name, unless it says more about them.
 
-    What has properties is an object then, also where the schema doesn't say so.
+    A schema with `properties` becomes one of an object, even if it doesn't say that it is.
     """
 
     def close(each: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def closed(schema: Any) -> Any:
 
 
 def unenforced(schema: Any) -> list[str]:
-    """What a schema asks for that isn't enforced, or not always, where llguidance is lenient: keywords and formats."""
+    """The keywords and formats in a schema that a lenient llguidance doesn't enforce, or not always."""
     found: dict[str, None] = {}
     for each in _schemas(schema):
         found |= dict.fromkeys(name for name in each if name in UNENFORCED or name == "oneOf")
@@ -124,7 +126,7 @@ def unenforced(schema: Any) -> list[str]:
 
 
 def problem(schema: Any) -> str | None:
-    """What llguidance takes in this schema, but gets wrong, or takes very long for."""
+    """The first thing in this schema that llguidance accepts but gets wrong, or takes very long for; None: no such."""
     for each in _schemas(schema):
         multiple = each.get("multipleOf")
         if isinstance(multiple, int | float) and _digits(multiple) > MAX_MULTIPLE:
@@ -146,7 +148,7 @@ def problem(schema: Any) -> str | None:
 
 
 def _digits(number: float) -> int:
-    """The digits of a number, without its point and zeros at the end of its decimals; 0 if it isn't finite."""
+    """The digits of a number as a whole number, without its point and the zeros at its end; 0 if it isn't finite."""
     if not math.isfinite(number):
         return 0
     value = Decimal(str(number)).normalize()
@@ -159,7 +161,7 @@ def _names(value: Any) -> list[Any]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All strings in a JSON value."""
+    """All strings in a JSON value, the names in its objects included."""
     if isinstance(value, str):
         yield value
     for each in (
@@ -169,7 +171,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and all that are in it."""
+    """A schema and all schemas in it."""
     if isinstance(schema, list):
         for each in schema:
             yield from _schemas(each)
@@ -183,7 +185,7 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _mapped(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], keep: tuple[str, ...] = _VALUES) -> Any:
-    """The schema with each schema in it changed, but for those that the keywords in `keep` have."""
+    """The schema with each schema in it changed. The values of the keywords in `keep` are left as they are."""
     if isinstance(schema, list):
         return [_mapped(each, change, keep) for each in schema]
     if not isinstance(schema, dict):

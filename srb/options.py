@@ -27,10 +27,12 @@ def option(
     many: bool = False,
     secret: bool = False,
 ) -> Any:
-    """An option.
+    """A field of a dataclass that is an option.
 
-    above: it must be more than that. words: what stands for some of its numbers. aliases: llama-server's other names.
+    low, high: the value must be in this range, both ends included. above: the value must be more than this.
+    words: names for some of its numbers. aliases: the other names that llama-server has for it.
     many: the flag may come several times, and its values are joined with commas.
+    secret: no message shows the value.
     """
     metadata: dict[str, Any] = {
         "help": text,

@@ -1,4 +1,4 @@
-"""The shortest ways for a program: a call that returns texts, and one that tells how likely texts are."""
+"""`srb.generate` returns texts, and `srb.score` tells how likely texts are: the shortest ways for a program."""
 
 import atexit
 import dataclasses
@@ -29,7 +29,7 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
 
     sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`.
     model: the path of a GGUF file, or `Settings`; left out, it is the default model. The model stays loaded for the
-    next call, until another one is asked for or the program ends.
+    next calls, until a call asks for another one or the program ends.
 
     A prompt that ends with a space or within a word does no harm (see `heal` in `CompletionRequest`).
 
@@ -51,9 +51,9 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
 
 
 def score(prompt: Text, candidates: Sequence[Text], *, model: Model = None) -> list[Score]:
-    """How likely each of these texts is after a prompt, in their order. The prompt is evaluated once.
+    """How likely each of these texts is after a prompt, in the order of the texts. The prompt is evaluated once.
 
-    A candidate is tokenized alone, so most begin with a space. model: see `generate`.
+    A candidate is tokenized alone, so most candidates should begin with a space. model: see `generate`.
 
     Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
 
@@ -82,7 +82,7 @@ def _params(sampling: dict[str, Any]) -> SamplingParams:
 
 
 class _Kept:
-    """The engine of the last call, for the next one. One call at a time uses it, whatever thread it comes from."""
+    """Keeps the engine of the last call for the next one. Calls of several threads use it one after the other."""
 
     def __init__(self) -> None:
         self.forget()
@@ -109,7 +109,7 @@ class _Kept:
             try:
                 yield self._engine
             finally:
-                if self._engine.has_work:  # it was interrupted, and can't tell others what it has left to do
+                if self._engine.has_work:  # the call was interrupted; the next one must not get its events
                     self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Progress bars, on stderr and only if that is a terminal."""
+"""Progress bars, on stderr, and only if stderr is a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from rich.table import Table
 
 
 def error_console() -> Console:
-    """stderr, as rich sees it now."""
+    """A console on stderr. It looks anew whether stderr is a terminal, and how wide."""
     return Console(stderr=True)
 
 
 @contextmanager
 def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
-    """Shows how far a model is loaded, as long as the block takes. `fraction` goes from 0 to 1."""
+    """Shows how far a model is loaded, as long as the block runs. `fraction` returns a number from 0 to 1."""
     console = error_console()
 
     def bar() -> Table:
@@ -34,7 +34,7 @@ def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
 
 @contextmanager
 def show_download(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far a download is: a function that takes the bytes there are and the bytes there will be."""
+    """Shows how far a download is. The block gets a function for the number of bytes so far, and of all bytes."""
     console = error_console()
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:

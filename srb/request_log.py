@@ -1,4 +1,4 @@
-"""One log line per request, for programs, too: logfmt, which is `key=value` with spaces between. No prompt texts."""
+"""The log line of a request, in logfmt: `key=value` with spaces between. Programs can read it. It has no texts."""
 
 import json
 from collections import Counter
@@ -7,7 +7,7 @@ from srb.journal import Journal
 
 
 def logfmt(**fields: object) -> str:
-    """The fields in their order, without those that are None; what isn't one plain word is quoted as JSON has it."""
+    """The fields in their order, without those that are None. A value that isn't one plain word is a JSON string."""
     return " ".join(f"{key}={_value(value)}" for key, value in fields.items() if value is not None)
 
 
@@ -18,7 +18,7 @@ def _value(value: object) -> str:
 
 
 def done_line(journal: Journal) -> str:
-    """The log line of a request that is over."""
+    """The log line of a request that has ended."""
     assert journal.end is not None
     usage, timings = journal.end.usage, journal.end.timings
     reasons = Counter(stop.finish_reason for stop in journal.stops)

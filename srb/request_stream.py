@@ -1,4 +1,4 @@
-"""A reader of a request's events, which may come late, be slow, or leave."""
+"""`RequestStream` reads a request's events. It may begin late, be slow, or leave early."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,10 +13,10 @@ from srb.journal import Cursor, Journal
 class RequestStream:
     """A reader of a request: `async for events in stream`.
 
-    Close it, or use it as a context manager. When the last reader of a request has left it, it is cancelled, if it
-    wasn't submitted to live on.
+    Close the stream, or use it as a context manager. When the last reader of a request has left, the request is
+    cancelled, unless it was submitted to live on.
 
-    left: is called once, when it is closed. after: the id of the event behind which it begins.
+    left: is called once, when the stream is closed. after: the id of the event behind which the stream begins.
     Raises `InvalidRequestError` if there is no such event.
     """
 
@@ -30,23 +30,23 @@ class RequestStream:
 
     @property
     def request(self) -> CompletionRequest:
-        """Whose events these are."""
+        """The request whose events these are."""
         return self.journal.request
 
     @property
     def at_end(self) -> bool:
-        """Whether it has read the last event that will come."""
+        """Whether the stream has read the last event that will ever come."""
         return self.journal.done and self._cursor.at == len(self.journal)
 
     def __aiter__(self) -> AsyncIterator[list[Event]]:
         return self
 
     async def __anext__(self) -> list[Event]:
-        """The next events, at least one. May be cancelled without losing any."""
+        """The next events, at least one. It may be cancelled, and no event is lost."""
         return [event for _, event in await self.numbered()]
 
     async def numbered(self) -> list[tuple[int, Event]]:
-        """The same with their ids. Raises `StopAsyncIteration` behind the last one."""
+        """The next events with their ids, at least one. Raises `StopAsyncIteration` behind the last one."""
         while not (events := self._cursor.read()):
             if self.at_end or self._is_cut_off:
                 raise StopAsyncIteration
@@ -55,7 +55,9 @@ class RequestStream:
         return events
 
     async def collect(self) -> list[Event]:
-        """All events to the last. Raises `UnavailableError` if they won't come, as the server shuts down."""
+        """All events to the last. Raises `UnavailableError` if the server ends the request before it starts, or if the
+        server shuts down and the request goes on after its next start.
+        """
         events = [event async for batch in self for event in batch]
         if self._is_cut_off and not self.at_end:
             raise UnavailableError(
@@ -77,10 +79,10 @@ class RequestStream:
             self._left(self)
 
     def cut_off(self) -> None:
-        """Ends it before the last event, which will come after a restart."""
+        """Ends the stream before the last event, because this event will come after a restart."""
         self._is_cut_off = True
         self.wake()
 
     def wake(self) -> None:
-        """Tells it that the journal has news."""
+        """Tells the stream that the journal has new events."""
         self._news.set()

@@ -1,4 +1,4 @@
-"""Who is there: the journals of the requests that wait, run, or have finished and are kept for a while."""
+"""`Roster`: the journals of the requests that wait, that run, or that have finished and are kept for a while."""
 
 import asyncio
 import logging
@@ -16,16 +16,17 @@ from srb.request_stream import RequestStream
 logger = logging.getLogger("srb")
 
 MAX_GONE = 10_000
-"""How many requests are remembered that were kept and no longer are."""
+"""How many ids are remembered of requests that are no longer kept, to tell their clients so."""
 
 
 @dataclass(eq=False)
 class _Living:
     """A request that waits or runs.
 
-    early_aborts: while the engine is taking it, what to abort once it has it; it ignores ids that it doesn't know.
-    given_up: nobody will read it any more, and the engine was told.
-    suspended: it goes on after a restart, so that its end is not one.
+    early_aborts: what to abort as soon as the engine has taken the request, because the engine ignores ids that it
+        doesn't know; None once the engine has taken it.
+    given_up: nobody will read it any more, and the engine was told to end it.
+    suspended: it goes on after a restart, so its readers are not told that it ends now.
     """
 
     journal: Journal
@@ -40,7 +41,7 @@ class _Living:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A request that has finished; `size` is what its journal takes."""
+    """A request that has finished. size: how many bytes its journal takes."""
 
     journal: Journal
     size: int
@@ -48,11 +49,12 @@ class _Kept:
 
 
 class Roster:
-    """The requests of an engine. It belongs to the event loop.
+    """The requests of an engine. It belongs to the event loop: only this thread may use it.
 
-    end: tells the engine to abort a request, or an alternative of it.
-    queue_timeout, request_timeout: seconds after which a request ends that hasn't started, or hasn't ended; 0: off.
-    keep_seconds, keep_bytes: how long requests are kept that have finished, and how much memory they may take.
+    end: tells the engine to abort a request, or one alternative of it.
+    queue_timeout: a request is ended if it hasn't started after so many seconds; 0: never.
+    request_timeout: a request is ended if it hasn't finished after so many seconds; 0: never.
+    keep_seconds, keep_bytes: how long finished requests are kept, and how much memory they may take together.
     """
 
     def __init__(
@@ -72,13 +74,13 @@ class Roster:
         self._living: dict[str, _Living] = {}
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # those that finished first come first
         self._kept_bytes = 0
-        self._gone: OrderedDict[str, str | None] = OrderedDict()  # with their owners
+        self._gone: OrderedDict[str, str | None] = OrderedDict()  # their owners, by their ids
         self._empty = asyncio.Event()
         self._empty.set()
 
     @property
     def journals(self) -> list[Journal]:
-        """Those of the requests that wait or run, in the order of their arrival, without those that were given up."""
+        """The journals of the requests that wait or run, in the order of arrival, without those that were given up."""
         return [each.journal for each in self._living.values() if not each.given_up]
 
     async def empty(self) -> None:
@@ -98,7 +100,7 @@ class Roster:
         return self.read(journal)
 
     def taken(self, request_id: str) -> None:
-        """The engine has taken a request; what was aborted in the meantime is aborted now."""
+        """Says that the engine has taken a request. What was aborted in the meantime is aborted now."""
         living = self._living.get(request_id)
         if living is None:  # it has ended already
             return
@@ -108,11 +110,14 @@ class Roster:
         self._set_timers(living)
 
     def refused(self, request_id: str) -> None:
-        """The engine has refused a request."""
+        """Says that the engine has refused a request."""
         self._remove(self._living[request_id])
 
     def read(self, journal: Journal, after: int = 0) -> RequestStream:
-        """One more reader, which begins behind the event `after`. Raises `InvalidRequestError` if there is none."""
+        """One more reader, which begins behind the event with the id `after`.
+
+        Raises `InvalidRequestError` if there is no such event.
+        """
         living = self._living.get(journal.request.id)
         if living is None:
             return RequestStream(journal, lambda _stream: None, after=after)
@@ -125,7 +130,7 @@ class Roster:
     def find(self, request_id: str, owner: str | None = None) -> Journal:
         """The journal of a request.
 
-        Raises `NotFoundError` if there is none that has this owner, `GoneError` if it is no longer kept.
+        Raises `NotFoundError` if this owner has no such request, `GoneError` if it is no longer kept.
         """
         found = self._living.get(request_id) or self._kept.get(request_id)
         if found and found.journal.owner == owner:
@@ -138,7 +143,7 @@ class Roster:
         raise NotFoundError(f"there is no request {request_id:.100}", param="id")
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
-        """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""
+        """Ends a request, or its alternative `index`. Returns False if it isn't waiting or running."""
         living = self._living.get(request_id)
         if living is None or (index is not None and index not in living.journal.living):
             return False
@@ -149,7 +154,7 @@ class Roster:
         return True
 
     def shut_down(self, *, waiting: bool) -> None:
-        """Ends the requests that wait, or all."""
+        """Ends the requests that wait; if `waiting` is False, also those that run."""
         for request_id, living in list(self._living.items()):
             if not waiting:
                 self.abort(request_id, reason="shutdown")
@@ -158,7 +163,7 @@ class Roster:
                 self.abort(request_id, reason="shutdown")
 
     def suspend(self) -> None:
-        """Ends the detached requests so that they can go on after a restart: their readers are told of no end."""
+        """Ends the detached requests so that they can go on after a restart. Their readers see no last event."""
         for request_id, living in list(self._living.items()):
             if living.journal.detach:
                 living.suspended = True
@@ -167,7 +172,7 @@ class Roster:
                     reader.cut_off()
 
     def put(self, events: list[Event]) -> None:
-        """Takes what the engine has said in a step, and wakes the readers."""
+        """Puts the events of a step into the journals, and wakes the readers."""
         for request_id, batch in by_request(events).items():
             living = self._living.get(request_id)
             if living and living.suspended:
@@ -212,7 +217,7 @@ class Roster:
             self.abort(journal.request.id, reason="timeout")
 
     def _left(self, living: _Living, stream: RequestStream) -> None:
-        """A reader has left. If it was the last one, it has `linger` seconds to come back."""
+        """Is called when a reader has left. After the last one, the request waits `linger` seconds for a new reader."""
         living.readers.discard(stream)
         if living.readers or living.journal.detach or living.journal.done:
             return
@@ -234,7 +239,7 @@ class Roster:
             self._empty.set()
 
     def _keep(self, journal: Journal) -> None:
-        """Keeps the journal of a request that has finished; those that finished first make room for it."""
+        """Keeps the journal of a request that has finished. The requests that finished first make room for it."""
         request_id, size = journal.request.id, journal.size
         timer = asyncio.get_running_loop().call_later(self._keep_seconds, self._let_go, request_id)
         self._kept[request_id] = _Kept(journal, size, timer)

@@ -1,6 +1,6 @@
-"""Every option once: a flag, an `SRB_...` variable and a key of the settings file.
+"""`Settings`: all options, checked, and how they are read. An option is a flag, an `SRB_...` variable and a TOML key.
 
-A flag wins over a variable, a variable over the file, the file over the default.
+A flag wins over a variable, a variable over the settings file, the file over the default.
 """
 
 import argparse
@@ -63,28 +63,28 @@ SERVER_OPTIONS = frozenset(
 """The options of `serve` alone."""
 
 CHAT_OPTIONS = frozenset({"chat_template", "chat_template_file"})
-"""Those among them that commands which chat have, too."""
+"""The options in SERVER_OPTIONS that the commands which can chat have, too."""
 
 CLIENT_OPTIONS = frozenset({"url"})
-"""The options of `generate` and `compare` alone."""
+"""The options of the commands that can ask a server: `generate`, `explore` and `compare`."""
 
 EVALUATION = (
     *("override_kv", "rope_scaling", "rope_scale", "rope_freq_base", "rope_freq_scale", "swa_full"),
     *("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
     *("image_min_tokens", "image_max_tokens"),
 )
-"""The options that change what a model makes of a text, or what is kept of it."""
+"""The options that change what a model makes of a text, or what the cells keep of the text."""
 
 PLACEMENT = (
     *("mmap", "mlock", "numa", "device", "split_mode", "tensor_split", "main_gpu", "kv_offload", "override_tensor"),
     *("cpu_moe", "n_cpu_moe"),
 )
-"""The options that say where the model is, and so how fast it is."""
+"""The options that say where the model is held and computed, and so how fast it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, NetworkOptions, SafetyOptions):
-    """The options of a server and its engine, with their defaults. Paths may be texts.
+    """The options of a server and its engine, with their defaults. Paths may be given as strings.
 
     Raises `SettingsError` for a wrong value.
     """
@@ -135,13 +135,13 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
         return self.replicas is not None or self.ray_address is not None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of these options that aren't as they are by default."""
+        """Those of the named options that don't have their default value."""
         default = Settings()
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
 
     @property
     def replica_limits(self) -> tuple[int, int]:
-        """How many replicas there are at least, and at most. Raises `SettingsError`."""
+        """The smallest and the largest number of replicas. Raises `SettingsError`."""
         least, _, most = (self.replicas or "1").partition("-")
         limits = [int(each) if each.isascii() and each.isdecimal() and len(each) < 6 else 0 for each in (least, most)]
         if not most:
@@ -152,7 +152,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
 
 
 def add_arguments(parser: argparse.ArgumentParser, without: frozenset[str] = frozenset()) -> None:
-    """Adds a flag for every option but those, and `--config`."""
+    """Adds `--config`, and a flag for every option that isn't in `without`."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -189,7 +189,7 @@ def _add_argument(group: argparse._ArgumentGroup, field: dataclasses.Field[Any])
 
 
 def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings from parsed flags, the environment and the settings file. Raises `SettingsError`."""
+    """The settings from parsed flags, environment variables and the settings file. Raises `SettingsError`."""
     names = [field.name for field in dataclasses.fields(Settings)]
     aliases = {alias: field.name for field in dataclasses.fields(Settings) for alias in field.metadata["aliases"]}
     values: dict[str, Any] = {}
@@ -216,20 +216,20 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
 
 
 def check_settings(settings: Any) -> None:
-    """Raises `SettingsError` for what are no settings, such as a path."""
+    """Raises `SettingsError` if this isn't a `Settings` object but a path, for example."""
     if not isinstance(settings, Settings):
         raise SettingsError(f"takes srb.Settings, got {settings!r:.60}; write Settings(model=...)")
 
 
 def is_given(arguments: argparse.Namespace, settings: Settings, name: str) -> bool:
-    """Whether an option was set: by a flag, or in another way to something else than its default."""
+    """Whether an option was given as a flag, or else has another value than its default."""
     return hasattr(arguments, name) or getattr(settings, name) != getattr(Settings(), name)
 
 
 def read_keys(settings: Settings) -> tuple[bytes, ...]:
-    """The keys of `--api-key` and `--api-key-file`; none let everybody in.
+    """The keys of `--api-key` and `--api-key-file`. Without any, the server lets everybody in.
 
-    Raises `SettingsError`, which shows no key.
+    Raises `SettingsError`. Its message shows no key.
     """
     keys: list[bytes] = []
     if settings.api_key is not None:
@@ -247,7 +247,7 @@ def read_keys(settings: Settings) -> tuple[bytes, ...]:
 
 def _stripped(source: str, values: list[bytes]) -> list[bytes]:
     keys = [value.strip() for value in values if value.strip()]
-    if not keys:  # a variable that was meant to have one must not open the server to everybody
+    if not keys:  # an empty variable that was meant to have a key must not open the server to everybody
         raise SettingsError(f"{source} has no key in it; write one, or leave the option out and let everybody in")
     return keys
 
@@ -263,7 +263,7 @@ def _guess(name: str, names: list[str]) -> str:
 
 @cache
 def _hints() -> dict[str, Any]:
-    return typing.get_type_hints(Settings)  # which takes a while
+    return typing.get_type_hints(Settings)  # slow, so it is cached
 
 
 def _type(name: str) -> type:

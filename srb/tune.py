@@ -1,4 +1,4 @@
-"""`srb tune`: finds what this machine does best for a model, tells it, and keeps it."""
+"""`srb tune`: measures which settings are fastest for a model on this machine, prints the result, and keeps it."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from srb.progress import error_console, show_download
 from srb.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
 _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
-"""What is measured, and so isn't given."""
+"""The options that `srb tune` chooses itself, so it has no flags for them."""
 
 
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tune(settings: Settings, arguments: argparse.Namespace) -> int:
-    """Runs `srb tune`. Returns 0, or 130 if it was stopped; what was known then is kept all the same."""
+    """Runs `srb tune`. Returns 0, or 130 if it was stopped. A result that was found until then is kept all the same."""
     if not arguments.budget > 0:
         raise SettingsError(f"--budget must be more than 0 seconds, got {arguments.budget:g}")
     settings = fetch_model(settings, show_download)
@@ -77,7 +77,7 @@ def _progress() -> Progress:
 
 
 def _tell(search: Search) -> None:
-    """Prints what was tried."""
+    """Prints a table of what was tried."""
     if not search.jobs:
         return
     (short, n, length), (long, *_), _ = search.jobs
@@ -105,7 +105,7 @@ def _numbers(search: Search, candidate: Candidate) -> list[str]:
 
 
 def _keep(search: Search, settings: Settings, stopped: bool) -> None:
-    """Keeps the result, and only the weights that it wants."""
+    """Keeps the result. Of the weights that were converted, only those that the result uses are kept."""
     result, before = search.result, read_tuned(search.path, settings)
     reason = ""
     if result is None or (stopped and search.chosen is search.candidates[0]):

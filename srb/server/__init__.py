@@ -1,1 +1,1 @@
-"""The HTTP server. It waits and writes; `srb.wire` reads bodies and makes JSON, the engine does the rest."""
+"""The HTTP server. It only receives and sends: `srb.wire` reads bodies and makes JSON, the engine does the rest."""

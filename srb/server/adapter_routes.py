@@ -1,4 +1,4 @@
-"""The adapters that were loaded with the model, and their scales for requests that don't say, as in llama-server."""
+"""llama-server's routes for adapters: they list the loaded ones, and set the scales for requests that name none."""
 
 from aiohttp import web
 
@@ -21,7 +21,7 @@ async def adapters(request: web.Request) -> web.Response:
 
 
 async def set_adapters(request: web.Request) -> web.Response:
-    """POST /lora-adapters: the scales for requests from now on that don't say; 0 for those that aren't in the list."""
+    """POST /lora-adapters: sets the scales for later requests that name none. Adapters not in the list get 0."""
     there = request.app[ENGINE].adapters
     there.set_scales(parse_adapters(await read_body(request)))
     return web.json_response({"success": True})

@@ -1,4 +1,4 @@
-"""The application: its routes, and what it tells of itself."""
+"""Makes the application of all routes; has the routes that tell of the server itself: /health, /metrics, /docs."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,12 +46,12 @@ METRICS = web.AppKey("metrics", Metrics)
 OPENAPI: web.AppKey[Callable[[], dict[str, Any]]] = web.AppKey("openapi")
 
 SERVER_OPTIONS: dict[str, Any] = {
-    "handler_cancellation": True,  # who closes the connection has cancelled the request
-    "auto_decompress": False,  # or a body is inflated as it comes, before anybody has looked at its key
+    "handler_cancellation": True,  # a client that closes the connection cancels its request
+    "auto_decompress": False,  # if it were True, a body would be inflated before its API key is checked
     "lingering_time": 0,  # see `drain_body`
     "access_log": None,
 }
-"""How aiohttp is to serve the application; for `web.AppRunner`."""
+"""The arguments for `web.AppRunner`, with which aiohttp must serve the application."""
 
 
 def create_app(
@@ -68,11 +68,11 @@ def create_app(
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
-    Starting and stopping the engine is the caller's, and so is making it fill the metrics.
+    The caller starts and stops the engine, makes it fill the metrics, and closes the history of the keeper.
 
-    keeper: keeps requests and stories; left out: nothing does. Its history is the caller's to close.
-    fetch: gets images and sounds that requests name by their addresses; left out: they may not.
-    slot_folder: where slots are saved, which then are `limits.saved_slots`.
+    keeper: keeps requests and stories; left out: nothing is kept.
+    fetch: gets images and sounds that requests name by their addresses; left out: such requests are refused.
+    slot_folder: the folder where slots are saved. `limits.saved_slots` says how many slots there are.
 
     Raises `SettingsError` for a wrong origin.
     """
@@ -95,7 +95,7 @@ def create_app(
     app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()
     description: Callable[[], dict[str, Any]] = cache(partial(openapi.describe, limits, keyed=bool(api_keys)))
-    app[OPENAPI] = description  # made when somebody asks, since it takes a while
+    app[OPENAPI] = description  # made when a client asks for it first, because this takes a while
     app.router.add_get("/health", health)
     app.router.add_get("/v1/health", health)
     app.router.add_get("/metrics", metrics_text)
@@ -118,7 +118,7 @@ def create_app(
 
 
 async def health(request: web.Request) -> web.Response:
-    """GET /health: 200 when requests are taken, 503 while the model loads or the server stops, 500 when it's broken."""
+    """GET /health: 200 if requests are taken, 503 while the model loads or the server stops, 500 after a failure."""
     health = request.app[ENGINE].health
     body: dict[str, Any] = {
         "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
@@ -144,7 +144,7 @@ async def health(request: web.Request) -> web.Response:
 
 
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:
-    """How a replica is. The numbers are those that it has told last."""
+    """A replica as `/health` shows it. The numbers are from its last report."""
     return {
         "name": replica.name,
         "node": replica.node,
@@ -167,6 +167,6 @@ async def openapi_json(request: web.Request) -> web.Response:
 
 
 async def docs(request: web.Request) -> web.Response:
-    """GET /docs: the same, for people."""
+    """GET /docs: the same as a page for people."""
     text = docs_page.render(await asyncio.to_thread(request.app[OPENAPI]))
     return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)

@@ -1,4 +1,4 @@
-"""Who may come in: API keys, as OpenAI's clients and llama-server's send them."""
+"""Checks API keys, which clients send as those of OpenAI and of llama-server do."""
 
 import hashlib
 import hmac
@@ -11,7 +11,7 @@ from srb.errors import AuthenticationError
 API_KEYS = web.AppKey("api_keys", tuple[bytes, ...])
 
 OPEN = {"/", "/health", "/v1/health", "/openapi.json", "/docs"}
-"""What may be read without a key: the page, what supervisors ask for, and what says how to send a key."""
+"""The paths that may be read without a key: the page, what supervisors ask for, and what says how to send a key."""
 
 HEADER = "x-api-key"
 
@@ -19,7 +19,7 @@ _OWNER = web.RequestKey("owner", str)
 
 
 def is_open(request: web.Request) -> bool:
-    """Whether a request needs no key: it reads one of `OPEN`, or a static file."""
+    """Whether a request needs no key, because it reads a path of `OPEN` or a static file."""
     resource = request.match_info.route.resource
     reads = request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
     return reads and (isinstance(resource, web.StaticResource) or (resource is not None and resource.canonical in OPEN))
@@ -29,11 +29,11 @@ def is_open(request: web.Request) -> bool:
 async def check_key(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Lets a request pass that has one of the keys. Raises `AuthenticationError`."""
+    """Lets requests pass that have one of the keys or need none. Raises `AuthenticationError` for all others."""
     keys = request.app[API_KEYS]
     if keys and not is_open(request):
         sent = _sent_keys(request)
-        # Every pair is compared, each in constant time: how long it takes tells nothing about the keys.
+        # Every pair is compared, each in constant time. So the time of the answer tells nothing about the keys.
         matching = [key for each in sent for key in keys if hmac.compare_digest(each, key)]
         if not matching:
             problem = "is not one of this server's" if sent else "is missing"
@@ -45,7 +45,7 @@ async def check_key(
 
 
 def owner_of(request: web.Request) -> str | None:
-    """Whose a request is: the hash of its key, or None where there are no keys. Others don't see what it asks for."""
+    """The owner of a request: the hash of its key, or None if the server has no keys. Other owners can't see it."""
     return request.get(_OWNER)
 
 

@@ -1,4 +1,4 @@
-"""The web pages of which origins may use this server: read what it answers (CORS), and change or run something."""
+"""Decides by their origin which web pages may read this server's answers (CORS), and may change or run something."""
 
 import logging
 import re
@@ -17,7 +17,7 @@ ANY = "*"
 
 ORIGINS = web.AppKey("origins", frozenset[str])
 LOGGED = web.AppKey("logged_origins", set[str])
-"""The refused origins that the log has by now; at most MAX_LOGGED."""
+"""The refused origins that were logged already; at most MAX_LOGGED."""
 
 MAX_LOGGED = 100
 
@@ -28,7 +28,7 @@ _READS = {hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS}
 
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "*",
-    "Access-Control-Allow-Headers": "*, Authorization",  # which the star leaves out
+    "Access-Control-Allow-Headers": "*, Authorization",  # the star doesn't include Authorization
     "Access-Control-Max-Age": "600",
 }
 
@@ -51,8 +51,10 @@ def _allows(origins: frozenset[str], origin: str) -> bool:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Tells the browser that the page may read this, or the log that it may not. A signal and not a middleware, because
-    streams are under way before their handler returns."""
+    """Adds the headers by which a browser lets the page read this answer. If the page may not, the log says so.
+
+    This is a signal of aiohttp and not a middleware, because a stream begins before its handler returns.
+    """
     response.headers.add(hdrs.VARY, "Origin")
     origin = request.headers.get(hdrs.ORIGIN)
     origins = request.app[ORIGINS]
@@ -64,7 +66,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def _log(origin: str, app: web.Application) -> None:
-    """Logs a refused origin once, with the option that lets it in: people see only that their page can't connect."""
+    """Logs a refused origin once, with the option that allows it: the page itself shows only that it can't connect."""
     logged, origins = app[LOGGED], app[ORIGINS]
     if origin in logged or len(logged) >= MAX_LOGGED or not _ORIGIN.fullmatch(origin):
         return
@@ -84,7 +86,7 @@ async def answer_preflight(
     response = web.Response()
     if _allows(request.app[ORIGINS], headers.get(hdrs.ORIGIN, "")):
         response.headers.update(_PREFLIGHT)
-        if "Access-Control-Request-Private-Network" in headers:  # a public page that asks for a server at home
+        if "Access-Control-Request-Private-Network" in headers:  # a public page wants to use a server at home
             response.headers["Access-Control-Allow-Private-Network"] = "true"
     return response
 
@@ -93,10 +95,10 @@ async def answer_preflight(
 async def check_origin(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Refuses what a page of an origin that isn't allowed would change or run. Raises `OriginError`.
+    """Raises `OriginError` if a page of an origin that isn't allowed tries to change or run something.
 
-    CORS only keeps such a page from reading the answer: a browser sends its plain POST without asking first. Clients
-    other than browsers send no Origin.
+    CORS only keeps such a page from reading the answer. A browser sends the page's plain POST without asking first.
+    Clients other than browsers send no Origin.
     """
     origin = request.headers.get(hdrs.ORIGIN)
     if not (
@@ -111,8 +113,8 @@ async def check_origin(
 def _is_own(request: web.Request, origin: str) -> bool:
     """Whether the request comes from this server's own page, or from no page at all.
 
-    A browser that says so is right: no page can set this header. Over plain HTTP to another machine it says nothing;
-    there the hosts and ports are compared. The schemes are not, since a proxy may have taken TLS off.
+    Sec-Fetch-Site can be trusted, because no page can set it. A browser doesn't send it over plain HTTP to another
+    machine; then the hosts and ports are compared. The schemes are not compared, because a proxy may have removed TLS.
     """
     if request.headers.get("Sec-Fetch-Site") in ("same-origin", "none"):
         return True

@@ -1,4 +1,4 @@
-"""The OpenAPI description as one HTML page, which needs nothing else: no script, and no file from anywhere."""
+"""Makes one HTML page of the OpenAPI description. The page needs no script and no other file."""
 
 import base64
 import hashlib
@@ -76,7 +76,7 @@ def _table(heads: tuple[str, ...], rows: list[str]) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """A type in words, as HTML. Null isn't told: any field may be."""
+    """A type in words, as HTML. Null is left out, because any field may be null."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f"<a href='#{name}'>{name}</a>"

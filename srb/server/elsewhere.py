@@ -1,4 +1,4 @@
-"""Other servers in front of the same engines: what this one is asked about a request of theirs, they answer."""
+"""Asks the other servers in front of the same engines about requests that this server doesn't have."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from srb.server.exchange import ENGINE
 from srb.server.refusals import Handler
 
 HEADER = "X-Srb-Asked-By"
-"""Has what one server asks another one, which doesn't ask any further."""
+"""The header of what one server asks another one. A server that gets it asks no further servers."""
 
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 
@@ -25,7 +25,10 @@ _OF_THE_CONNECTION = (hdrs.HOST, hdrs.CONNECTION, hdrs.TRANSFER_ENCODING, hdrs.C
 
 
 async def session(app: web.Application) -> AsyncIterator[None]:
-    """What is used to ask them, while the application lives. Their certificates are not checked: they have no names."""
+    """Makes the client session for the other servers, and closes it at the end.
+
+    Their certificates are not checked, because their addresses have no names.
+    """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=False)) as app[SESSION]:
         yield
@@ -33,7 +36,7 @@ async def session(app: web.Application) -> AsyncIterator[None]:
 
 @web.middleware
 async def ask_others(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Asks the other servers about a request that isn't here."""
+    """Middleware: when this server doesn't have the request that a path names, it asks the other servers."""
     try:
         return await handler(request)
     except NotFoundError:
@@ -46,7 +49,7 @@ async def ask_others(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 async def lists_of_others(request: web.Request) -> list[Any]:
-    """What the other servers answer to the same GET, which must be lists, one behind the other."""
+    """The items of the lists that the other servers answer to the same GET."""
     if HEADER in request.headers:
         return []
     answers = await asyncio.gather(*(_fetch(request, url) for url in request.app[ENGINE].others))
@@ -71,7 +74,7 @@ def _ask(request: web.Request, url: str, body: bytes | None = None) -> Any:
 
 
 async def _pass_on(request: web.Request, url: str) -> web.StreamResponse | None:
-    """Another server's answer, as it comes; None if it has none, or can't be reached."""
+    """Passes another server's answer on, as it comes. Returns None if that server answers 404 or can't be reached."""
     body = await request.read() if request.can_read_body else None
     try:
         async with _ask(request, url, body) as answer:

@@ -19,8 +19,8 @@ from srb.wire.rerank import parse as parse_ranking
 from srb.wire.rerank import to_json as ranking_json
 
 THREAD = web.AppKey("embeddings", ThreadPoolExecutor)
-"""The one thread for all that embeddings and ranking need, so that they keep no thread from completions. It reads
-and embeds a text at a time, in turn for all requests."""
+"""The one thread for embeddings and ranking. With a thread of their own they take none away from completions. The
+thread embeds one text at a time, in turn for all requests."""
 
 STYLES: dict[str, Style] = {
     "/v1/embeddings": "openai",
@@ -30,18 +30,18 @@ STYLES: dict[str, Style] = {
     "/api/embed": "ollama",
     "/api/embeddings": "ollama_one",
 }
-"""The paths, and how each answers."""
+"""The paths that embed, and the style of the answer of each."""
 
 RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
-"""The paths that rank, which answer alike."""
+"""The paths that rank. All answer alike."""
 
 Result = TypeVar("Result")
 
 
 def add_routes(app: web.Application) -> None:
-    """Adds the routes to the application, and the thread, which ends with it.
+    """Adds the routes and the thread to the application.
 
-    What is under way then is finished, what waits is not.
+    The thread ends with the application. It finishes the text at hand, and drops what waits.
     """
     app[THREAD] = ThreadPoolExecutor(1, "srb-embeddings")
     app.on_cleanup.append(_end_thread)
@@ -58,7 +58,7 @@ async def _end_thread(app: web.Application) -> None:
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """POST to a path of `STYLES`. A client that leaves ends its request after the text at hand."""
+    """POST to a path of `STYLES`. When the client leaves, its request ends after the text at hand."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
     if embedder is None or embedder.rank_template is not None:
@@ -71,7 +71,7 @@ async def embeddings(request: web.Request) -> web.Response:
 
 
 async def rerank(request: web.Request) -> web.Response:
-    """POST to a path of `RANKING`. A client that leaves ends its request after the text at hand."""
+    """POST to a path of `RANKING`. When the client leaves, its request ends after the text at hand."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
     if embedder is None or embedder.rank_template is None:
@@ -90,7 +90,7 @@ def _in_thread(thread: ThreadPoolExecutor, function: Callable[..., Result], *arg
 
 
 def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[float]]:
-    """The vectors of a text: one, at the length 1 by the p-norm, if the embedder pools; else one for each token."""
+    """The vectors of a text. If the embedder pools, it is one vector, normalized by the p-norm; else one per token."""
     vectors = embedder.embed(tokens)
     return [normalize(vector, p) for vector in vectors] if embedder.pools else vectors
 

@@ -1,4 +1,4 @@
-"""One exchange over HTTP: what the app has for every route, the body of a request, the events of its answer."""
+"""What all routes share: the keys of the app, reading a body, queueing a request, and answering with its events."""
 
 import asyncio
 import time
@@ -33,27 +33,27 @@ MAX_HEADER_CHARS = 1_000
 
 DRAIN_BYTES = 64 << 20
 DRAIN_SECONDS = 10.0
-"""How much of a body that nobody wanted is read, and for how long, before its connection is closed."""
+"""How many bytes of a body that no handler read are still read, and for how many seconds; see `drain_body`."""
 
 TITLE_TOKENS = 40
-"""How much of a prompt a list of requests shows."""
+"""How many tokens at the end of a prompt become the title of its request in the history."""
 
 ENGINE = web.AppKey("engine", EngineClient)
 LIMITS = web.AppKey("limits", Limits)
 
 
 Answer = Callable[[web.Request, RequestStream], Awaitable[web.StreamResponse]]
-"""Answers somebody who reads a request."""
+"""Answers a client that reads a request's events."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """How a request's readers are answered.
+    """How the readers of a request are answered.
 
     ignored: the names of the fields in its body that have no effect.
-    own: in the format that it was made in, from the beginning; None if that is native events.
-    nodes: the ids of its alternatives' nodes, if it writes at a story.
-    again: makes what answers those who come again by its format's own routes, if it has such.
+    own: answers in the format of the request, from its beginning; None if this format is native events.
+    nodes: the ids of its alternatives' nodes, if the request writes a story.
+    again: makes what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has such routes.
     """
 
     ignored: list[str]
@@ -65,7 +65,7 @@ class Answers:
 ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
 
 ANSWERS_OF_OLD: web.AppKey[Callable[[web.Request, Journal], Awaitable[Answers]]] = web.AppKey("answers_of_old")
-"""How the readers of a request are answered that was made before a restart."""
+"""Finds how the readers of a request are answered, if the request was made before the server's last start."""
 
 
 async def submit(
@@ -79,20 +79,20 @@ async def submit(
     story: str | None = None,
     node: int | None = None,
 ) -> web.StreamResponse:
-    """Queues a request, and answers with what comes of it.
+    """Queues a request, and answers with its events.
 
-    created: when it was made, in seconds since 1970, if that is said already; left out: now.
-    first: how to answer the one who made it, if not as any other reader.
-    story, node: the story that its alternatives belong to, and the node there that they go on from.
+    created: when the request was made, in seconds since 1970, if its answer has this time already; left out: now.
+    first: answers the client that made the request, if it isn't answered like all other readers.
+    story, node: the story that the alternatives belong to, and the node in it that they go on from.
     """
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
     created, exact = int(time.time() if created is None else created), answers.again is not None
     journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created)
-    # Clients of other formats don't know how to come back; closing the connection is how they stop a request.
+    # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
     linger = 0 if answers.own else request.app[LIMITS].linger
     try:
         if keeper.is_on and completion.explore is None:
-            engine.check(completion)  # before its tokens become a title
+            engine.check(completion)  # first: `_title` needs token ids that the vocabulary has
             nodes = await keeper.begin(
                 Submitted(
                     completion,
@@ -108,12 +108,12 @@ async def submit(
                 )
             )
             answers = replace(answers, nodes=nodes or None)
-        # Before the engine has it: a detached request lives on although its client goes in this moment.
+        # This is set before the engine has the request: a detached one lives on even if its client leaves right now.
         request.app[ANSWERS][journal] = answers
         if story is not None:
             keeper.feeds.add_writer(completion.id, story)
         stream = await engine.submit(completion, journal=journal, linger=linger)
-    except BaseException:  # it was refused, or its client has gone
+    except BaseException:  # the request was refused, or its client has left
         if journal not in engine.requests:
             keeper.forget(completion.id)
         raise
@@ -122,7 +122,7 @@ async def submit(
 
 
 def _title(engine: EngineClient, completion: CompletionRequest) -> str:
-    """How the last prompt ends, without its control tokens."""
+    """The end of the last prompt, without control tokens."""
     tokens = completion.token_ids[-1][-TITLE_TOKENS:]
     return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
 
@@ -158,7 +158,7 @@ def stats_of(engine: EngineClient) -> EngineStats:
 
 
 def json_response(value: Any, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An answer in JSON. Large ones take seconds: make the value and call this in a worker thread."""
+    """An answer in JSON. Encoding a large value takes seconds: then make it and call this in a worker thread."""
     return web.Response(body=encode(value), content_type="application/json", charset="utf-8", headers=headers)
 
 
@@ -195,10 +195,10 @@ async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
 async def drain_body(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Sends the answer to a request whose body wasn't read, and reads some of that then.
+    """Sends the answer, and then reads some of the request's body if no handler has read it.
 
-    Closing the connection at once would reset it, and the client might never see the answer. aiohttp would do the same
-    for `lingering_time`, but however much came.
+    Closing the connection at once would reset it, and the client might never see the answer. aiohttp's own
+    `lingering_time` does the same, but without a limit on the bytes.
     """
     response, body = await handler(request), request.content
     if not body.is_eof():

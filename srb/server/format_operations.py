@@ -1,4 +1,4 @@
-"""The paths of Anthropic's format, OpenAI's responses, Ollama's and TGI's, as rows of the table in operations.py."""
+"""The paths of Anthropic's format, OpenAI's responses, Ollama and TGI, for the table in operations.py."""
 
 from dataclasses import replace
 

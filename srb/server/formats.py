@@ -1,4 +1,4 @@
-"""The routes that generate, a format each: what reads their bodies, and how their streams and errors look."""
+"""The routes that generate. `FORMATS` says for each path how its bodies are read, and how streams and errors look."""
 
 import asyncio
 import time
@@ -42,16 +42,16 @@ from srb.wire.messages import Message
 from srb.wire.reply import Answering, Read, Reply, Serving
 
 OPENAI = "/openai/v1"
-"""Where answers are in OpenAI's format, whatever a request leaves out."""
+"""Below this path answers are in OpenAI's format, also where a request leaves fields out."""
 
 
 @dataclass(frozen=True)
 class Format:
     """A wire format of requests that generate.
 
-    frame: how an object of its streams is sent.
-    error: makes the body of an error, where that isn't `{"error": SrbError.body()}`.
-    lasts: whether an answer can be made from the history, with `Serving.made`.
+    read: reads a body. frame: how an object of a stream is sent.
+    error: makes the body of an error, if that isn't `{"error": SrbError.body()}`.
+    lasts: whether an answer can be made again from the history, with `Serving.made`.
     """
 
     read: Read
@@ -78,11 +78,11 @@ FORMATS = {
     "/": Format(partial(tgi.generate, listed=True), error=tgi.error),
     **{f"{base}/chat/completions{slash}": _CHAT for base in ("/v1", OPENAI, "") for slash in ("", "/")},
 }
-"""What answers the bodies that come to a path."""
+"""The format of each path."""
 
 
 def add_routes(app: web.Application) -> None:
-    """Adds them to the application."""
+    """Adds the routes to the application."""
     app[ANSWERS_OF_OLD] = _answers_of_old
     for path, form in FORMATS.items():
         app.router.add_post(path, _answering(form))
@@ -91,14 +91,14 @@ def add_routes(app: web.Application) -> None:
 
 
 def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The handler of a path: it queues a request and answers with what comes of it."""
+    """The handler of a path. It queues a request, and answers with its events in this format."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         now = time.time()
         serving = _serving(request, now)
         request.app[ENGINE].check_queue()
         body = await read_body(request, body_limit(request.app))
-        # In a thread, because megabytes take seconds to parse and tokenize.
+        # In a thread, because parsing and tokenizing megabytes takes seconds.
         reply = await asyncio.to_thread(form.read, body, serving)
         if reply.completion is None:
             assert reply.begin is not None
@@ -112,7 +112,7 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
                 reply.completion,
                 answers,
                 detach=reply.detach,
-                created=now,  # as the answer has it, so that a later one is the same
+                created=now,  # the answer has this time; an answer that is made again later must have it, too
                 first=first,
                 story=reply.story,
                 node=reply.node,
@@ -139,13 +139,13 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
 
 
 async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
-    """How the readers of a request are answered that is in the history: natively, unless its format lasts."""
+    """How the readers of a request in the history are answered: natively, unless its format can be made again."""
     answers, made = Answers([]), journal.request
     if request.app[KEEPER].is_on and (sent := await read_file(request, find_body, made.id)):
         path, body = sent
         form = FORMATS.get(path)
         if form and form.lasts:
-            with suppress(SrbError):  # the story that it went on from is gone, say
+            with suppress(SrbError):  # for example, the story that the request went on from is gone
                 reply = await asyncio.to_thread(form.read, body, _serving(request, journal.created, made))
                 answers = Answers(reply.ignored, partial(_answer, reply, form.frame) if reply.begin else None)
     request.app[ANSWERS][journal] = answers
@@ -153,13 +153,13 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:
-    """The prompt that goes on from a node of a story. It reads the file: call it in a thread."""
+    """The prompt that goes on from a node of a story. Call this in a thread, because it reads the file."""
     history = request.app[KEEPER].history
     return history.read(prompt_at, owner_of(request), story, node, is_needed)
 
 
 def _texts_of(request: web.Request, loop: asyncio.AbstractEventLoop, request_id: str) -> list[str]:
-    """What a request has said. It waits for the event loop: call it in a thread."""
+    """The texts of a request's alternatives. Call this in a thread, because it waits for the event loop."""
 
     async def read() -> tuple[list[str], bool]:
         journal, _ = await find_kept(request, request_id)
@@ -182,7 +182,7 @@ def _texts_of(request: web.Request, loop: asyncio.AbstractEventLoop, request_id:
 
 
 def _before(request: web.Request, loop: asyncio.AbstractEventLoop, response_id: str) -> list[Message]:
-    """The conversation that ends with a response. It waits for the event loop: call it in a thread."""
+    """The conversation that ends with a response. Call this in a thread, because it waits for the event loop."""
 
     async def read() -> tuple[Answering, list[Event]]:
         journal, again = find_response(request, response_id)
@@ -201,14 +201,14 @@ def _before(request: web.Request, loop: asyncio.AbstractEventLoop, response_id: 
 
 
 async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:
-    """Answers with what there is of a request that has just been queued."""
+    """Answers with the state of a request that has just been queued, and doesn't wait for its events."""
     assert reply.again is not None
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
     return json_response(reply.again().state([]), headers)
 
 
 async def _answer(reply: Reply, frame: sse.Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
-    """Answers somebody who reads a request from its beginning."""
+    """Answers a client that reads a request from its beginning."""
     assert reply.begin is not None
     answer = reply.begin()
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)

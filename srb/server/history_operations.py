@@ -1,4 +1,4 @@
-"""The paths for stories and for what was generated earlier, as the OpenAPI description has them."""
+"""The paths for stories and for what was generated earlier, for the table in operations.py."""
 
 from srb.server.schemas import EVENTS, INTEGER, JSON, OPTIONAL_STRING, STRING, Operation, Schema, list_of, object_of
 from srb.wire.stories import NodeFields, RemarkFields, StoryFields, TitleFields

@@ -1,7 +1,8 @@
-"""Under which names the server answers: the host that a browser believes it has reached, as it says in `Host`.
+"""Checks the `Host` of a request: the name under which a browser believes that it has reached this server.
 
-A page of evil.example can let that name stand for 127.0.0.1 while it is open (DNS rebinding). The browser then takes
-this server for the page's own, and lets the page read it: no Origin and no CORS tell, but the name does.
+While a page of evil.example is open, its owner can let that name stand for 127.0.0.1 (DNS rebinding). Then the browser
+takes this server for the page's own, and lets the page read the answers. Neither Origin nor CORS stops this, because
+for the browser the origins are the same. But `Host` still says evil.example, so such a request is refused.
 """
 
 import ipaddress
@@ -25,9 +26,9 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Hosts:
-    """The names that are served beside localhost and IP addresses, in lower case; `*` stands for all.
+    """The names that are allowed beside localhost and IP addresses, in lower case; `*` stands for all.
 
-    everywhere: whether that goes for every connection, and not only for those to a loopback address.
+    everywhere: whether names are checked for every connection, and not only for those to a loopback address.
     """
 
     names: frozenset[str] = frozenset()
@@ -56,9 +57,9 @@ def read_hosts(settings: Settings) -> Hosts:
 
 @web.middleware
 async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Lets a request pass whose Host is known, or that has none, as no browser sends it.
+    """Lets a request pass if its Host is known, or if it has none, because every browser sends one.
 
-    Raises `MisdirectedRequestError`.
+    Raises `MisdirectedRequestError` for all others.
     """
     hosts, host = request.app[HOSTS], request.headers.get(hdrs.HOST, "")
     if (hosts.everywhere or _came_by_loopback(request)) and not _is_known(host, hosts.names):
@@ -70,7 +71,7 @@ async def check_host(request: web.Request, handler: Handler) -> web.StreamRespon
 
 
 def split_address(address: str, scheme: str = "") -> tuple[str, int | None]:
-    """The host in lower case and the port of what stands in Host, or in Origin behind its scheme."""
+    """The host, in lower case, and the port of an address as Host has it, or Origin behind its scheme."""
     try:
         parts = urlsplit(f"//{address}")
         return (parts.hostname or "").removesuffix("."), parts.port or _PORTS.get(scheme)
@@ -83,7 +84,7 @@ def _is_known(host: str, names: frozenset[str]) -> bool:
     if not host or name == "localhost" or name.endswith(".localhost") or name in names or ANY in names:
         return True
     try:
-        ipaddress.ip_address(name)  # nobody's name was asked for, so none can have been changed
+        ipaddress.ip_address(name)  # an IP address is no name, so DNS rebinding isn't possible
     except ValueError:
         return False
     return True

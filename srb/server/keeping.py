@@ -1,4 +1,4 @@
-"""What the server keeps: the history, who watches its stories, and how requests get into it and out of it again."""
+"""`Keeper` writes requests to the history, goes on with them after a restart, and has the watchers of stories."""
 
 import asyncio
 import logging
@@ -23,19 +23,19 @@ logger = logging.getLogger("srb")
 
 
 class Keeper:
-    """What keeps the requests and the stories of a server, if anything does. Belongs to the event loop.
+    """Keeps the requests and the stories of a server, if it has a history. It belongs to the event loop.
 
-    history: what keeps them; or why there is none, although it was asked for.
+    history: the history; None if none was asked for; or the error because of which it can't be had.
     """
 
     def __init__(self, history: History | HistoryError | None = None) -> None:
         self._history = history
         self.feeds = Feeds()
-        self._loop: asyncio.AbstractEventLoop | None = None  # until there is something to keep
+        self._loop: asyncio.AbstractEventLoop | None = None  # None until the first request is kept
 
     @property
     def history(self) -> History:
-        """The history. Raises `NotSupportedError` where none was asked for, and `HistoryError` where there is none."""
+        """The history. Raises `NotSupportedError` if none was asked for, and `HistoryError` if it can't be had."""
         if self._history is None:
             raise NotSupportedError("this server keeps no history and no stories; start it with --history FILE")
         if isinstance(self._history, HistoryError):
@@ -49,13 +49,13 @@ class Keeper:
 
     @property
     def status(self) -> str | None:
-        """`ok`, or why a history that was asked for isn't written now; None where none was asked for."""
+        """`ok`, or why the history isn't written now; None if no history was asked for."""
         problem = self._history.problem if isinstance(self._history, History) else self._history
         return problem.message if problem else "ok" if self._history else None
 
     @property
     def record(self) -> Record | None:
-        """What an `EngineClient` is to hand its events to, before anybody reads them."""
+        """The function that an `EngineClient` must give its events to before any reader gets them; None if not kept."""
         return self._record if self.is_on else None
 
     def _record(self, events: list[Event], told: Callable[[], object]) -> None:
@@ -69,7 +69,7 @@ class Keeper:
         self.history.take(events, written)
 
     async def begin(self, submitted: Submitted) -> list[int]:
-        """Writes a request down that the engine is about to take. Returns the ids of its alternatives' nodes."""
+        """Writes a request that the engine is about to take. Returns the ids of its alternatives' nodes."""
         self._loop = asyncio.get_running_loop()
         return await asyncio.wrap_future(self.history.begin(submitted))
 
@@ -80,15 +80,16 @@ class Keeper:
             self.history.forget(request_id)
 
     async def resume_all(self, engine: EngineClient, model: str, *, goes_on: bool) -> None:
-        """Goes on with the detached requests that were ended in the middle, or leaves them to be continued by hand.
+        """Goes on with the detached requests that the server's last end interrupted.
 
-        model: the one that is loaded.
+        model: the loaded model. A request that was made with another one stays interrupted.
+        goes_on: if False, all stay interrupted, and somebody may continue them by hand.
         """
         self._loop = asyncio.get_running_loop()
         for each in await asyncio.to_thread(self.history.read, unfinished):
             submitted = each.submitted
             if not submitted.detach:
-                self.history.end(each)  # its reader has gone with the connection
+                self.history.end(each)  # its reader's connection ended with the server
             elif not goes_on or submitted.model != model:
                 self.history.interrupt(each)
                 logger.warning(
@@ -101,7 +102,7 @@ class Keeper:
         submitted, request_id = each.submitted, each.submitted.request.id
         try:
             request = resume(submitted.request, each.events)
-            if request is None:  # only its last event is missing
+            if request is None:  # the request is complete, only its last event is missing
                 self.history.end(each)
                 return
             journal = Journal(submitted.request, owner=submitted.owner, detach=True, created=submitted.created)
@@ -129,7 +130,7 @@ async def read_file(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> Result:
-    """What a function finds in the file that the reader may see."""
+    """Calls a function that reads the history's file, with the owner of this request. Returns its result."""
     history, owner = request.app[KEEPER].history, owner_of(request)
     return await asyncio.to_thread(lambda: history.read(function, owner, *args, **kwargs))
 
@@ -140,7 +141,10 @@ async def write_file(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> Result:
-    """Has a function write, and tells who watches the story; also when the client leaves meanwhile."""
+    """Calls a function that writes to the history's file, and tells those who watch the story.
+
+    Both happen even if the client leaves meanwhile.
+    """
     writing = asyncio.wrap_future(request.app[KEEPER].history.write(function, owner_of(request), *args, **kwargs))
     if story := request.match_info.get("story"):
         writing.add_done_callback(lambda _: request.app[KEEPER].feeds.tell(story))

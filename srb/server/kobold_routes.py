@@ -1,4 +1,4 @@
-"""KoboldAI's routes, as KoboldCpp has them."""
+"""The routes of KoboldAI's interface, as KoboldCpp has them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,31 +20,32 @@ from srb.wire.kobold import Generation
 from srb.wire.kobold_body import KoboldParsed
 
 UNITED_VERSION, CPP_VERSION = "1.2.5", "1.102"
-"""What this speaks: KoboldAI United's interface, and KoboldCpp's. Clients decide by them what to send."""
+"""The versions of KoboldAI United's and KoboldCpp's interfaces that srb has. Clients decide by them what to send."""
 
 _MISSING = (
     *("txt2img", "vision", "audio", "transcribe", "multiplayer", "websearch", "tts", "embeddings", "savedata"),
     *("guidance", "admin"),
 )
-"""What clients would use routes for that aren't there, if it were true."""
+"""Features that /api/extra/version reports as missing. If one were true, clients would use routes that srb lacks."""
 
 
 @dataclass
 class Generations:
-    """Those that run, in the order of their arrival, and the last one that is over.
+    """The generations that run, in the order of their arrival, and the last one that has ended.
 
-    started, rested: when the server began, and when the last one ended, in seconds of the event loop's clock.
+    started, rested: when the server began, and when the last generation ended, in seconds of the event loop's clock.
+    running: pairs of an owner and a generation. total: how many have ended.
     """
 
     started: float
     rested: float
-    running: list[tuple[str | None, Generation]] = field(default_factory=list)  # each behind its owner
+    running: list[tuple[str | None, Generation]] = field(default_factory=list)
     last: Generation | None = None
     total: int = 0
 
     @contextmanager
     def keep(self, generation: Generation, owner: str | None) -> Iterator[None]:
-        """Where it runs."""
+        """Has a generation among those that run, as long as the block takes."""
         self.running.append((owner, generation))
         try:
             yield
@@ -54,7 +55,11 @@ class Generations:
             self.rested = asyncio.get_running_loop().time()
 
     def named(self, genkey: str, owner: str | None) -> list[Generation]:
-        """An owner's with this genkey. Of those without one, the only one: of several nobody can say whose they are."""
+        """The running generations of an owner with this genkey.
+
+        An empty genkey finds a generation only if a single one without a genkey runs: of several, it isn't known which
+        one the client means.
+        """
         found = [each for whose, each in self.running if (whose, each.genkey) == (owner, genkey)]
         return found if genkey or len(found) == 1 else []
 
@@ -96,7 +101,7 @@ FACTS: dict[str, Callable[[web.Application], dict[str, Any]]] = {
     "/api/extra/true_max_context_length": lambda app: {"value": vocabulary_of(app).n_cells},
     "/api/extra/version": _version,
 }
-"""What can be known without asking for it to be done."""
+"""The paths that only tell facts of the server, and what makes their answers."""
 
 
 def _telling(value: Callable[[web.Application], dict[str, Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -129,7 +134,7 @@ async def _submit(request: web.Request, *, stream: bool) -> web.StreamResponse:
 async def _answer(
     parsed: KoboldParsed, request: web.Request, stream: RequestStream, *, is_stream: bool
 ) -> web.StreamResponse:
-    """Answers a reader of a request from its beginning."""
+    """Answers a client that reads a request from its beginning."""
     generation = Generation(parsed, model=request.app[LIMITS].model)
     headers = {"X-Request-Id": generation.request_id} | ignored_header(parsed.ignored)
     with request.app[GENERATIONS].keep(generation, stream.journal.owner):
@@ -158,7 +163,7 @@ async def abort(request: web.Request) -> web.Response:
 
 
 async def perf(request: web.Request) -> web.Response:
-    """GET /api/extra/perf: how fast the last one was, and how busy the server is."""
+    """GET /api/extra/perf: how fast the last generation was, and how busy the server is."""
     health, generations = request.app[ENGINE].health, request.app[GENERATIONS]
     now = asyncio.get_running_loop().time()
     busy = {

@@ -1,4 +1,4 @@
-"""Where the server listens: an address or a Unix socket, with TLS or without."""
+"""Opens the address or the Unix socket where the server listens, with TLS or without."""
 
 import ipaddress
 import logging
@@ -18,14 +18,14 @@ from srb.settings import Settings
 logger = logging.getLogger("srb")
 
 SOCKET_UMASK = 0o117
-"""The owner and the group of a Unix socket may connect: a proxy in front of the server, say."""
+"""Only the owner and the group of a Unix socket may connect: a proxy in front of the server, for example."""
 
 
 @asynccontextmanager
 async def listening(runner: web.AppRunner, settings: Settings) -> AsyncIterator[None]:
-    """Listens where the settings say. A Unix socket is removed at the end; `runner.cleanup` ends the rest.
+    """Listens where the settings say. At the end it removes a Unix socket; `runner.cleanup` closes the rest.
 
-    Raises `SettingsError` if it can't.
+    Raises `SettingsError` if the server can't listen there.
     """
     context, path = tls_context(settings), settings.uds
     where, option = str(path), "--uds"
@@ -40,20 +40,20 @@ async def listening(runner: web.AppRunner, settings: Settings) -> AsyncIterator[
                 for host in settings.host.split(","):
                     where = f"{host}:{port}"
                     await web.TCPSite(runner, host.strip(), port, ssl_context=context).start()
-                    port = runner.addresses[0][1]  # the one that port 0 has become
+                    port = runner.addresses[0][1]  # if it was 0, the system has chosen one, and all hosts get the same
         except OSError as error:
             raise SettingsError(f"can't listen on {where}: {error.strerror or error}; try another {option}") from None
         yield
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket at that path, in place of one that a server has left behind. Raises `OSError`."""
+    """A socket at this path. It replaces a socket that an ended server has left behind. Raises `OSError`."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
                 probe.connect(str(path))
-            except ConnectionRefusedError:  # nobody listens; where somebody does, binding says that it's in use
+            except ConnectionRefusedError:  # nobody listens there; if somebody does, binding fails with a message
                 path.unlink()
             except OSError:
                 pass
@@ -70,7 +70,7 @@ def _bind(path: Path) -> socket.socket:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What TLS needs, or None without. Raises `SettingsError`, which names the file and what is wrong with it."""
+    """The context for TLS, or None without TLS. Raises `SettingsError`, which names the wrong file and its fault."""
     cert, key = settings.ssl_cert_file, settings.ssl_key_file
     if cert is None and key is None:
         return None
@@ -90,25 +90,25 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _check_pem(option: str, path: Path, kind: bytes) -> None:
-    """Says what OpenSSL doesn't: which of the two files is wrong."""
+    """Raises `SettingsError` if this file can't be used. OpenSSL doesn't say which of its two files is wrong."""
     try:
         text = path.read_bytes()
     except OSError as error:
         raise SettingsError(f"{option} {path} can't be read: {error.strerror or error}") from None
     if kind + b"-----" not in text:
         raise SettingsError(f"{option} {path} has no '-----BEGIN {kind.decode()}-----'; it must be in PEM format")
-    if b"ENCRYPTED" in text:  # OpenSSL would stop and ask the terminal
+    if b"ENCRYPTED" in text:  # OpenSSL would stop and ask for a password on the terminal
         raise SettingsError(f"{option} {path} is encrypted; decrypt it with: openssl pkey -in {path} -out FILE")
 
 
 def is_exposed(runner: web.AppRunner) -> bool:
-    """Whether others than the programs of this machine can connect."""
+    """Whether other machines can connect."""
     hosts = [address[0] for address in runner.addresses if not isinstance(address, str)]
     return any(not ipaddress.ip_address(host).is_loopback for host in hosts)
 
 
 def describe(runner: web.AppRunner, settings: Settings) -> tuple[str, str, str]:
-    """Where the server listens, its URL, and the beginning of a curl command up to that, without the path."""
+    """Three texts: where the server listens, its URL, and the beginning of a curl command up to this URL."""
     scheme = "https" if settings.ssl_cert_file else "http"
     options = []
     if settings.uds is not None:

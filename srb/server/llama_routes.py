@@ -1,4 +1,4 @@
-"""llama-server's routes."""
+"""The routes of llama-server's interface."""
 
 import asyncio
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ async def completion(request: web.Request) -> web.StreamResponse:
 
 
 async def infill(request: web.Request) -> web.StreamResponse:
-    """POST /infill: what belongs between a prefix and a suffix."""
+    """POST /infill: generates the text between a prefix and a suffix."""
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     tokenizer = engine.tokenizer
     engine.check_queue()
@@ -61,11 +61,11 @@ async def _submit(request: web.Request, parsed: LlamaParsed) -> web.StreamRespon
 
 
 async def _answer(parsed: LlamaParsed, request: web.Request, stream: RequestStream) -> web.StreamResponse:
-    """Answers a reader of a request from its beginning."""
+    """Answers a client that reads a request from its beginning."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     request_id = parsed.completion.id
     headers = {"X-Request-Id": request_id} | ignored_header(parsed.ignored)
-    # The engine has taken the request: it has refused token ids that the vocabulary doesn't have.
+    # Detokenizing is safe here: the engine has taken the request, so the vocabulary has all its token ids.
     reply = await asyncio.to_thread(Completion, parsed, model=model, detokenize=engine.tokenizer.detokenize)
 
     def end_overdue() -> None:
@@ -86,7 +86,7 @@ async def _answer(parsed: LlamaParsed, request: web.Request, stream: RequestStre
 
 
 async def props(request: web.Request) -> web.Response:
-    """GET /props: what there is to know about the server and its model."""
+    """GET /props: facts about the server and its model."""
     engine, limits = request.app[ENGINE], request.app[LIMITS]
     vocabulary, stats = vocabulary_of(request.app), stats_of(engine)
     special = vocabulary.tokenizer.special
@@ -113,7 +113,10 @@ async def props(request: web.Request) -> web.Response:
 
 
 async def slots(request: web.Request) -> web.Response:
-    """GET /slots: as many as there can be alternatives; the running ones first, one's own with their settings."""
+    """GET /slots: a slot for each alternative that can run at once.
+
+    The busy slots come first. Only those of the asker's own requests have their settings.
+    """
     engine = request.app[ENGINE]
     if not request.app[LIMITS].slots:
         raise NotSupportedError("the server was started with --no-slots")
@@ -134,7 +137,7 @@ async def slots(request: web.Request) -> web.Response:
 
 
 def _slot(journal: Journal, index: int) -> dict[str, Any]:
-    """An alternative that runs."""
+    """A running alternative as a slot."""
     request = journal.request
     return {
         "is_processing": True,

@@ -1,4 +1,4 @@
-"""The images and sounds of requests: from their bodies into prompts."""
+"""Brings the images and sounds in the bodies of requests into prompts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -12,28 +12,28 @@ from srb.server.exchange import ENGINE, MAX_BODY_BYTES
 from srb.wire.media import File, Part, Take
 
 _MAX_BODY_BYTES = 32 << 20
-"""Of a request to a model that takes images: two photographs, say, in base64."""
+"""The largest body for a model that takes images: two photographs in base64, for example."""
 
 Fetch = Callable[[Sequence[str]], Coroutine[Any, Any, list[bytes]]]
 
 FETCH: web.AppKey[Fetch | None] = web.AppKey("fetch")
-"""Gets what is at addresses that requests name; None: that isn't allowed."""
+"""Fetches the files at the addresses that requests name; None if this isn't allowed."""
 
 
 def body_limit(app: web.Application) -> int:
-    """How many bytes a body may have that asks for a text. Raises `UnavailableError`."""
+    """How many bytes the body of a request that generates may have. Raises `UnavailableError`."""
     return _MAX_BODY_BYTES if app[ENGINE].media_kinds else MAX_BODY_BYTES
 
 
 def media_taker(app: web.Application) -> Take:
-    """What makes prompts of texts and files. To be called in a worker thread, as it may wait for the event loop."""
+    """A function that makes a prompt of texts and files. Call it in a worker thread: it may wait for the event loop."""
     engine, fetch, loop = app[ENGINE], app[FETCH], asyncio.get_running_loop()
 
     def take(parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         fetched: dict[str, bytes] = {}
         if urls := list(dict.fromkeys(part.url for part in parts if isinstance(part, File) and part.url is not None)):
             if not engine.media_kinds:
-                return engine.tokenize_parts(())  # which says why not
+                return engine.tokenize_parts(())  # raises the error that says why the model takes no files
             if fetch is None:
                 raise InvalidRequestError(
                     "this server fetches no images and sounds from elsewhere; send a URL that begins with data:, or "

@@ -1,4 +1,4 @@
-"""GET /metrics: what the engine does, for Prometheus. llama-server's names where it has them."""
+"""Makes the answer of GET /metrics for Prometheus. Where llama-server has a name for a metric, it is used here, too."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _COUNTERS = {
     "srb:media_encoded": ("media_encoded", "Images and sounds that were made into what the model evaluates"),
     "srb:forks": ("forks", "Sequences that began with cells of another"),
 }
-"""Each with the field of `EngineStats` and what it counts; on the wire their names end in _total."""
+"""The name of each counter, its field of `EngineStats`, and what it counts. On the wire the names end in _total."""
 
 _GAUGES = {
     "srb:sequences_running": ("sequences", "Alternatives that hold cells"),
@@ -86,7 +86,7 @@ class Metrics:
         self._histograms[measure].observe(seconds)
 
     def text(self, engine: EngineClient) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(_Snapshot(engine))
         return generate_latest(registry) + generate_latest(self._registry)
@@ -94,7 +94,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class _Snapshot(Collector):
-    """What the engine holds and has done."""
+    """The metrics that are read from the engine when somebody asks: what it holds, and what it has done."""
 
     engine: EngineClient
 
@@ -130,7 +130,7 @@ def _family(
 
 
 def _of(labels: tuple[str, ...], stats: dict[tuple[str, ...], EngineStats]) -> Iterator[Metric]:
-    """The metrics of engines, each with the values of these labels."""
+    """The metrics of some engines. stats: by the values of the labels, such as the name of a replica."""
 
     def of(value: Callable[[EngineStats], float]) -> dict[tuple[str, ...], float]:
         return {each: value(one) for each, one in stats.items()}

@@ -1,4 +1,4 @@
-"""The routes that tell what model there is, as the clients of several servers ask for it."""
+"""The routes that tell which model the server has, at the paths where clients of several servers ask for it."""
 
 import time
 from pathlib import Path
@@ -20,13 +20,13 @@ CREATED = web.AppKey("created", int)
 
 
 def add_routes(app: web.Application) -> None:
-    """Adds them to the application."""
+    """Adds the routes to the application."""
     app[CREATED] = int(time.time())
     for base in ("", "/v1", OPENAI):
         app.router.add_get(f"{base}/models", models)
         app.router.add_get(f"{base}/models/", models)  # some clients write it so
     for base in ("/v1", OPENAI):
-        app.router.add_get(f"{base}/models/{{id:.+}}", one_model)  # there may be slashes in it
+        app.router.add_get(f"{base}/models/{{id:.+}}", one_model)  # a model's name may have slashes
     app.router.add_get("/v1/model/list", models)
     app.router.add_get("/v1/model", model_card)
     app.router.add_get("/v1/internal/model/info", model_info)
@@ -37,7 +37,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def models(request: web.Request) -> web.Response:
-    """GET /v1/models: the one model there is."""
+    """GET /v1/models: a list of the one model that the server has."""
     return web.json_response({"object": "list", "data": [_model(request.app)]})
 
 
@@ -56,7 +56,10 @@ async def model_card(request: web.Request) -> web.Response:
 
 
 async def model_info(request: web.Request) -> web.Response:
-    """GET /v1/internal/model/info: its name, as text-generation-webui has it. SillyTavern asks, before it counts."""
+    """GET /v1/internal/model/info: the model's name, as text-generation-webui has it.
+
+    SillyTavern asks for it before it counts tokens.
+    """
     model = _model(request.app)
     return web.json_response({"model_name": model["id"], "lora_names": [], "loader": "llama.cpp"})
 
@@ -75,12 +78,12 @@ async def tgi_info(request: web.Request) -> web.Response:
 
 
 async def ollama_tags(request: web.Request) -> web.Response:
-    """GET /api/tags: the one model there is, as Ollama has it."""
+    """GET /api/tags: a list of the one model that the server has, as Ollama has it."""
     return web.json_response({"models": [_ollama_model(request.app)]})
 
 
 async def ollama_ps(request: web.Request) -> web.Response:
-    """GET /api/ps: the same, as loaded."""
+    """GET /api/ps: the same list, with what Ollama tells of loaded models."""
     loaded = {"expires_at": ollama.NEVER, "context_length": vocabulary_of(request.app).n_cells}
     return web.json_response({"models": [_ollama_model(request.app) | loaded]})
 
@@ -91,7 +94,7 @@ async def ollama_version(request: web.Request) -> web.Response:
 
 
 async def ollama_show(request: web.Request) -> web.Response:
-    """POST /api/show: what there is to know about the model."""
+    """POST /api/show: facts about the model, as Ollama has them."""
     vocabulary, embeds = vocabulary_of(request.app), request.app[ENGINE].embedder is not None
     with depth_refused():
         fields = read_fields(await read_body(request), ollama.OllamaShowFields)

@@ -1,6 +1,7 @@
-"""The OpenAPI description of the server, made from the models that validate its requests. Pure functions.
+"""Makes the OpenAPI description of the server from the models that validate its requests. Pure functions.
 
-A new route is a new row of operations.py. What a field means stands with the field; `descriptions` finds it.
+A new route needs a new row in operations.py. The meaning of a field stands with the field, where `descriptions` finds
+it.
 """
 
 import dataclasses
@@ -77,7 +78,7 @@ def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
 
 
 def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:
-    """The operation object; the schema of its body goes into `schemas`."""
+    """The operation object. The schema of its body is put into `schemas`."""
     is_open = operation.method == "GET" and operation.path in OPEN
     good = {
         "description": "it has worked",
@@ -108,7 +109,7 @@ def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits)
 
 
 def _common_errors(operation: Operation) -> Iterator[int]:
-    """The statuses that the table of operations leaves out."""
+    """The statuses of errors that the table of operations leaves out, because all operations of a kind have them."""
     yield from (421, 500)
     if operation.method != "GET" or operation.path not in OPEN:
         yield 401
@@ -119,7 +120,7 @@ def _common_errors(operation: Operation) -> Iterator[int]:
 
 
 def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:
-    """The schemas of a model and of those that it refers to."""
+    """The schemas of a model and of the models that it refers to."""
     schema = model.model_json_schema(ref_template=REF + "{model}", schema_generator=_Described)
     schemas: dict[str, Schema] = schema.pop("$defs", {}) | {model.__name__: schema}
     for each in schemas.values():
@@ -129,7 +130,7 @@ def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:
 
 
 class _Described(GenerateJsonSchema):
-    """Adds to the schema of a model what pydantic doesn't know of its fields: meanings, ranges and defaults."""
+    """Adds to the schema of a model what pydantic doesn't know of its fields: their meanings, ranges and defaults."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         result = super().model_schema(schema)
@@ -143,7 +144,7 @@ class _Described(GenerateJsonSchema):
             known["description"] = texts.get(name, "") + also
             known.pop("title", None)
             known.pop("default", None)
-            if defaults.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's own
+            if defaults.get(name) not in (None, []) and model is not BranchFields:  # a branch has the request's values
                 known["default"] = defaults[name]
             if name in ranges:
                 known["minimum"], known["maximum"] = ranges[name]

@@ -1,4 +1,4 @@
-"""Every path of the server, with what goes in and what comes out: the table behind the OpenAPI description."""
+"""The table that the OpenAPI description is made from: every path of the server, with its bodies and its answers."""
 
 from dataclasses import replace
 

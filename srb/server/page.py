@@ -1,4 +1,4 @@
-"""The page at `/`: the files of srb/web, as they are."""
+"""Serves the page at `/`: the files of srb/web, unchanged."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'",
-    "Cache-Control": "no-cache",  # ask each time: the answer is a short 304 unless srb was renewed
+    "Cache-Control": "no-cache",  # browsers ask each time, and get a short 304 unless srb was updated
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
 
 def add_to(app: web.Application) -> None:
-    """Serves the page at `/` and what it loads below `/web/`."""
+    """Adds the page at `/`, and the files that it loads at `/web/`."""
     app.router.add_get("/", _index)
     app.router.add_static("/web/", FOLDER)
     app.on_response_prepare.append(_add_headers)

@@ -1,4 +1,4 @@
-"""When the server is ready: what it does before, and whom it tells then."""
+"""Makes the server ready (it loads the model and evaluates `--preload`), and tells `--ready-fd` and systemd then."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from srb.settings import Settings
 logger = logging.getLogger("srb")
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
-"""The variable by which systemd names the socket that it listens to; see sd_notify(3)."""
+"""The environment variable with the socket where systemd listens; see sd_notify(3)."""
 
 
 def read_preload(settings: Settings) -> str | None:
@@ -42,7 +42,7 @@ def check_fd(settings: Settings) -> None:
 
 
 async def make_ready(engine: EngineClient, preload: str | None) -> None:
-    """Returns when the model is loaded, and this prompt evaluated and kept for those that begin with it.
+    """Returns when the model is loaded, and this prompt is evaluated and kept for the prompts that begin with it.
 
     Raises what loading the model raises, `SettingsError` if the prompt is too long, and `SrbError` for a fault.
     """
@@ -60,18 +60,18 @@ async def make_ready(engine: EngineClient, preload: str | None) -> None:
 
 
 def tell_ready(settings: Settings, url: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Writes the server's address and a newline to `--ready-fd`, closes that, and tells systemd."""
+    """Writes the server's address and a newline to `--ready-fd`, closes it, and tells systemd."""
     if settings.ready_fd is not None:
         try:
             os.write(settings.ready_fd, f"{url}\n".encode())
             os.close(settings.ready_fd)
-        except OSError as error:  # whoever wanted to know has gone
+        except OSError as error:  # the program that wanted to know has ended
             logger.warning("--ready-fd %d can't be written: %s", settings.ready_fd, error.strerror)
     tell_systemd("READY=1", environ)
 
 
 def tell_systemd(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Sends a line of sd_notify(3), where systemd has started the server and wants to know."""
+    """Sends a line of sd_notify(3) to systemd, if systemd has started the server and waits for such lines."""
     if not (path := environ.get(NOTIFY_SOCKET)):
         return
     address = "\0" + path[1:] if path.startswith("@") else path

@@ -1,4 +1,4 @@
-"""How errors look on the way out."""
+"""Turns errors into answers, each in the format of its path."""
 
 import logging
 import uuid
@@ -15,14 +15,14 @@ logger = logging.getLogger("srb")
 Shape = Callable[[SrbError], dict[str, Any]]
 
 SHAPES: web.AppKey[dict[tuple[str, str], Shape]] = web.AppKey("shapes")
-"""What makes the body of an error, for the methods of paths where it isn't `{"error": SrbError.body()}`."""
+"""Makes the body of an error, by method and path. Paths that aren't here have `{"error": SrbError.body()}`."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers with an error where one is raised."""
+    """Middleware: it answers with an error when a handler raises one."""
     try:
         return await handler(request)
     except SrbError as error:
@@ -34,7 +34,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         response = _refuse(request, MethodNotAllowedError(f"{request.path} takes {allowed}, not {request.method}"))
         response.headers["Allow"] = allowed
         return response
-    except (web.HTTPException, ConnectionError):  # from aiohttp itself, which knows what to do with them
+    except (web.HTTPException, ConnectionError):  # these are aiohttp's own, and aiohttp answers them
         raise
     except Exception:
         fault = uuid.uuid4().hex
@@ -43,7 +43,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _refuse(request: web.Request, error: SrbError) -> web.Response:
-    """Answers with an error, and logs that."""
+    """Answers with an error, and logs a line about it."""
     line = logfmt(
         event="error",
         method=request.method,
@@ -60,7 +60,10 @@ def _refuse(request: web.Request, error: SrbError) -> web.Response:
 def error_response(
     request: web.Request, error: SrbError, body: dict[str, Any] | None = None, status: int | None = None
 ) -> web.Response:
-    """An error in the format of the path, beside what else the body has."""
+    """An answer with an error in the format of the path. body: other fields of the answer, beside those of the error.
+
+    status: the HTTP status, if it isn't that of the error.
+    """
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)

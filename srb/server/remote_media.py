@@ -1,8 +1,8 @@
-"""Images and sounds at other addresses (`--allow-remote-media`), fetched without becoming a way into this network.
+"""Fetches images and sounds from other addresses (`--allow-remote-media`), without opening a way into this network.
 
-A server that fetches what strangers name can be made to read what only it can reach: other services of its machine, or
-a cloud's secrets. So only public addresses are spoken to. They are looked at where the connection is made, after names
-were resolved and anew for each redirect, so that no name can change its mind in between.
+A stranger can name an address that only this server can reach: another service of its machine, or a cloud's secrets.
+So the server only connects to public addresses. An address is checked where the connection is made: after its name was
+resolved, and anew for each redirect. So a name can't stand for another address in between.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from srb.errors import InvalidRequestError
 
 MAX_BYTES = 20 << 20
 SECONDS = 10.0
-"""For all that a request names."""
+"""How long fetching all files of a request may take."""
 
 _REDIRECTS = 3
 _TYPES = ("image/", "audio/", "application/octet-stream", "binary/octet-stream")
 _WITH_IPV4_INSIDE = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
 
 IsAllowed = Callable[[str], bool]
-"""Whether an IP address may be spoken to."""
+"""Says whether the server may connect to an IP address."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet's, and no way around to one that isn't."""
+    """Whether an IP address is public, and has no IPv4 address inside, which might not be public."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -42,7 +42,7 @@ class _RefusedError(Exception):
 
 
 class _Resolver(AbstractResolver):
-    """Resolves names to addresses that are allowed, and to no others."""
+    """Resolves names, but only to addresses that are allowed."""
 
     def __init__(self, is_allowed: IsAllowed) -> None:
         self._resolver = aiohttp.ThreadedResolver()
@@ -62,7 +62,10 @@ class _Resolver(AbstractResolver):
 
 
 async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[bytes]:
-    """What is at these addresses. Raises `InvalidRequestError`, which says little about what there is elsewhere."""
+    """The contents of the files at these addresses.
+
+    Raises `InvalidRequestError`. Its message says little, so that nobody learns from it what is in other networks.
+    """
     connector = aiohttp.TCPConnector(resolver=_Resolver(is_allowed), use_dns_cache=False)
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
@@ -106,11 +109,11 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _check(place: URL, is_allowed: IsAllowed) -> None:
-    """Refuses an address before anything is asked there: a number isn't resolved, so `_Resolver` doesn't see it."""
+    """Refuses a URL that may not be fetched. An IP address is checked here, because `_Resolver` only sees names."""
     host = place.host or ""
     if place.scheme not in ("http", "https") or not host:
         raise _RefusedError("its address begins neither with http:// nor with https://")
-    # Whatever systems take for a number, such as 0x7f.1 or 2130706433, ends with a part that begins with a digit.
+    # Systems take 0x7f.1 or 2130706433 for IP addresses, too. The last part of all such forms begins with a digit.
     is_number = ":" in host or host.rstrip(".").rsplit(".", 1)[-1][:1].isdigit()
     if is_number and not is_allowed(host):
         raise _RefusedError("its address isn't a public one")

@@ -1,4 +1,4 @@
-"""What is done with a request once it was made: it is listed, read again, looked at, ended, forgotten."""
+"""The routes for a request that exists already: it is listed, read again, looked at, ended or forgotten."""
 
 import asyncio
 from typing import Any
@@ -30,12 +30,16 @@ def add_routes(app: web.Application) -> None:
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """GET /v1/completions/{id}/events: what comes of a request, in its own format, or behind a native event."""
+    """GET /v1/completions/{id}/events: the events of a request.
+
+    From the beginning they are in the request's own format. Behind an event that the reader names they are native.
+    """
     engine = request.app[ENGINE]
     journal, is_interrupted = await find_kept(request, request.match_info["id"])
     if is_interrupted:
         raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
-    # A browser's EventSource repeats the address, with its parameter, and says in the header where it is by then.
+    # When a browser's EventSource connects again, it sends the same address with the old parameter. Only the header
+    # says how far it has read.
     after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
     answers = request.app[ANSWERS].get(journal) or await request.app[ANSWERS_OF_OLD](request, journal)
     own = answers.own
@@ -44,12 +48,12 @@ async def events(request: web.Request) -> web.StreamResponse:
             return await own(request, stream)
     async with engine.read(journal, read_id(after or "0")) as stream:
         if stream.at_end:
-            return web.Response(status=204)  # an EventSource doesn't come again then
+            return web.Response(status=204)  # with this status an EventSource doesn't connect again
         return await answer_natively(request, stream)
 
 
 async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, bool]:
-    """The journal of a request, from memory or from the history; and whether it was interrupted and stays so.
+    """The journal of a request, from memory or from the history, and whether it was interrupted for good.
 
     Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on when the model is loaded.
     """
@@ -69,7 +73,7 @@ async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, boo
 
 
 def read_id(text: str) -> int:
-    """The id of an event, or the number of one. Raises `InvalidRequestError`."""
+    """Reads the id or the number of an event. Raises `InvalidRequestError`."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InvalidRequestError(
             f"starting_after and {LAST_EVENT_ID} take the number of an event, a whole number from 0; got {show(text)}",
@@ -79,7 +83,7 @@ def read_id(text: str) -> int:
 
 
 async def state(request: web.Request) -> web.Response:
-    """GET /v1/completions/{id}: how far a request is, with its texts so far."""
+    """GET /v1/completions/{id}: the state of a request, with its texts so far."""
     journal, is_interrupted = await find_kept(request, request.match_info["id"])
     value = native.state(
         journal.request,
@@ -116,14 +120,14 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def forget(request: web.Request, request_id: str) -> bool:
-    """Forgets a request that has finished, so that it can't be read again. Returns False if it isn't kept."""
+    """Forgets a finished request, so that it can't be read again. Returns False if it isn't kept."""
     if request.app[KEEPER].is_on:
         await write_file(request, forget_events, request_id)
     return request.app[ENGINE].forget(request_id)
 
 
 async def requests(request: web.Request) -> web.Response:
-    """GET /v1/requests: what waits and what runs, in the order of arrival."""
+    """GET /v1/requests: the requests that wait or run, in the order of their arrival."""
     engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
     now, data = asyncio.get_running_loop().time(), []
     for journal in engine.requests:
@@ -138,7 +142,7 @@ async def requests(request: web.Request) -> web.Response:
             "running": len(journal.living) if journal.started else 0,
             "prompt_tokens": journal.request.prompt_tokens,
         }
-        if show_prompts:  # in a thread, because long ones take their time
+        if show_prompts:  # in a thread, because long prompts take a while
             each["prompt"] = [
                 await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.token_ids
             ]

@@ -1,4 +1,4 @@
-"""What is done with a response once it was made: it's read again, streamed again, cancelled, deleted."""
+"""The routes for a response of OpenAI's format that exists already: it is read or streamed again, ended or deleted."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ def add_routes(app: web.Application) -> None:
 
 
 def find_response(request: web.Request, response_id: str) -> tuple[Journal, Answering]:
-    """The journal of a response, and what answers who asks for it.
+    """The journal of a response, and what makes the answers for clients that ask for it.
 
-    Raises `NotFoundError` if there is none that belongs to the asker, `GoneError` if it is no longer kept.
+    Raises `NotFoundError` if the asker has no such response, `GoneError` if it is no longer kept.
     """
     journal = request.app[ENGINE].find(response_id, owner_of(request))
     again = answers_of(request.app, journal).again
@@ -42,7 +42,7 @@ def find_response(request: web.Request, response_id: str) -> tuple[Journal, Answ
 
 
 def events_so_far(journal: Journal) -> list[Event]:
-    """All events that there are."""
+    """All events that a journal has now."""
     cursor, events = Cursor(journal), list[Event]()
     while more := cursor.read():
         events += [event for _, event in more]
@@ -50,7 +50,7 @@ def events_so_far(journal: Journal) -> list[Event]:
 
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}: how far a response is; with `stream`, its events behind `starting_after`."""
+    """GET /v1/responses/{id}: the state of a response; with `stream`, its events behind `starting_after`."""
     journal, again = find_response(request, request.match_info["id"])
     if request.query.get("stream", "false") not in ("true", "True", "1"):
         return await asyncio.to_thread(json_response, again.state(events_so_far(journal)))
@@ -66,7 +66,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: ends a response, and answers with what there is of it."""
+    """POST /v1/responses/{id}/cancel: ends a response, and answers with its state."""
     journal, again = find_response(request, request.match_info["id"])
     await _end(request, journal)
     return await asyncio.to_thread(json_response, again.state(events_so_far(journal)))

@@ -1,4 +1,4 @@
-"""What an operation is described with: its path, its body, and JSON schemas of its answers."""
+"""`Operation`, which describes a method of a path for the OpenAPI description, and the JSON schemas of answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ def object_of(**properties: Schema) -> Schema:
 
 
 def list_of(items: Schema) -> Schema:
-    """A list of these."""
+    """A list of such items."""
     return {"type": "array", "items": items}
 
 
@@ -121,10 +121,10 @@ class Operation:
     """A method of a path.
 
     body: the model that validates the request's body, if it has one.
-    query: what each parameter behind the path means.
-    reply: the schema of each media type that a good answer may have. Without any it is a 204.
+    query: the parameters of the query, and the meaning of each.
+    reply: the media types that a good answer may have, and the schema of each. Without any, a good answer is a 204.
     error: the schema of its errors, if it isn't `ERROR`.
-    errors: the statuses of bad answers, beside those that all operations of a kind have (openapi.py).
+    errors: the statuses of its errors, beside those that all operations of a kind have (openapi.py).
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""`srb serve`: from settings to a listening server, and to its end."""
+"""`srb serve`: starts the server from its settings, and stops it."""
 
 import asyncio
 import logging
@@ -34,14 +34,14 @@ GRACE_SECONDS = 5.0
 """How long running requests may go on after the first SIGTERM or SIGINT."""
 
 LINGER_SECONDS = 2.0
-"""How long a reader then has to take its last events."""
+"""How long a reader has after that to take its last events."""
 
 
 async def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT; a second one ends the process at once.
+    """Serves until SIGTERM or SIGINT. A second such signal ends the process at once.
 
-    Raises `ModelLoadError` or `SettingsError` if it can't start, and with `exit_on_fatal` `EngineDeadError` when the
-    engine has failed and readers have had LINGER_SECONDS to take their last events.
+    Raises `ModelLoadError` or `SettingsError` if the server can't start. With `exit_on_fatal`, it raises
+    `EngineDeadError` when the engine has failed and readers have had LINGER_SECONDS to take their last events.
     """
     path = find_model(settings.model)
     model = settings.alias or path.stem
@@ -115,7 +115,7 @@ async def serve(settings: Settings) -> None:
 
 
 def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> EngineClient:
-    """An engine in this process, or replicas. Raises `SettingsError` where these can't be had."""
+    """An engine in this process, or one that uses replicas. Raises `SettingsError` if Ray isn't installed."""
     if not settings.is_cluster:
         return AsyncEngine.from_settings(settings, metrics.observe, keeper.record)
     try:
@@ -128,9 +128,10 @@ def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> Engine
 
 
 def _open_history(settings: Settings) -> History | HistoryError | None:
-    """The history that was asked for; or why it can't be had: what has happened to a file keeps nobody from generating.
+    """The history, None if none was asked for, or the error because of which it can't be had.
 
-    Raises `SettingsError` where the path is wrong, as a person can put that right at once.
+    A damaged file or a full disk is returned as an error, so that the server still starts and generates. A wrong path
+    raises `SettingsError`, because a person can correct it at once.
     """
     if settings.history is None:
         return None
@@ -144,7 +145,7 @@ def _open_history(settings: Settings) -> History | HistoryError | None:
 
 
 async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:
-    """Returns when the server shall stop. Raises what the engine has failed of, if that shall end the process."""
+    """Returns when the server should stop. With exit_on_fatal, raises `EngineDeadError` when the engine has failed."""
     died: asyncio.Future[Any] = asyncio.ensure_future(engine.died())
     await asyncio.wait({died, stop} if exit_on_fatal else {stop}, return_when=asyncio.FIRST_COMPLETED)
     if exit_on_fatal and died.done():
@@ -153,7 +154,7 @@ async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: 
 
 
 def _stop_signal() -> asyncio.Future[None]:
-    """A future that the first SIGTERM or SIGINT completes. The second ends the process."""
+    """A future that the first SIGTERM or SIGINT completes. The second one ends the process."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
 
@@ -163,6 +164,6 @@ def _stop_signal() -> asyncio.Future[None]:
         stop.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError):  # where there are no such signals, Ctrl-C still raises
+        with suppress(NotImplementedError):  # without such handlers (Windows), Ctrl-C still raises KeyboardInterrupt
             loop.add_signal_handler(number, on_signal, number)
     return stop

@@ -1,4 +1,4 @@
-"""Slots: what was last evaluated there is saved to a file, put back, or erased, as llama-server does it."""
+"""llama-server's route for slots: it saves what was last evaluated in a slot to a file, restores it, or erases it."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ def add_routes(app: web.Application) -> None:
 
 
 def check_folder(folder: Path | None) -> Path | None:
-    """The folder of `--slot-save-path`. Raises `SettingsError` if it isn't one."""
+    """The folder of `--slot-save-path`. Raises `SettingsError` if there is no such folder."""
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"--slot-save-path {folder} is not a folder; make it first")
     return folder
@@ -34,7 +34,7 @@ async def change_slot(request: web.Request) -> web.Response:
     if folder is None:
         raise NotSupportedError("slots can't be saved, restored or erased: start the server with --slot-save-path")
     count = request.app[LIMITS].saved_slots
-    # A long number is no slot, and Python refuses to read very long ones.
+    # The length is checked first, because int() raises an error for a very long number.
     if not (number.isascii() and number.isdecimal() and len(number) < 10 and int(number) < count):
         raise InvalidRequestError(
             f"id_slot must be from 0 to {count - 1} (--parallel), got {show(number)}", param="id_slot"

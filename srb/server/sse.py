@@ -1,4 +1,4 @@
-"""Streams, of server-sent events or of lines: what has happened in one step is one write."""
+"""Sends streams of server-sent events, or of lines of JSON. The events of one step are one write."""
 
 import asyncio
 import json
@@ -14,30 +14,32 @@ logger = logging.getLogger("srb")
 
 PING_SECONDS = 15.0
 STALL_SECONDS = 60.0
-"""How long a reader may keep a write waiting."""
+"""A reader that takes nothing for so long loses its connection."""
 
 PIECE_BYTES = 16 << 10
-"""How much is written at once, so that a slow reader of much isn't taken for one that stands still."""
+"""Bytes that are written at once. With larger pieces, a slow reader would look like one that takes nothing."""
 
 HEADERS = {
     "Cache-Control": "no-cache, no-transform",
-    "X-Accel-Buffering": "no",  # nginx would hold the stream back
+    "X-Accel-Buffering": "no",  # without this, nginx would collect the stream before it passes it on
 }
 
 
 Chunk = dict[str, Any] | str
-"""An object, or a text that is sent as it is."""
+"""An object that is sent as JSON, or a text that is sent unchanged."""
 
 Item = Chunk | tuple[int, Chunk]
-"""A chunk, or one behind its id."""
+"""A chunk, or the id of an event with its chunk."""
 
 Batch = TypeVar("Batch")
 
 
 class Batches(Generic[Batch]):
-    """What `read` returns, as JSON. Waiting for the next may be cancelled, as for a ping.
+    """An iterator over the batches that `read` returns, as objects for JSON.
 
-    read: waits for the next; raises `StopAsyncIteration` behind the last.
+    Waiting for the next batch may be cancelled, to send a ping for example, and no batch is lost.
+
+    read: waits for the next batch; raises `StopAsyncIteration` behind the last one. to_json: makes objects of a batch.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Batch]], to_json: Callable[[Batch], Iterable[Item]]) -> None:
@@ -53,7 +55,7 @@ class Batches(Generic[Batch]):
 
 @dataclass(frozen=True)
 class Frame:
-    """How a chunk is sent: what stands before its JSON, and behind it. ping: what is sent while nothing comes."""
+    """How a chunk is sent: the text before its JSON, and behind it. ping: what is sent while no chunk comes."""
 
     before: Callable[[Chunk], str]
     after: str = "\n\n"
@@ -64,10 +66,10 @@ class Frame:
 DATA = Frame(lambda _chunk: "data: ")
 MESSAGE = Frame(lambda _chunk: "event: message\ndata: ")
 TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(chunk, dict) else "data: ")
-"""An event has the name that its `type` has."""
+"""The name of each event is the `type` of its object."""
 
 LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
-"""A line of JSON for each; its readers would take a ping for one."""
+"""A line of JSON for each chunk. There is no ping, because readers would take it for a chunk."""
 
 
 async def respond(
@@ -77,9 +79,9 @@ async def respond(
     headers: dict[str, str],
     frame: Frame = DATA,
 ) -> web.StreamResponse:
-    """Answers with a stream of JSON objects, and with a comment whenever nothing has come for PING_SECONDS.
+    """Answers with a stream of JSON objects, and sends a ping whenever no object has come for PING_SECONDS.
 
-    The response begins at once, and ends early when the reader is gone, or has taken nothing for STALL_SECONDS.
+    The response begins at once. It ends early if the reader has left, or has taken nothing for STALL_SECONDS.
     """
     response = web.StreamResponse(headers=HEADERS | headers | {"Content-Type": frame.content_type})
     try:
@@ -88,7 +90,7 @@ async def respond(
         async with _patience(request):
             await response.write_eof()
     except ConnectionError:
-        pass  # nobody is there to be told
+        pass  # the reader has left
     return response
 
 
@@ -111,7 +113,7 @@ async def _write(
         for piece in pieces:
             async with _patience(request):
                 await response.write(piece)
-            if len(piece) == PIECE_BYTES:  # there is more, and it's made here; it may be seconds of work
+            if len(piece) == PIECE_BYTES:  # more pieces follow; making them may take seconds, so others get a turn
                 await asyncio.sleep(0)
 
 
@@ -119,7 +121,7 @@ def _pieces(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
     """The objects in their frames, PIECE_BYTES at a time."""
     data = b""
     for each in objects:
-        # backslashreplace: half a surrogate pair, in a label say, goes back the way JSON brought it: as \\ud800.
+        # Half a surrogate pair, in a label for example, is sent as JSON brought it: as \\ud800.
         data += _framed(each, frame).encode(errors="backslashreplace")
         while len(data) >= PIECE_BYTES:
             yield data[:PIECE_BYTES]
@@ -130,7 +132,7 @@ def _pieces(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def _patience(request: web.Request) -> AsyncIterator[None]:
-    """Ends the connection, with a `ConnectionResetError`, when the reader takes too long."""
+    """Ends the connection and raises `ConnectionResetError` if the block takes longer than STALL_SECONDS."""
     try:
         async with asyncio.timeout(STALL_SECONDS):
             yield

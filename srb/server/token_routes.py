@@ -1,4 +1,4 @@
-"""The routes that turn texts into tokens and back, by the names of several servers."""
+"""The routes that turn texts into tokens and back, under the paths of several servers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,11 +28,11 @@ POSTS: dict[str, Callable[[bytes, Vocabulary], Answer]] = {
     "/responses/input_tokens": responses.input_tokens,
     "/v1/messages/count_tokens": anthropic.count_tokens,
 }
-"""What answers the bodies that come to a path."""
+"""For each path, the function that makes the answer to a body."""
 
 
 def add_routes(app: web.Application) -> None:
-    """Adds them to the application."""
+    """Adds the routes to the application."""
     for path, answer in POSTS.items():
         app.router.add_post(path, answering(answer))
     app[SHAPES]["POST", "/v1/messages/count_tokens"] = anthropic.error
@@ -40,7 +40,7 @@ def add_routes(app: web.Application) -> None:
 
 
 def answering(answer: Callable[[bytes, Vocabulary], Answer]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The handler of a path. The answer is made in a worker thread, since long texts take seconds."""
+    """The handler of a path. It makes the answer in a worker thread, because long texts take seconds."""
 
     def respond(data: bytes, vocabulary: Vocabulary) -> web.Response:
         with depth_refused():
@@ -60,6 +60,6 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 
 
 def vocabulary_of(app: web.Application) -> Vocabulary:
-    """What the loaded model knows of tokens. Raises `UnavailableError` before there is one."""
+    """The vocabulary of the loaded model. Raises `UnavailableError` before the model is loaded."""
     engine = app[ENGINE]
     return Vocabulary(app[LIMITS].model, engine.tokenizer, engine.chat_template, engine.n_cells)
