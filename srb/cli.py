@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-# Each command imports its own modules when it is asked for: those of all commands together take half a second.
+# Each command imports its own modules only when it is called: the modules of all commands together take half a second.
 
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
@@ -88,9 +88,9 @@ def _tuning() -> tuple[AddOptions, Run]:
 class Command(NamedTuple):
     """A command of the command line.
 
-    takes: what it takes, without the list of all its options; each of these stands in a group of its help.
-    text: a line about it, for `srb --help`. description: for its own help. load: imports what adds its options, and
-    what runs it.
+    takes: its usage line, without a list of all its options: its help shows these in groups.
+    text: a line about it, for `srb --help`. description: for its own help. load: imports the functions that add its
+    options and run it.
     """
 
     takes: str

@@ -1,8 +1,8 @@
-"""What a server needs of an engine, wherever that is: in this process (`srb.async_engine`), or on other machines
-(`srb.cluster`).
+"""`EngineClient`: what a server needs of an engine. The engine is in this process (`srb.async_engine`) or on other
+machines (`srb.cluster`).
 
-All that is the same for both is here: the requests' journals, who reads them, and how they end. It belongs to the event
-loop, but for what is said to be for any thread.
+Everything that is the same for both is here: the requests' journals, their readers, and how requests end. An
+`EngineClient` belongs to the event loop. Only methods that say so may be called from other threads.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from srb.roster import Roster
 from srb.settings import Settings
 
 Record = Callable[[list[Event], Callable[[], object]], object]
-"""Gets what was said in a step, and a function to call when readers may see it."""
+"""Gets the events of a step, and a function that it must call when readers may see them."""
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """What the settings say of queues and of how long requests are kept, as `EngineClient` takes it."""
+    """The settings of queues, and of how long requests are kept, as arguments for an `EngineClient`."""
     return {
         "max_queue": settings.max_queue,
         "queue_timeout": settings.queue_timeout,
@@ -47,9 +47,10 @@ class EngineClient(AsyncForPrograms):
     """Takes requests, and has their journals. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     max_queue: how many requests may wait.
-    queue_timeout, request_timeout: seconds after which a request ends that hasn't started, or hasn't ended; 0: off.
-    keep_seconds, keep_bytes: how long requests are kept that have finished, and how much memory they may take.
-    lasts: whether somebody can go on with detached requests after a restart, so that these are left in the middle.
+    queue_timeout: a request is ended if it hasn't started after so many seconds; 0: never.
+    request_timeout: a request is ended if it hasn't finished after so many seconds; 0: never.
+    keep_seconds, keep_bytes: how long finished requests are kept, and how much memory they may take together.
+    lasts: whether somebody can go on with detached requests after a restart. Then `stop` leaves these in the middle.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class EngineClient(AsyncForPrograms):
         """Begins to load the model. Needs a running event loop."""
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[None] = self._loop.create_future()
-        # Nobody may wait for ready(), and asyncio complains of an exception that nobody has looked at.
+        # asyncio complains about an exception that nobody looks at, and perhaps nobody calls ready().
         self._loaded.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
         self._begin()
 
@@ -97,13 +98,13 @@ class EngineClient(AsyncForPrograms):
         await asyncio.shield(self._loaded)
 
     async def died(self) -> EngineDeadError:
-        """Returns when the engine has failed, with the reason; every request has its last events by then."""
+        """Returns the reason when the engine has failed. By then every request has its last events."""
         await self._failed.wait()
         assert self._failure is not None
         return self._failure
 
     async def stop(self, grace: float = 0) -> None:
-        """Ends the engine: waiting requests at once, running ones when `grace` seconds have passed."""
+        """Ends the engine. Waiting requests end at once, and running ones when `grace` seconds have passed."""
         if self._status in ("loading", "ready"):
             self._status = "stopping"
         if self._lasts:
@@ -120,7 +121,7 @@ class EngineClient(AsyncForPrograms):
 
     @property
     def health(self) -> Health:
-        """How the engine is now."""
+        """The state of the engine now."""
         requests = self.requests
         running = sum(journal.started for journal in requests)
         waiting = len(requests) - running
@@ -130,17 +131,18 @@ class EngineClient(AsyncForPrograms):
     """The address of the server that has this client, if others can reach it there."""
 
     others: tuple[str, ...] = ()
-    """The addresses of other servers in front of the same engines; they have requests of their own."""
+    """The addresses of other servers in front of the same engines. Each has requests of its own."""
 
     @property
     def requests(self) -> list[Journal]:
-        """The requests that wait or run, in the order of their arrival, without those that are being ended because
-        nobody reads them.
+        """The requests that wait or run, in the order of their arrival.
+
+        Those that are being ended because nobody reads them are left out.
         """
         return self._roster.journals
 
     def detokenize(self, tokens: Iterable[int]) -> str:
-        """The text of a prompt's tokens, control tokens by their names. May be called from any thread."""
+        """The text of a prompt's tokens, with the names of control tokens. May be called from any thread."""
         return b"".join(map(self.tokenizer.special_piece, tokens)).decode(errors="replace")
 
     async def submit(
@@ -148,18 +150,19 @@ class EngineClient(AsyncForPrograms):
     ) -> RequestStream:
         """Queues a request and returns a reader of its events.
 
-        journal: where they go. It is of this request, and has what was said of it if it was interrupted. linger: for
-        how many seconds the request goes on without readers, unless it is to do so anyway (`Journal.detach`). is_new:
-        whether it may be refused because too many wait; one that was interrupted had its place already.
+        journal: gets the events. It is a journal of this request. If the request was interrupted, the journal has its
+        earlier events already.
+        linger: for how many seconds the request goes on without readers. With `Journal.detach` it always goes on.
+        is_new: whether the request may be refused because too many wait. An interrupted one had its place already.
 
-        Raises `InvalidRequestError` if it can never run, `QueueFullError` if too many wait, and `UnavailableError` if
-        the engine takes none.
+        Raises `InvalidRequestError` if the request can never run, `QueueFullError` if too many wait, and
+        `UnavailableError` if the engine takes no requests now.
         """
         self.check_ready()
         if is_new:
             self.check_queue()
         if journal is None:
-            if has_texts(request):  # long ones take a while
+            if has_texts(request):  # in a thread, because long texts take a while
                 request = await asyncio.to_thread(with_tokens, request, self.tokenize)
             journal = Journal(request)
         journal.arrived = self._loop.time()
@@ -176,7 +179,7 @@ class EngineClient(AsyncForPrograms):
     def find(self, request_id: str, owner: str | None = None) -> Journal:
         """The journal of a request that waits or runs, or has finished and is kept.
 
-        Raises `NotFoundError` if there is none that has this owner, `GoneError` if it is no longer kept.
+        Raises `NotFoundError` if this owner has no such request, `GoneError` if it is no longer kept.
         """
         return self._roster.find(request_id, owner)
 
@@ -192,7 +195,7 @@ class EngineClient(AsyncForPrograms):
         return self._roster.forget(request_id)
 
     async def generate(self, request: CompletionRequest) -> AsyncIterator[Event]:
-        """Runs a request: its events, one by one. Leaving the loop early cancels the request.
+        """Runs a request, and yields its events one by one. Leaving the loop early cancels the request.
 
         Raises what `submit` raises.
         """
@@ -215,11 +218,11 @@ class EngineClient(AsyncForPrograms):
             raise UnavailableError(f"the model is loading ({self._progress:.0%}); try again soon")
 
     def check_queue(self) -> None:
-        """Raises `QueueFullError` if as many requests wait as may."""
+        """Raises `QueueFullError` if no more requests may wait."""
         if (waiting := self.health.waiting) >= self._max_queue:
             raise QueueFullError(f"{waiting} requests are waiting, and no more may (--max-queue); try again later")
 
-    # What there is to know about the model. `UnavailableError` is raised before it is loaded.
+    # Facts about the model. Before it is loaded, all of these raise `UnavailableError`.
 
     @property
     @abstractmethod
@@ -229,7 +232,7 @@ class EngineClient(AsyncForPrograms):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What the probabilities of a token depend on, beside the text before it; see `Backend.identity`."""
+        """Names everything that a token's probabilities depend on but the text before it. See `Backend.identity`."""
 
     @property
     @abstractmethod
@@ -239,12 +242,12 @@ class EngineClient(AsyncForPrograms):
     @property
     @abstractmethod
     def model_info(self) -> ModelInfo:
-        """What the model's file says of it. To read that may take some tenths of a second."""
+        """What the model's file says about the model. Reading this may take some tenths of a second."""
 
     @property
     @abstractmethod
     def embedder(self) -> Embedder | None:
-        """What makes embeddings, where these are wanted."""
+        """Makes embeddings; None if the settings don't ask for them."""
 
     @property
     @abstractmethod
@@ -257,7 +260,7 @@ class EngineClient(AsyncForPrograms):
 
     @property
     def media_kinds(self) -> Collection[str]:
-        """What the model takes beside text: image, audio."""
+        """The kinds of files that the model takes beside text: image, audio."""
         return ()
 
     def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
@@ -271,13 +274,16 @@ class EngineClient(AsyncForPrograms):
     @property
     @abstractmethod
     def adapters(self) -> Adapters:
-        """What was loaded with the model. Raises `NotSupportedError` where several engines run."""
+        """The adapters that were loaded with the model. Raises `NotSupportedError` if several engines run."""
 
     @abstractmethod
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
-        """What a function says of a slot, where its engine runs. Raises what it raises, and `UnavailableError`."""
+        """Calls a function with the slots in the engine's thread, and returns its result. See `Engine.ask`.
 
-    # What an engine in its own place does in its own way.
+        Raises what the function raises, `UnavailableError`, and `NotSupportedError` if several engines run.
+        """
+
+    # What each subclass does in its own way.
 
     _stats: EngineStats | None = None
     _replicas: tuple[ReplicaHealth, ...] = ()
@@ -285,19 +291,19 @@ class EngineClient(AsyncForPrograms):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Begins to load the model; `_on_loaded` or `_on_load_failed` is called then."""
+        """Begins to load the model. At the end of that it calls `_on_loaded` or `_on_load_failed`."""
 
     @abstractmethod
     async def _take(self, request: CompletionRequest) -> None:
-        """Hands a request to the engine. From then on its events come. Raises `InvalidRequestError`."""
+        """Gives a request to the engine, which makes its events from then on. Raises `InvalidRequestError`."""
 
     @abstractmethod
     def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
-        """Has the engine end a request that it has taken, or an alternative of it."""
+        """Makes the engine end a request that it has taken, or one alternative of it."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Ends the engine, which has no requests."""
+        """Ends the engine, which has no requests any more."""
 
     def _on_loaded(self) -> None:
         self._progress = 1.0
@@ -312,7 +318,7 @@ class EngineClient(AsyncForPrograms):
             self._loaded.set_exception(error)
 
     def _on_taken(self, request_id: str, adding: asyncio.Future[None]) -> None:
-        """The engine has taken a request, or refused it."""
+        """Is called when the engine has taken a request, or refused it."""
         if adding.cancelled() or adding.exception():
             self._roster.refused(request_id)
         else:

@@ -1,4 +1,4 @@
-"""What an `EngineClient` does for programs that want a result and no events; see `srb.engine.texts` for an `Engine`."""
+"""The methods of an `EngineClient` for programs that want a result and no events. `Engine` has `srb.engine.texts`."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from srb.engine.texts import Answer, Score, Scoring, Writing, all_to_tokens, emb
 
 
 class AsyncForPrograms(ABC):
-    """What is the same for all that have `generate` and know the model."""
+    """These methods are the same for every class that has `generate` and knows the model."""
 
     @property
     @abstractmethod
@@ -41,7 +41,8 @@ class AsyncForPrograms(ABC):
     def generate(self, request: CompletionRequest) -> AsyncIterator[Event]: ...
 
     async def explore(self, prompt: Text, explore: Explore | None = None) -> AsyncIterator[NodeEvent]:
-        """The nodes of the tree of likely candidates of a prompt, the likeliest first. Leaving the loop ends it.
+        """The nodes of the tree of likely continuations of a prompt, the likeliest first. Leaving the loop ends the
+        request.
 
         Raises what `submit` raises, and `SrbError` for a fault on the way.
         """
@@ -86,6 +87,6 @@ class AsyncForPrograms(ABC):
         return saved.n_tokens
 
     async def load(self, path: str | Path) -> tuple[int, ...]:
-        """Keeps what `save` has written, and returns its tokens. See `Engine.load`."""
+        """Reads what `save` has written and keeps it as a retained state. Returns its tokens. See `Engine.load`."""
         saved = await asyncio.to_thread(read_saved, path, self.identity)
         return tuple(await self.ask(SLOT, lambda slots: slots.keep(saved)))

@@ -1,4 +1,4 @@
-"""How an engine is, or several."""
+"""`Health`: the state of an engine, or of several ones, as `/health` tells it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Status = Literal["loading", "ready", "stopping", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHealth:
-    """How one engine of several is. `node` is its machine; running, waiting: requests, or parts of such."""
+    """The state of one engine of several. node: its machine. running, waiting: how many requests, or parts of such."""
 
     name: str
     node: str
@@ -22,12 +22,12 @@ class ReplicaHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the engine is.
+    """The state of the engine.
 
     progress: the loaded fraction of the model, 0 to 1.
-    running, waiting: requests. stats: None before the model is loaded.
+    running, waiting: numbers of requests. stats: None before the model is loaded.
     is_sleeping: whether the model was freed until the next request.
-    replicas: the engines that do the work, where there are several; `stats` is their sum then.
+    replicas: the engines that do the work, if there are several; then `stats` is the sum of theirs.
     """
 
     status: Status

@@ -88,7 +88,7 @@ class _Kept:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew and frees nothing, as in a process that was forked: the model belongs to the other one."""
+        """Forgets the engine, and frees nothing. A forked process calls this: the model belongs to its parent."""
         self._lock = threading.Lock()
         self._settings: Settings | None = None
         self._backend: LlamaBackend | None = None

@@ -1,4 +1,4 @@
-"""Past one machine: replicas of the engine behind Ray Serve, and the server in front of them.
+"""Runs the engine on several machines: replicas of it behind Ray Serve, with the server in front of them.
 
     server/ ── ClusterEngine (front.py) ── Replicas (replicas.py) ── Ray ──┬── Replica (replica.py): an AsyncEngine
                parts.py: one request,      ray_replicas.py: calls,         ├── Replica
@@ -6,21 +6,21 @@
                run.py: a part, sent        router.py, placement.py:
                until it has ended          which replica gets it
 
-The journals are in the front. So a replica that dies takes nothing with it: the front knows what was said, and another
-replica goes on from there (`srb.engine.resume`).
+The journals are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
+goes on from there (`srb.engine.resume`).
 """
 
 import os
 from pathlib import Path
 
-# Ray reads these when it's imported, and what is set already stays.
+# Ray reads these variables when it is imported. A variable that is set already keeps its value.
 _RAY = {
-    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # else it prints the stack when this process is told to end
-    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # messages go past Ray's object store, which is cheaper
-    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",  # seconds; it would be 10
-    "RAY_worker_niceness": "0",  # of a Ray that this process starts: engines shouldn't give way to all other programs
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # without it, Ray prints the stack when this process gets SIGTERM
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # cheaper: messages don't go through Ray's object store
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",  # seconds; Ray's default is 10
+    "RAY_worker_niceness": "0",  # for a Ray that this process starts: engines shouldn't yield to all other programs
 }
 if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or Path("~/.ray/auth_token").expanduser().exists():
-    _RAY["RAY_AUTH_MODE"] = "token"  # most clusters ask for it
+    _RAY["RAY_AUTH_MODE"] = "token"  # most clusters ask for the token
 for _name, _value in _RAY.items():
     os.environ.setdefault(_name, _value)

@@ -1,4 +1,4 @@
-"""What Ray Serve is to run: how many replicas, each with what."""
+"""Tells Ray Serve what to run: how many replicas, and the settings, CPUs and GPUs of each."""
 
 import dataclasses
 from pathlib import Path
@@ -14,12 +14,12 @@ from srb.llama.model_file import find_model, fingerprint
 from srb.settings import SERVER_OPTIONS, Settings
 
 APPLICATION = "srb"
-"""What the replicas are called in Ray Serve."""
+"""The name of the replicas' application in Ray Serve."""
 
 DEPLOYMENT = "Replica"
 
 DRAIN_SECONDS = 20.0
-"""How long a replica that is to go may finish what runs there. What is left goes on elsewhere."""
+"""How long a replica that must end may finish what runs there. What is left then goes on with another replica."""
 
 
 def application(settings: Settings) -> serve.Application:
@@ -64,12 +64,15 @@ def application(settings: Settings) -> serve.Application:
 
 
 def build(options: dict[str, Any]) -> serve.Application:
-    """The replicas, for `serve deploy`: its configuration file names this function, and srb's options as `args`."""
+    """The replicas, for `serve deploy`. Its configuration file names this function, and has srb's options as `args`."""
     path = Path(options.pop("model")) if "model" in options else None
     return application(Settings(model=path, **{name.replace("-", "_"): value for name, value in options.items()}))
 
 
 def replica_cpus(settings: Settings) -> int:
-    """How many CPUs a replica has: as given, or this machine's cores, divided where all replicas are here."""
+    """How many CPUs a replica has: the number that the settings give, or else the cores of this machine.
+
+    If all replicas are on this machine, they share its cores equally.
+    """
     here = physical_cores() // (1 if settings.ray_address else settings.replica_limits[1])
     return settings.replica_cpus or settings.threads or max(1, here)

@@ -1,7 +1,7 @@
-"""The engine that is on other machines: requests go to replicas, and what these say comes back as if from one engine.
+"""`ClusterEngine` sends requests to replicas of the engine on other machines, and makes them look like one engine.
 
-The journals are here. When a replica is lost, its alternatives go on with another one, behind the last token that was
-said. So a reader notices a pause, and nothing else.
+The journals are here. When a replica is lost, its alternatives go on with another one, behind the last token that has
+come. So a reader notices a pause, and nothing else.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from srb.health import ReplicaHealth
 logger = logging.getLogger("srb")
 
 TROUBLE_ROUNDS = 10
-"""Why replicas are missing is asked so seldom while all is well, since Ray's controller takes a while to answer."""
+"""While all is well, only every tenth round asks why replicas are missing: Ray's controller takes a while to answer."""
 
 FORGET_SECONDS = 60.0
-"""How long `/health` shows a replica that is lost."""
+"""How long `/health` shows a lost replica."""
 
 
 class Vocabulary(Protocol):
-    """A model without its weights. May be used from any thread."""
+    """What is known of a model without its weights. May be used from any thread."""
 
     @property
     def model(self) -> str: ...
@@ -68,8 +68,8 @@ class _Heard:
 class ClusterEngine(EngineClient):
     """Runs requests on replicas. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    load: reads the model's vocabulary, in a worker thread.
-    record: gets what was said, and calls the function that it gets when readers may see it.
+    load: reads the model's vocabulary. It is called in a worker thread.
+    record: gets events and a function. It calls this function when readers may see the events.
     others: see `EngineClient`.
     """
 
@@ -93,7 +93,7 @@ class ClusterEngine(EngineClient):
 
     @property
     def identity(self) -> str:
-        """See `EngineClient.identity`. Of replicas that differ, all are named."""
+        """See `EngineClient.identity`. If the replicas differ, it has the identities of all."""
         self.check_ready()
         return "+".join(sorted({each.report.identity for each in self._heard.values()}))
 
@@ -116,7 +116,7 @@ class ClusterEngine(EngineClient):
 
     @property
     def n_cells(self) -> int:
-        """See `EngineClient.n_cells`. Of replicas that differ, the smallest counts."""
+        """See `EngineClient.n_cells`. If the replicas differ, it is the smallest number."""
         self.check_ready()
         return min(each.report.n_cells for each in self._heard.values())
 
@@ -137,21 +137,21 @@ class ClusterEngine(EngineClient):
 
     @property
     def adapters(self) -> Adapters:
-        """Each replica has its own: it raises `NotSupportedError`."""
+        """Raises `NotSupportedError`, because each replica has adapters of its own."""
         raise NotSupportedError("adapters can't be listed or set where several replicas run; --lora has their scales")
 
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
-        """Slots are an engine's own: it raises `NotSupportedError`."""
+        """Raises `NotSupportedError`, because each engine has slots of its own."""
         raise NotSupportedError("slots can't be saved, restored or erased where several replicas run")
 
     @property
     def lost(self) -> frozenset[str]:
-        """The names of the replicas that have not been heard of for too long."""
+        """The names of the replicas whose last report is older than SILENCE_SECONDS."""
         now = self._loop.time()
         return frozenset(name for name, each in self._heard.items() if now - each.at > SILENCE_SECONDS)
 
     def put(self, events: list[Event]) -> None:
-        """Hands what a request has said to its readers, when it is recorded."""
+        """Gives the events of a request to its readers, after they were recorded."""
         if not events:
             return
         if self._record:
@@ -168,7 +168,7 @@ class ClusterEngine(EngineClient):
         self.spawn(self._look_after())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs something until it ends, or the engine does."""
+        """Runs a coroutine until it ends or the engine ends."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -212,7 +212,7 @@ class ClusterEngine(EngineClient):
     # The replicas
 
     async def _look_after(self) -> None:
-        """Asks the replicas how they are, as long as this runs."""
+        """Asks the replicas for reports, again and again until the engine ends."""
         try:
             self._vocabulary = await asyncio.to_thread(self._load)
             await self.replicas.start()
@@ -252,7 +252,7 @@ class ClusterEngine(EngineClient):
             self._heard[report.name] = _Heard(report, now)
         for name in self.lost - before:
             logger.warning("replica %s on %s is lost", name, self._heard[name].report.node)
-        # What is known of a context is needed also while there is none.
+        # At least one report stays while all replicas are lost, because `n_cells` and others read it.
         latest = max((each.at for each in self._heard.values()), default=now)
         first_kept = min(latest, now - FORGET_SECONDS)
         self._heard = {name: each for name, each in self._heard.items() if each.at >= first_kept}

@@ -1,7 +1,7 @@
-"""A request whose alternatives run on several replicas: how it is parted, and how what the parts say becomes one again.
+"""Splits a request into parts that run on several replicas, and joins the events of the parts again.
 
 An example: 64 alternatives of one prompt, on replicas with room for 32. Part 0 has the alternatives 0 to 31, and part 1
-has 32 to 63. Each evaluates the prompt once. Seeds and indices are those of the whole request.
+has 32 to 63. Each part evaluates the prompt once. Readers see the seeds and indices of the whole request.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ from srb.errors import SrbError
 
 
 class Part:
-    """Some alternatives of a request, which run together.
+    """Some alternatives of a request, which run together on one replica.
 
-    request: theirs alone, with an id of its own. indices: their numbers in the whole request.
+    request: a request for these alternatives alone, with an id of its own. indices: their numbers in the whole request.
     """
 
     def __init__(self, request: CompletionRequest, indices: Sequence[int]) -> None:
@@ -39,10 +39,11 @@ class Part:
 
 
 def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
-    """The parts of a request: one, if a replica has room for all of it, and else no more than there are replicas.
+    """The parts of a request: one if a replica has room for all of it, and else at most as many as there are replicas.
 
-    Several prompts are divided among the replicas, so that each is still evaluated once. One prompt has its
-    alternatives divided, unless each is to differ from the others, or one search finds them: then they stay together.
+    Several prompts are divided among the replicas, so that each prompt is still evaluated only once. The alternatives
+    of one prompt are divided among the replicas, too, unless they depend on each other: each should differ from the
+    others, or one search finds them all.
 
     room: how many alternatives, or beams, one replica can run at the same time.
     """
@@ -76,7 +77,7 @@ def _share(count: int, k: int, n_parts: int) -> range:
 
 
 class Whole:
-    """A request and its parts. What a part says goes in, what the request says comes out."""
+    """A request and its parts. It turns the events of the parts into those of the request."""
 
     def __init__(self, request: CompletionRequest, parts: list[Part]) -> None:
         self.request = request
@@ -85,11 +86,11 @@ class Whole:
 
     @property
     def done(self) -> bool:
-        """Whether it has said its last."""
+        """Whether all parts have their last events."""
         return all(part.done for part in self.parts)
 
     def take(self, part: Part, events: list[Event]) -> list[Event]:
-        """The events of the request that follow from those of a part."""
+        """Takes events of a part, and returns the events of the request that follow from them."""
         living = part.said.living
         part.said.take(events)
         if len(self.parts) == 1:
@@ -99,9 +100,9 @@ class Whole:
         return [each for event in events for each in self._translated(part, event, living)]
 
     def end(self, part: Part, reason: FinishReason, why: str | None, error: SrbError | None = None) -> list[Event]:
-        """Ends what is left of a part, where no replica does: with a `StopEvent` for each alternative.
+        """Ends what is left of a part if no replica can end it. Returns a `StopEvent` for each of its alternatives.
 
-        why: the `stop_reason`. error: what is wrong, if something is.
+        why: the `stop_reason`. error: the error that ends it, if it is one.
         """
         request_id, lengths, living = part.request.id, part.said.lengths, part.said.living
         events: list[Event] = [ErrorEvent(request_id, index, error) for index in living] if error else []
@@ -140,7 +141,7 @@ class Whole:
             case DoneEvent():
                 part.done = event
                 return [self._sum()] if self.done else []
-            case ProgressEvent():  # of the first one alone: each would count its own from the beginning
+            case ProgressEvent():  # only the first part's: every part counts from the beginning
                 return [dataclasses.replace(event, request_id=request.id)] if part is self.parts[0] else []
 
     def _sum(self) -> DoneEvent:

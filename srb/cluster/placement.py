@@ -1,15 +1,16 @@
-"""Which replica gets a request: the one that knows the longest beginning of its prompt, as long as its load allows.
+"""Chooses the replica for a request: the one that knows the longest beginning of its prompt, if its load allows it.
 
-Prompts are compared in blocks of 64 tokens. The name of a block is a hash of its own tokens and of all before it, so
-who knows a block knows the whole beginning up to there. An example with three blocks and two replicas:
+Prompts are compared in blocks of 64 tokens. The name of a block is a hash of its own tokens and of all before it, so a
+replica that knows a block knows the whole beginning up to its end. An example with three blocks and two replicas:
 
     prompt    "Once upon a time" "there was a king" "who had a horse"
     a knows   "Once upon a time" "there was a king"
     b knows   "Once upon a time"
 
-The prompt goes to a. If a has too much to do already, the prompt's first unknown block, "who had a horse", is looked up
-on a ring of hashes, and the next replica there gets the prompt; b knows too little of it. The ring and the bound of the
-load are those of V. Mirrokni, M. Thorup and M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
+The prompt goes to a. If a has too much to do already, b doesn't get it because of its one block: it knows too little of
+the prompt. Then the prompt's first unknown block, "who had a horse", is looked up on a ring of hashes, and the next
+replica on the ring gets the prompt. The ring and the bound of the load are those of V. Mirrokni, M. Thorup and
+M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
 """
 
 import struct
@@ -23,7 +24,7 @@ BLOCK = 64
 """How many tokens a block has."""
 
 SLACK = 1.25
-"""How many times the mean load a replica may have to get more."""
+"""A replica with more than so many times the mean load gets no more."""
 
 _HASH = 8
 _HASHES = 8
@@ -33,11 +34,11 @@ _MOST_LEARNED = 1 << 16
 
 
 def blocks_of(tokens: Sequence[int], before: Sequence[int] = ()) -> list[int]:
-    """A number of 8 bytes for each whole block of a prompt, or one for all of a prompt that is shorter.
+    """A number of 8 bytes for each whole block of a prompt. A prompt shorter than a block has one number.
 
-    They are the same in every process. 6,000 tokens take a fraction of a millisecond.
+    The numbers are the same in every process. 6,000 tokens take a fraction of a millisecond.
 
-    before: the first of the blocks, where these are known already.
+    before: the first blocks, if they are known already.
     """
     data = pack(tokens).tobytes()
     size = 4 * BLOCK
@@ -50,7 +51,7 @@ def blocks_of(tokens: Sequence[int], before: Sequence[int] = ()) -> list[int]:
 
 
 def pack_blocks(blocks: Collection[int]) -> bytes:
-    """Blocks as a replica reports them, 8 bytes for each."""
+    """Packs blocks for a replica's report, 8 bytes for each."""
     return struct.pack(f"<{len(blocks)}Q", *blocks)
 
 
@@ -64,7 +65,7 @@ def _hash(data: bytes) -> bytes:
 
 
 class _Replica:
-    """What is known of a replica, and what is in flight there from here: the weight and the blocks of each request."""
+    """A replica: known has the blocks that it knows, in_flight the weight and the blocks of each request sent there."""
 
     __slots__ = ("in_flight", "known", "most_known")
 
@@ -75,20 +76,21 @@ class _Replica:
 
 
 class Placement:
-    """Chooses a replica for each request, by what replicas report and by what was sent from here.
+    """Chooses a replica for each request. It uses the replicas' reports, and what was sent to them from here.
 
-    A load is a number of alternatives, waiting or running. Names of replicas are any strings. It's for one thread.
+    A load is a number of alternatives that wait or run. The names of replicas are any strings. Only one thread may use
+    a `Placement`.
     """
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
-        self._loads: dict[str, int] = {}  # in the order of names, so that equals are taken in the same order everywhere
+        self._loads: dict[str, int] = {}  # sorted by name, so that all servers prefer the same one of equal loads
         self._holders: dict[int, set[str]] = {}
         self._places: dict[Hashable, str] = {}
         self._ring: list[tuple[int, str]] = []
 
     def set_replicas(self, names: Iterable[str]) -> None:
-        """Says which replicas there are. One that isn't among them any more is forgotten, with all that runs there."""
+        """Sets the names of the replicas that exist. Others are forgotten, with everything that runs there."""
         names = set(names)
         for name in self._replicas.keys() - names:
             replica = self._replicas.pop(name)
@@ -105,30 +107,32 @@ class Placement:
         self._loads = {name: self._loads.get(name, 0) for name in sorted(names)}
 
     def report(self, name: str, load: int, blocks: Collection[int]) -> None:
-        """Takes what a replica has told. It replaces what was known, but for what is in flight from here.
+        """Takes the report of a replica. It replaces the earlier one; requests in flight from here still count.
 
-        load: the alternatives that wait or run there, whoever has sent them.
-        blocks: what it knows of prompts. With each block it should name those before it.
+        load: how many alternatives wait or run there, whichever server has sent them.
+        blocks: the blocks that the replica knows. With each block it should name all blocks before it.
         """
         replica = self._replicas.get(name)
         if replica is None:
             return
-        # What is on its way there isn't in the report yet, so that never less than what is in flight from here counts.
+        # Requests on their way to the replica aren't in its report yet. So the load is at least what is in flight.
         self._loads[name] = max(load, sum(weight for weight, _ in replica.in_flight.values()))
         replica.most_known = len(blocks) + _MOST_LEARNED
         self._know(name, replica, blocks)
 
     def choose(self, prompts: Sequence[Sequence[int]], weight: int, avoid: Collection[str] = frozenset()) -> list[str]:
-        """The replicas for a request, best first; none if there are none. Others than the first are for its failure.
+        """The replicas for a request, best first. The second and later ones are for the case that the first one fails.
 
-        prompts: the blocks of each. The longest prompt decides, because it costs most.
+        The list is empty if there are no replicas.
+
+        prompts: the blocks of each prompt. The longest prompt decides, because it costs most.
         weight: how many alternatives the request has.
-        avoid: replicas that may hang. They are the last of the list.
+        avoid: replicas that may hang. They come last.
 
-        A replica fits if it now has at most 1.25 times the mean load. So one always does, however many alternatives a
-        request has. Of those that fit, the one that knows most of the prompt is chosen; of several, one that has the
-        least to do. If none knows half of the prompt, the ring alone decides: where all prompts begin alike, all would
-        else go to the first replica that knew this beginning.
+        A replica fits if its load is now at most 1.25 times the mean load. So at least one always fits, however many
+        alternatives the request has. Of those that fit, the one that knows most of the prompt is chosen; of several
+        that know equally much, one with the smallest load. If none knows half of the prompt, the ring alone decides.
+        Without this rule, if all prompts begin alike, all would go to the first replica that knew this beginning.
         """
         loads = {name: load for name, load in self._loads.items() if name not in avoid} if avoid else self._loads
         if not loads:
@@ -142,9 +146,11 @@ class Placement:
         return [best, *order, *sorted(name for name in avoid if name in self._loads)]
 
     def begin(self, request_id: Hashable, name: str, weight: int, prompts: Sequence[Sequence[int]]) -> None:
-        """Counts a request as in flight at a replica until `end`, and no longer where it was. A gone replica has none.
+        """Counts a request as in flight at a replica until `end`, and no longer at another one.
 
-        prompts and weight: as for `choose`. The prompts are known there from now on.
+        It does nothing for a replica that is gone. From now on the replica knows the prompts.
+
+        prompts and weight: as for `choose`.
         """
         self.end(request_id)
         replica = self._replicas.get(name)
@@ -155,11 +161,11 @@ class Placement:
         replica.in_flight[request_id] = weight, blocks
         self._loads[name] += weight
         self._learn(name, replica, blocks)
-        if len(replica.known) > replica.most_known:  # it has long not reported
+        if len(replica.known) > replica.most_known:  # the replica hasn't reported for long
             self._know(name, replica, ())
 
     def end(self, request_id: Hashable) -> None:
-        """Counts a request no more. One that isn't counted is no error: its replica may have gone."""
+        """Stops counting a request. A request that isn't counted is no error: its replica may be gone."""
         name = self._places.pop(request_id, None)
         if name is not None:
             weight, _ = self._replicas[name].in_flight.pop(request_id)
@@ -175,7 +181,7 @@ class Placement:
         n_seen = 0
         for at in range(known, (len(blocks) - 1) // 2, -1):
             holders = self._holders.get(blocks[at - 1], set())
-            if len(holders) > n_seen:  # else they are those of the block behind, and none of them fits
+            if len(holders) > n_seen:  # else they are the holders of the block behind, none of which fits
                 n_seen = len(holders)
                 if candidates := holders & fitting:
                     least = min(map(self._loads.__getitem__, candidates))
@@ -183,7 +189,7 @@ class Placement:
         return self._on_ring(first_unknown, fitting)
 
     def _on_ring(self, key: int, names: set[str]) -> str:
-        """The first of some replicas on the ring from a key on."""
+        """The first of these replicas on the ring, from a key on."""
         if len(names) == 1:
             (name,) = names
             return name

@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve: how they are started or found, and how a front speaks with them."""
+"""`RayReplicas` starts or finds replicas on Ray Serve, and calls them for the front."""
 
 import asyncio
 import atexit
@@ -32,15 +32,15 @@ from srb.settings import Settings
 logger = logging.getLogger("srb")
 
 REPORT_SECONDS = 1.5
-"""How long a replica may take to tell how it is."""
+"""How long a replica may take to answer with a report."""
 
-_FAULTS = (RayError, RayServeException, grpc.RpcError)  # of a call to a replica
+_FAULTS = (RayError, RayServeException, grpc.RpcError)  # what a call to a replica may raise
 
-_MOST_KNOWN = 1000  # replicas, dead ones among them
+_MOST_KNOWN = 1000  # names of replicas, those of dead ones included
 
 
 class RayReplicas:
-    """The replicas of a Ray cluster; see `Replicas`. With settings that name none, they get a Ray of their own."""
+    """The replicas of a Ray cluster; see `Replicas`. If the settings name no cluster, they get a Ray of their own."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ class RayReplicas:
     def _join(self) -> None:
         settings = self._settings
         address = settings.ray_address
-        # One of its own has room for all replicas: who asks for them knows the machine.
+        # A Ray of our own gets as many CPUs as all replicas need, even if the machine has fewer: the user decides.
         n_cpus = None if address else replica_cpus(settings) * settings.replica_limits[1]
         if address and address != "auto":
             _check_address(address)
@@ -112,7 +112,9 @@ class RayReplicas:
         return True
 
     async def reports(self) -> list[Report]:
-        """See `Replicas.reports`. All are asked at once; if one didn't answer the last time, each alone, too."""
+        """See `Replicas.reports`. One call asks all replicas. If one didn't answer it, the next time each is also asked
+        alone, so that the others' reports come in time.
+        """
         assert self._handle
         asked = [self._broadcast()]
         if self._one_hangs:
@@ -132,7 +134,7 @@ class RayReplicas:
             )
         except TimeoutError:
             self._one_hangs = True
-        except _FAULTS:  # there is none now
+        except _FAULTS:  # there is no replica now
             pass
         return [answer for answer in answers if isinstance(answer, Report)]
 
@@ -182,23 +184,24 @@ class RayReplicas:
         """See `Replicas.close`."""
         if not ray.is_initialized():
             return
-        if self._asked:  # a thread that still asks when Ray is gone would wait for it for a minute
+        if self._asked:  # if Ray ended before the thread's question, the thread would wait for a minute
             await asyncio.wait({self._asked})
         if self._settings.ray_address is None and not await asyncio.to_thread(_delete):
-            atexit.unregister(ray.shutdown)  # it would wait for a minute for what is gone
+            atexit.unregister(ray.shutdown)  # it would wait a minute for a Ray that is gone
             return
         await asyncio.to_thread(ray.shutdown)
 
 
 def _delete() -> bool:
-    """Ends the replicas. Returns False if Ray is gone: systemd, say, ends all processes of a service at once."""
+    """Ends the replicas. Returns False if Ray is gone: systemd may have ended all processes of a service at once."""
 
     def delete() -> None:
         with suppress(*_FAULTS):
             serve.delete(APPLICATION)
 
     gcs = ray.get_runtime_context().gcs_address
-    deleting = threading.Thread(target=delete, daemon=True)  # it can't be interrupted, and may wait for a minute
+    # In a thread, because `delete` can't be interrupted, and may wait for a minute.
+    deleting = threading.Thread(target=delete, daemon=True)
     deleting.start()
     while deleting.is_alive():
         deleting.join(0.5)
@@ -208,13 +211,13 @@ def _delete() -> bool:
 
 
 class _Fronts:
-    """Where the servers in front of the replicas find each other."""
+    """A Ray actor where the servers in front of the replicas find each other."""
 
     def __init__(self) -> None:
         self._there: dict[str, tuple[str, float]] = {}
 
     def meet(self, name: str, url: str | None) -> list[str]:
-        """Tells who is there, and gets the addresses of the others that have told so lately."""
+        """Notes a server and its address. Returns the addresses of the other servers that were here lately."""
         now = time.monotonic()
         self._there = {each: seen for each, seen in self._there.items() if now - seen[1] < SILENCE_SECONDS}
         if url:
@@ -223,7 +226,7 @@ class _Fronts:
 
 
 def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
-    """An engine on replicas. It raises `SettingsError` and `ModelLoadError` when it is `ready`, or rather isn't."""
+    """An engine on replicas. If it can't start, its `ready` raises `SettingsError` or `ModelLoadError`."""
     return ClusterEngine(
         RayReplicas(settings),
         lambda: Vocabulary(fetch_model(settings)),
@@ -233,7 +236,7 @@ def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
 
 
 def _check_address(address: str) -> None:
-    """Raises `SettingsError` if nobody listens there: Ray would try for minutes."""
+    """Raises `SettingsError` if nobody listens at this address. Without this check, Ray would try for minutes."""
     if error := _connection_error(address):
         raise SettingsError(
             f"there is no Ray cluster at --ray-address {address} ({error}); it takes HOST:PORT of the head node, as "
@@ -242,7 +245,7 @@ def _check_address(address: str) -> None:
 
 
 def _connection_error(address: str) -> Exception | None:
-    """Why nobody can be reached at HOST:PORT, or None."""
+    """The error of a connection to HOST:PORT, or None if somebody listens there."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -252,7 +255,7 @@ def _connection_error(address: str) -> Exception | None:
 
 
 def _reachable(url: str) -> str:
-    """The address under which other machines reach a server that listens on all of this one's."""
+    """The address for other machines: 0.0.0.0, which stands for all addresses of this machine, is replaced by one."""
     return url.replace("//0.0.0.0", f"//{ray.util.get_node_ip_address()}")  # type: ignore[no-untyped-call]
 
 
@@ -261,7 +264,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _problem(message: str) -> str:
-    """What a replica has raised, out of what Ray says of it."""
+    """The error that a replica has raised, taken out of Ray's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     named = [line for line in lines if "ModelLoadError" in line]
     return f"a replica can't start: {named[-1].split('ModelLoadError')[-1].lstrip(': ')}" if named else lines[0]

@@ -1,4 +1,4 @@
-"""One engine of several, and what the front asks of it."""
+"""`Replica`: one engine of several, with the methods that the front and Ray Serve call."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -16,13 +16,13 @@ from srb.engine.slots import Slots
 from srb.errors import EngineDeadError, NotSupportedError, SrbError
 
 FRONT_SECONDS = 15.0
-"""A front that hasn't asked for a report for so long is gone, and nobody reads what was begun for it."""
+"""A front that hasn't asked for a report for so long counts as gone, and the requests that it has sent are ended."""
 
 
 class Replica:
-    """An engine under a name. Its methods belong to the event loop. `close` ends the engine.
+    """An engine with a name. Its methods belong to the event loop. `close` ends the engine.
 
-    make: makes the engine, which gets what it has to record its events with.
+    make: makes the engine; it gets the function that the engine must record its events with.
     node: the address of its machine. model: the hash of its model file.
     """
 
@@ -53,16 +53,17 @@ class Replica:
     async def run(
         self, request: CompletionRequest, *, front: str = "", avoid: frozenset[str] = frozenset()
     ) -> AsyncGenerator[Said]:
-        """Runs a request; see `Said`. avoid: for the router.
+        """Runs a request, and yields what `Said` describes. avoid: only for the router.
 
-        Events are passed on as the engine has made them: a journal doesn't keep all that it takes to go on with them.
+        Events are passed on as the engine has made them, and not from the journal: a journal doesn't keep everything
+        that another replica needs to go on with them.
         """
         self._said[request.id] = said = asyncio.Queue[list[Event]]()
         try:
             async with await self._engine.submit(request) as stream:
                 self._fronts[front] = self._loop.time()
                 stream.journal.owner = front
-                yield self._name  # from now on it can be ended here
+                yield self._name  # from now on `abort` can end it here
                 is_done = False
                 while not is_done:
                     events: list[Event] = []
@@ -79,11 +80,11 @@ class Replica:
             del self._said[request.id]
 
     async def abort(self, request_id: str, index: int | None, reason: AbortReason, *, to: str) -> None:
-        """Ends a request, or an alternative of it, if it is here. to: this replica, for the router."""
+        """Ends a request, or an alternative of it, if it is here. to: the name of this replica, for the router."""
         self._engine.abort(request_id, index, reason)
 
     async def report(self, front: str, *, to: str = "") -> Report:
-        """How this replica is. front: who asks. to: this replica, for the router."""
+        """The state of this replica. front: who asks. to: the name of this replica, for the router."""
         self._fronts[front] = self._loop.time()
         engine, health = self._engine, self._engine.health
         assert health.stats is not None
@@ -108,7 +109,7 @@ class Replica:
         return await asyncio.to_thread(self._engine.embedder.embed, tokens)
 
     async def _watch(self) -> None:
-        """Ends what was begun for fronts that are gone."""
+        """Ends the requests of fronts that are gone, again and again until this replica ends."""
         while True:
             await asyncio.sleep(FRONT_SECONDS / 3)
             gone = {name for name, at in self._fronts.items() if self._loop.time() - at > FRONT_SECONDS}
@@ -118,15 +119,15 @@ class Replica:
             for name in gone:
                 del self._fronts[name]
 
-    # What Ray Serve calls by these names
+    # Ray Serve calls the next methods by these names
 
     def check_health(self) -> None:
-        """Raises `EngineDeadError` if the engine has failed; Serve starts another replica then."""
+        """Raises `EngineDeadError` if the engine has failed. Then Serve starts another replica."""
         if self._engine.health.status == "dead":
             raise EngineDeadError("the engine has failed")
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """What the router needs to know: how many alternatives are here, and the beginnings that are known."""
+        """What the router needs to know: how many alternatives are here, and the blocks of prompts that are known."""
         journals = self._engine.requests
         known = {block for journal in journals for prompt in journal.request.token_ids for block in blocks_of(prompt)}
         runs = await self._engine.ask(-1, Slots.known)
@@ -134,20 +135,23 @@ class Replica:
         return {"load": sum(len(journal.living) for journal in journals), "blocks": pack_blocks(known)}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What the number of replicas follows; see `srb.cluster.scaling`."""
+        """The numbers that decide how many replicas there should be; see `srb.cluster.scaling`."""
         stats = self._engine.health.stats
         assert stats is not None
         there = sum(len(journal.living) for journal in self._engine.requests)
         return {"there": there, "room": stats.max_sequences}
 
     async def close(self) -> None:
-        """Ends the engine, and all that runs there."""
+        """Ends the engine, and everything that runs there."""
         self._watching.cancel()
         await self._engine.stop()
 
 
 def _blocks_of_runs(runs: list[tuple[int, Tokens]]) -> set[int]:
-    """The blocks of what a `PrefixTree` holds; those that several texts begin with are hashed once."""
+    """The blocks of the texts in a `PrefixTree`. Blocks that several texts begin with are hashed only once.
+
+    runs: the tokens of each edge of the tree, and the place where they begin; see `Slots.known`.
+    """
     known: set[int] = set()
     blocks: list[int] = []
     tokens = pack(())

@@ -1,4 +1,4 @@
-"""What the front needs of the engines behind it, whatever connects them."""
+"""`Replicas`: what the front needs of the engines behind it, however it is connected with them."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from srb.engine.stats import EngineStats
 from srb.errors import SrbError
 
 BEAT_SECONDS = 1.0
-"""A replica that runs a request says something at least so often."""
+"""A replica that runs a request sends something at least once in so many seconds."""
 
 SILENCE_SECONDS = 5.0
-"""A replica that has said nothing for so long is taken for lost."""
+"""A replica that has sent nothing for so long counts as lost."""
 
 
 class ReplicaLostError(SrbError):
@@ -25,12 +25,12 @@ class ReplicaLostError(SrbError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a replica tells of itself.
+    """The state of a replica, as it reports it.
 
     node: the address of its machine. model: the hash of its model file; identity: see `Backend.identity`.
     n_cells, n_parallel: of its context. running, waiting: requests, or parts of such.
-    embeds: the most tokens of a text to embed, whether it pools them, and how it ranks (`Embedder`); None where
-        embeddings aren't wanted.
+    embeds: the most tokens of a text to embed, whether the embedder pools, and its template for ranking (`Embedder`);
+        None if embeddings aren't wanted.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Report:
 
 
 Said = str | SrbError | list[Event]
-"""What comes of a request: the replica's name first, then its events; or, in place of these, why it is refused.
+"""What a replica sends for a request: first its name, then lists of events. If it refuses the request, an error.
 
-An empty list is a sign of life.
+An empty list only says that the replica still lives.
 """
 
 
@@ -56,26 +56,29 @@ class Replicas(Protocol):
     """The engines, wherever they are. All methods but `embed` belong to the event loop."""
 
     async def start(self) -> None:
-        """Has replicas made, or finds those that are there. Raises `SettingsError` and `UnavailableError`."""
+        """Starts replicas, or finds those that run already. Raises `SettingsError` and `UnavailableError`."""
 
     def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
-        """Sends a request to a replica, and yields what that says. Closing it aborts the request.
+        """Sends a request to a replica, and yields what the replica sends. Closing the generator aborts the request.
 
-        avoid: the names of replicas that are taken for lost.
+        avoid: the names of replicas that count as lost.
         Raises `ReplicaLostError`.
         """
 
     async def abort(self, name: str, request_id: str, index: int | None, reason: AbortReason) -> bool:
-        """Has a replica end a request, or an alternative of it. Returns False if the replica can't be told."""
+        """Tells a replica to end a request, or an alternative of it. Returns False if the replica can't be reached."""
 
     async def reports(self) -> list[Report]:
-        """What those tell that answer in time."""
+        """The reports of the replicas that answer in time."""
 
     async def fronts(self, url: str | None) -> list[str]:
-        """The addresses of the other servers in front of them. url: where this one listens, if others can reach it."""
+        """The addresses of the other servers in front of the replicas.
+
+        url: where this server listens, if others can reach it.
+        """
 
     async def trouble(self) -> str | None:
-        """Why there are fewer replicas than there should be, if that is known.
+        """The reason why there are fewer replicas than there should be; None if it isn't known or there are enough.
 
         Raises `ModelLoadError` if there will be none.
         """
@@ -84,4 +87,4 @@ class Replicas(Protocol):
         """The vectors of a text; see `Embedder.embed`. May be called from any thread but the event loop's."""
 
     async def close(self) -> None:
-        """Leaves them, and ends those that were made for this process alone."""
+        """Leaves the replicas, and ends those that were started for this process alone."""

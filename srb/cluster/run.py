@@ -1,4 +1,4 @@
-"""A part of a request on its way: with one replica after the other, until it has said its last."""
+"""`Run` sends a part of a request to a replica, and to another one if that is lost, until the part has ended."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
 logger = logging.getLogger("srb")
 
 MOST_LOSSES = 3
-"""A request that has lost so many replicas in a row without saying anything is ended: it may be the cause."""
+"""A part that has lost so many replicas in a row, without events from any, is ended: it may be the cause."""
 
 
 class Front(Protocol):
-    """What a run needs of its front."""
+    """What a `Run` needs of its front."""
 
     replicas: Replicas
 
@@ -31,7 +31,7 @@ class Front(Protocol):
 
 
 class Run:
-    """Sends a part of a request, and takes what is said of it; again, whenever its replica is lost."""
+    """Sends a part of a request to a replica and takes its events, and does so again whenever the replica is lost."""
 
     def __init__(self, engine: Front, whole: Whole, part: Part) -> None:
         self.part = part
@@ -43,7 +43,7 @@ class Run:
         self._losses = 0
 
     def abort(self, index: int | None, reason: AbortReason) -> None:
-        """Ends the part, or an alternative of it by its number there."""
+        """Ends the part, or one alternative of it. index: its number in the part."""
         self._aborts[index] = reason
         if self._replica:
             self._tell(index, reason)
@@ -54,7 +54,7 @@ class Run:
         self._engine.spawn(self._pass_on(index, reason))
 
     async def _pass_on(self, index: int | None, reason: AbortReason) -> None:
-        """Has the replica end something. One that is going can't be told: then its stream is left."""
+        """Tells the replica to end the part or an alternative. If it can't be reached, its stream is left."""
         assert self._replica
         told = await self._engine.replicas.abort(self._replica, self.part.request.id, index, reason)
         if not told and index is None and self.task:
@@ -65,11 +65,11 @@ class Run:
         whole, part, put = self._whole, self.part, self._engine.put
         try:
             while not part.done:
-                if None in self._aborts:  # its replica is lost, or it has none yet
+                if None in self._aborts:  # the part has no replica yet, or lost it, so nobody else can end it
                     return put(whole.end(part, "abort", self._aborts[None]))
                 try:
                     request = part.said.rest()
-                    if request is None:  # only its last event is missing
+                    if request is None:  # the part is complete, only its last event is missing
                         return put(whole.end(part, "stop", None))
                     await self._listen(request)
                 except SrbError as error:
@@ -80,9 +80,9 @@ class Run:
             raise
 
     async def _listen(self, request: CompletionRequest) -> None:
-        """Takes what a replica says, until it has said all or is lost.
+        """Takes the events of a replica, until the part has ended or the replica is lost.
 
-        Raises what the replica refuses the request with, and `BackendError` if too many were lost.
+        Raises the error with which the replica refuses the request, and `BackendError` if too many were lost.
         """
         self._replica = None
         try:
@@ -90,11 +90,14 @@ class Run:
         except ReplicaLostError as error:
             if self._replica:
                 self._count(error)
-            else:  # there is none now
+            else:  # there is no replica now
                 await asyncio.sleep(BEAT_SECONDS)
 
     async def _read(self, request: CompletionRequest) -> None:
-        """Takes what a replica says. Raises `ReplicaLostError`, and what the replica refuses the request with."""
+        """Takes the events of a replica.
+
+        Raises `ReplicaLostError`, and the error with which the replica refuses the request.
+        """
         stream = self._engine.replicas.run(request, self._engine.lost)
         try:
             while not self.part.done:
@@ -119,7 +122,7 @@ class Run:
             await stream.aclose()
 
     def _raise_if_ending(self, events: list[Event]) -> None:
-        """Raises `ReplicaLostError` if these events tell of the replica's own end, and not of the request's."""
+        """Raises `ReplicaLostError` if these events come from the end of the replica, and not from that of the part."""
         for event in events:
             if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
                 raise ReplicaLostError(event.error.message)
@@ -127,7 +130,7 @@ class Run:
                 raise ReplicaLostError("it is shutting down")
 
     def _count(self, error: ReplicaLostError) -> None:
-        """Counts a loss, and tells of it. Raises `BackendError` if there were too many."""
+        """Counts and logs the loss of a replica. Raises `BackendError` if there were too many."""
         self._losses += 1
         logger.warning("request %s has lost replica %s: %s", self.part.request.id, self._replica, error.message)
         if self._losses >= MOST_LOSSES:

@@ -1,11 +1,11 @@
-"""How many replicas there should be, where their number may change. Ray Serve calls this in a process of its own."""
+"""Says how many replicas there should be, if their number may change. Ray Serve calls this in a process of its own."""
 
 import math
 from typing import Any
 
 
 def replicas_wanted(context: Any) -> tuple[int, dict[str, Any]]:
-    """As many replicas as have room for all alternatives that wait or run. Serve keeps it within the limits.
+    """The number of replicas that have room for all alternatives that wait or run. Serve keeps it within the limits.
 
     context: Ray Serve's `AutoscalingContext`, with the metrics of `Replica.record_autoscaling_stats`.
     """

@@ -1,4 +1,4 @@
-"""A replica as Ray Serve runs it: in a process of its own, on any machine of the cluster."""
+"""`ServedReplica`: a replica that Ray Serve runs in a process of its own, on any machine of the cluster."""
 
 import asyncio
 import dataclasses
@@ -15,14 +15,14 @@ from srb.llama.model_file import find_model, fingerprint
 from srb.settings import Settings
 
 MANY = 1 << 20
-"""Requests that may wait here: how many may wait at all is the front's to say."""
+"""How many requests may wait in a replica. It is no limit, because the front limits how many wait in all."""
 
 
 class ServedReplica(Replica):
-    """Makes its engine when Serve makes it.
+    """A replica that makes its engine when Serve makes the replica.
 
-    model: the hash of the model file that the front has, or None to take the file as it is here.
-    Raises `ModelLoadError` if the file here is another one, or can't be loaded.
+    model: the hash of the model file that the front has, or None to take this machine's file unchecked.
+    Raises `ModelLoadError` if this machine's file is another one, or can't be loaded.
     """
 
     async def __init__(self, settings: Settings, model: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
@@ -40,9 +40,9 @@ class ServedReplica(Replica):
             settings = dataclasses.replace(settings, max_queue=MANY)
             super().__init__(lambda record: AsyncEngine.from_settings(settings, record=record), name, node, found)
             await self.start()
-        except SrbError as error:  # Ray passes the text of what is raised on, and the front shows it
+        except SrbError as error:  # Ray passes the text of this error on, and the front shows it
             raise ModelLoadError(f"node {node}: {error.message}") from None
 
     async def __del__(self) -> None:
-        if hasattr(self, "_watching"):  # else it couldn't be made
+        if hasattr(self, "_watching"):  # else its engine could not be started
             await self.close()
