@@ -54,6 +54,12 @@ def texts(events: list[Event]) -> dict[int, str]:
     return result
 
 
+def tokens_of(events: list[Event], index: int) -> list[int]:
+    """The tokens of an index; only for the events of one request."""
+    own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
+    return [token for event in own for token in event.drawn]
+
+
 def stops(events: list[Event]) -> dict[int, StopEvent]:
     """The `StopEvent` of each index, checked to be its only one and its last event."""
     result: dict[int, StopEvent] = {}

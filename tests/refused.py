@@ -1,11 +1,21 @@
 """What a model says that refuses banned strings, one token at a time and with nothing kept: the plainest way to it."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 
+from driver import texts
+
+from srb.engine.events import Event
 from srb.engine.sampling_params import SamplingParams
 
 Draw = Callable[[tuple[int, ...], Collection[int]], int]
 """The token behind those that were generated, and none of the others that are given."""
+
+
+def loved(most: int, events: list[Event]) -> tuple[str, ...]:
+    """The groups of three characters that come most often, so many of them at most."""
+    counts = Counter(text[k : k + 3] for text in texts(events).values() for k in range(len(text) - 2))
+    return tuple(text for text, _ in counts.most_common(most))
 
 
 def lower(text: str) -> str:

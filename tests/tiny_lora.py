@@ -6,7 +6,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from tiny_model import write_tiny_model
+from tiny_model import finish, write_tiny_model
 
 _RANK = 2
 _NAMES = tuple(f"blk.{i}.{name}.weight" for i in range(2) for name in ("attn_q", "attn_output"))
@@ -40,11 +40,7 @@ def write_tiny_lora(path: Path, seed: int = 0, *, arch: str = "llama", size: int
     for name, (a, b) in _pairs(seed).items():
         writer.add_tensor(f"{name}.lora_a", np.resize(a, (_RANK, size)))
         writer.add_tensor(f"{name}.lora_b", np.resize(b, (size, _RANK)))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish(writer, path)
 
 
 def write_merged(path: Path, scales: Mapping[int, float]) -> Path:

@@ -159,6 +159,11 @@ def write_tiny_model(
         weight(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
     for name, values in more_tensors.items():
         writer.add_tensor(name, values)
+    return finish(writer, path)
+
+
+def finish(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Writes what was added."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

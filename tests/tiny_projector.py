@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from PIL import Image
+from tiny_model import finish
 
 SIDE = 12
 PATCH = 4
@@ -83,11 +84,7 @@ def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, see
         weight("mm.0.bias", _N_FF)
         weight("mm.2.weight", n_embd, _N_FF)
         weight("mm.2.bias", n_embd)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish(writer, path)
 
 
 def write_tiny_ear(path: Path, *, n_embd: int = 64, seed: int = 0) -> Path:
@@ -128,11 +125,7 @@ def write_tiny_ear(path: Path, *, n_embd: int = 64, seed: int = 0) -> Path:
     weight("mm.a.mlp.1.weight", 2 * _N_FF, _STACKED * _N_EMBD)
     writer.add_tensor("mm.a.norm_mid.weight", np.ones(_N_FF, np.float32))
     weight("mm.a.mlp.2.weight", n_embd, _N_FF)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish(writer, path)
 
 
 def png(seed: int, width: int = SIDE, height: int = SIDE, *, form: str = "PNG") -> bytes:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from srb.server.embedding_routes import RANKING, STYLES
 from srb.server.format_operations import FORMAT_OPERATIONS
 from srb.server.history_operations import HISTORY_OPERATIONS
 from srb.server.schemas import (
@@ -275,7 +276,8 @@ OPERATIONS = (
             reply={JSON: ONE_OR_MORE},
             errors=(400, 413, 501, 503),
         )
-        for path in ("/v1/embeddings", "/openai/v1/embeddings", "/embeddings", "/embedding")
+        for path, style in STYLES.items()
+        if style in ("openai", "llama")
     ),
     *(
         Operation(
@@ -286,7 +288,7 @@ OPERATIONS = (
             reply={JSON: ONE_OR_MORE},
             errors=(400, 413, 501, 503),
         )
-        for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+        for path in RANKING
     ),
     Operation(
         method="GET",

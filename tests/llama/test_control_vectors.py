@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from driver import run, texts
-from tiny_model import write_tiny_model
+from tiny_model import finish, write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest
@@ -35,11 +35,7 @@ def write_directions(path: Path, tensors: dict[str, Any]) -> Path:
     writer = gguf.GGUFWriter(str(path), "controlvector")
     for name, values in tensors.items():
         writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish(writer, path)
 
 
 def said(backend: LlamaBackend) -> dict[int, str]:

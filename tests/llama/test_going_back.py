@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver import check_order, run, stops, texts
+from driver import check_order, run, stops, texts, tokens_of
+from refused import loved
 from tiny_model import EOS, N_VOCAB
 
 from srb.engine.backend import Batch
@@ -44,24 +45,12 @@ def ask(backend: LlamaBackend, *, distinct: bool = False, **params: Any) -> tupl
     return request, events
 
 
-def loved(events: list[Event]) -> tuple[str, ...]:
-    """The groups of three characters that come most often."""
-    counts = Counter(text[k : k + 3] for text in texts(events).values() for k in range(len(text) - 2))
-    return tuple(text for text, _ in counts.most_common(50))
-
-
-def tokens(events: list[Event], index: int) -> list[int]:
-    return [
-        token for event in events if isinstance(event, StreamEvent) and event.index == index for token in event.drawn
-    ]
-
-
 @pytest.mark.parametrize("distinct", [False, True], ids=["", "distinct"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_model_loves_does_not_come(load: Callable[..., LlamaBackend], kind: str, distinct: bool) -> None:
     backend = load(ctx_size=2048, parallel=N)
     _, plain = ask(backend, **KINDS[kind], distinct=distinct)
-    banned = loved(plain)
+    banned = loved(50, plain)
     assert len(banned) > 5
     _, events = ask(backend, **KINDS[kind], banned_strings=banned, distinct=distinct)
     _, again = ask(backend, **KINDS[kind], banned_strings=banned, distinct=distinct)
@@ -72,7 +61,7 @@ def test_what_the_model_loves_does_not_come(load: Callable[..., LlamaBackend], k
         own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
         said = [token for event in own for token in event.tokens]
         assert not stop.rewinds_exhausted
-        assert said == [event.token.id for event in own if event.token] == tokens(events, index)
+        assert said == [event.token.id for event in own if event.token] == tokens_of(events, index)
         assert len(said) == stop.length
         data = bytes(token for token in said if token < EOS)
         assert text == codecs.getincrementaldecoder("utf-8")("replace").decode(data)  # without half a character
@@ -98,7 +87,7 @@ def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
     load: Callable[..., LlamaBackend], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = load(ctx_size=2048, parallel=N)
-    banned = loved(ask(backend, **KINDS[kind])[1])
+    banned = loved(50, ask(backend, **KINDS[kind])[1])
     notes: dict[int, dict[tuple[int, ...], Any]] = {}
     sampler = backend.sampler
 
@@ -113,7 +102,7 @@ def test_all_is_drawn_as_if_only_what_stays_had_been_drawn(
     compiled = backend.compile(request.branches)
     n_redrawn = 0
     for index, params in enumerate(request.branches):
-        drawn = tuple(tokens(events, index))
+        drawn = tuple(tokens_of(events, index))
         for k, token in enumerate(drawn):
             logits, taken = notes[params.seed][drawn[:k]]
             fresh = sampler(params, compiled, PROMPT, drawn[:k])

@@ -1,15 +1,14 @@
 """Going back on models that forget, on the real llama.cpp."""
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from alone import KINDS, tiny_model
-from driver import check_order, run, stops, texts
-from refused import refusing
+from driver import check_order, run, stops, texts, tokens_of
+from refused import loved, refusing
 from tiny_model import EOS, N_VOCAB
 
 from srb.engine.backend import Batch
@@ -51,18 +50,6 @@ def ask(backend: LlamaBackend, n: int = N, **params: Any) -> tuple[CompletionReq
     return request, events
 
 
-def loved(events: list[Event]) -> tuple[str, ...]:
-    """The groups of three characters that come most often."""
-    counts = Counter(text[k : k + 3] for text in texts(events).values() for k in range(len(text) - 2))
-    return tuple(text for text, _ in counts.most_common(20))
-
-
-def tokens(events: list[Event], index: int) -> list[int]:
-    return [
-        token for event in events if isinstance(event, StreamEvent) and event.index == index for token in event.tokens
-    ]
-
-
 def foretold(backend: LlamaBackend, tokens: tuple[int, ...]) -> Any:
     """The logits behind some tokens, which nothing is known of."""
     batch = Batch()
@@ -91,7 +78,7 @@ class Noting:
 def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
     backend: LlamaBackend, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    banned = loved(ask(backend, **WAYS[way])[1])
+    banned = loved(20, ask(backend, **WAYS[way])[1])
     notes: dict[int, dict[tuple[int, ...], Any]] = {}
     sampler = backend.sampler
 
@@ -119,20 +106,20 @@ def test_it_says_what_is_drawn_where_all_is_evaluated_anew_for_each_token(
             return token
 
         text, said, _ = refusing(draw, params, EOS)
-        assert tokens(events, index) == said
+        assert tokens_of(events, index) == said
         assert texts(events)[index] == text
     compiled.close()
     assert sum(stop.rewinds or 0 for stop in stops(events).values()) > 2
 
 
 def test_what_the_model_loves_does_not_come(backend: LlamaBackend) -> None:
-    banned = loved(ask(backend, **WILD)[1])
+    banned = loved(20, ask(backend, **WILD)[1])
     _, events = ask(backend, **WILD, banned_strings=banned, avoid=())
     said = texts(events)
     for index, text in said.items():
         own = [event for event in events if isinstance(event, StreamEvent) and event.index == index]
-        assert bytes(token for token in tokens(events, index) if token < EOS).decode() == text
-        assert [event.token.id for event in own if event.token] == tokens(events, index)
+        assert bytes(token for token in tokens_of(events, index) if token < EOS).decode() == text
+        assert [event.token.id for event in own if event.token] == tokens_of(events, index)
         assert not any(phrase in text for phrase in banned)
         assert not stops(events)[index].rewinds_exhausted
     assert sum(stop.rewinds or 0 for stop in stops(events).values()) > N

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
+from tiny_model import CONTROL, EOS, N_VOCAB, finish, write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
@@ -51,10 +51,6 @@ def test_every_type_of_value(tmp_path: Path) -> None:
     }
     for key, (add, value) in values.items():
         add(key, value)  # type: ignore[operator]
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    found = read_metadata(tmp_path / "types.gguf")
+    found = read_metadata(finish(writer, tmp_path / "types.gguf"))
     assert {key: found[key] for key in values} == {key: value for key, (_, value) in values.items()}
     assert found["general.architecture"] == "llama"

@@ -22,13 +22,13 @@ from srb.history.history import History
 from srb.server import docs_page, openapi
 from srb.server.app import create_app
 from srb.server.auth import OPEN
+from srb.server.embedding_routes import RANKING
 from srb.server.operations import OPERATIONS
 from srb.server.schemas import Operation
 from srb.wire.body_fields import ALIASES
 from srb.wire.limits import Limits
 
 LIMITS = Limits("fake", n=4, max_n=8)
-RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
 MANY_FIELDS = 40
 EXAMPLES = 10
 """How many random requests schemathesis makes of each operation, beside those at the edges of the description."""
