@@ -69,7 +69,7 @@ sys.modules["srb"] = package = types.ModuleType("srb")
 package.__path__ = ["srb"]  # without what srb/__init__.py imports
 from srb.settings import CLIENT_OPTIONS, add_arguments
 
-parser = argparse.ArgumentParser(prog="srb serve", description="Starts the HTTP server.")
+parser = argparse.ArgumentParser(prog="srb serve", usage="%(prog)s [OPTION...]", description="Starts the HTTP server.")
 add_arguments(parser, without=CLIENT_OPTIONS)
 parser.print_help()
 END
