@@ -1,7 +1,7 @@
-"""Whatever the traffic, each text equals that of the same request alone: this runs programs and compares.
+"""Runs programs of random traffic, and checks that each text equals the text of the same request alone.
 
-Everything is exact: F32 weights, an f32 cache, no flash attention, one thread. With quantized weights a log-probability
-moves by up to 0.6 with the number of rows in a batch, which would hide faults.
+Everything is exact: F32 weights, an f32 cache, no flash attention, one thread. With quantized weights, the number of
+rows in a batch changes log-probabilities by up to 0.6. This would hide faults.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ KINDS = {"full": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "j
 """The kinds of memory that llama.cpp has, each with the architecture of the tiny model that has it."""
 
 TOLERANCE = 1e-3
-"""Of log-probabilities. The number of rows in a batch moves them by up to 1e-4."""
+"""How much log-probabilities may differ. The number of rows in a batch changes them by up to 1e-4."""
 
-_TOP = 5  # of the likeliest tokens are compared at each place
+_TOP = 5  # so many of the likeliest tokens are compared at each place
 _SECONDS_PER_STEP = 0.1  # on the engine's clock, so that a program always makes the same batches
 _MOST_STEPS = 20_000
 _PENALTY_LAST_N = SamplingParams().repeat_last_n
@@ -40,7 +40,7 @@ _PENALTY_LAST_N = SamplingParams().repeat_last_n
 
 @dataclass(frozen=True)
 class Answer:
-    """What one alternative has said. Its tokens begin with those of its prompt, if these were to be scored."""
+    """What one alternative has said. Its tokens begin with those of its prompt if the prompt was scored."""
 
     tokens: tuple[Token, ...]
     text: str
@@ -61,9 +61,9 @@ def answers(events: list[Event], request: CompletionRequest) -> list[Answer]:
 
 
 class Model:
-    """A model to run programs on, and an engine that says what a request says alone.
+    """A model to run programs on, and a second engine, the reference, which answers each request alone.
 
-    unit: a length in tokens for `traffic.generate`, so that the texts of a program outgrow the model's window.
+    unit: a length in tokens for `traffic.generate`; chosen so that the texts of a program outgrow the model's window.
     vocabulary: the tokens of random texts.
     """
 
@@ -77,11 +77,11 @@ class Model:
         self.vocabulary = range(32, 127) if n_vocab < 1000 else range(1000, min(n_vocab, 20_000))
 
     def close(self) -> None:
-        """Frees the reference."""
+        """Frees the backend of the reference."""
         self._backend.close()
 
     def load(self, program: Program) -> LlamaBackend:
-        """A backend that is set up as a program says, and exact."""
+        """An exact backend that is set up as a program says."""
         return LlamaBackend(
             Settings(
                 model=self.path,
@@ -107,9 +107,9 @@ class Model:
         return self._known[key]
 
     def check(self, program: Program) -> None:
-        """Runs a program. Raises `AssertionError` if a text isn't that of its request alone, or the books don't add up.
+        """Runs a program. Raises `AssertionError` if a text isn't that of its request alone, or if cells are lost.
 
-        The exceptions of an engine with a bug come out as they are.
+        The exceptions of an engine with a bug are passed on.
         """
         backend = self.load(program)
         try:
@@ -156,7 +156,7 @@ class _Trial:
             self._engine.close()
 
     def _restart(self, program: Program) -> None:
-        """Another process goes on: nothing but the files is left of what was evaluated."""
+        """Plays another process, which has only the files of what was evaluated."""
         self._engine.close()
         store = DiskCache(self._folder, self._backend.identity, 1 << 30)
         self._engine = self._make_engine(program, store)
@@ -188,7 +188,7 @@ class _Trial:
             request = _request(str(ask.name), prompts, branches, echo=ask.echo, cache_prompt=ask.cache_prompt)
             self._engine.add_request(request)
         except InvalidRequestError:
-            return  # it has no prompt or can't fit
+            return  # the request has no prompt, or can never fit
         self._requests[request.id] = request
         self._events[request.id] = []
 
@@ -208,7 +208,7 @@ class _Trial:
         return (*prompt, *said[len(prompt) if request.echo else 0 :])
 
     def check(self) -> None:
-        """Compares all answers with what their requests say alone, and looks if everything was given back."""
+        """Compares all answers with those of their requests alone, and checks that everything was given back."""
         stats = self._engine.stats()
         assert (stats.sequences, stats.cells, self._backend.held()) == (0, 0, []), "not all was given back"
         for name, request in self._requests.items():
@@ -237,7 +237,7 @@ class _Trial:
     def _check_tokens(
         self, prompt: tuple[int, ...], params: SamplingParams, said: tuple[Token, ...], *, echo: bool
     ) -> Answer | None:
-        """Compares tokens with those that follow the prompt alone, and returns these; None if a tie went otherwise."""
+        """Compares tokens with the reference's, and returns its answer; None if a tie went another way."""
         if not said:
             return None
         n_scored = len(prompt) if echo else 0
@@ -250,9 +250,9 @@ class _Trial:
             _check_logprobs(token, other, where)
             if token.id != other.id:
                 _check_tie(token, other, params, known, where)
-                if params.banned_strings:  # what may begin there isn't known to what follows
+                if params.banned_strings:  # the reference, begun here, wouldn't see phrases that begin earlier
                     return None
-                # What was said goes on as well as what could have been: the rest is compared with what follows it.
+                # Both tokens are right, so the rest is compared with what the reference says after the drawn token.
                 rest = dataclasses.replace(params, stop=())
                 self._check_tokens((*known, token.id), rest, said[place + 1 :], echo=False)
                 return None
@@ -272,7 +272,7 @@ def _check_logprobs(said: Token, expected: Token, where: str) -> None:
 
 
 def _check_tie(said: Token, expected: Token, params: SamplingParams, known: tuple[int, ...], where: str) -> None:
-    """Two tokens may be drawn at the same place if the samplers make them equally likely."""
+    """Checks that the samplers make two tokens equally likely. Then either may be drawn."""
     bias = dict(params.logit_bias)
     recent = known[-_PENALTY_LAST_N:]
 
@@ -285,16 +285,16 @@ def _check_tie(said: Token, expected: Token, params: SamplingParams, known: tupl
 
 
 def failure(model: Model, program: Program) -> str | None:
-    """What is wrong with a program's answers, if anything is."""
+    """What is wrong with a program's answers; None if nothing is."""
     try:
         model.check(program)
-    except Exception as error:  # an engine with a bug raises whatever comes
+    except Exception as error:  # an engine with a bug may raise anything
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def report(program: Program, problem: str | None) -> str:
-    """What to print about a program that fails: text that makes it again, and why it fails."""
+    """What to print about a program that fails: why it fails, and the Python text that makes it again."""
     return f"{problem}\n{program}"
 
 
@@ -305,7 +305,7 @@ def tiny_model(kind: str, folder: Path) -> Path:
 
 def exact_copy(model: Path, folder: Path) -> Path:
     """The path of a copy of a model with F32 weights, written into the folder."""
-    log.redirect()  # it says a line for each tensor
+    log.redirect()  # llama.cpp logs a line for each tensor
     target = folder / f"{model.stem}-F32.gguf"
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = llama_cpp.LLAMA_FTYPE_ALL_F32

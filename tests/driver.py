@@ -10,7 +10,7 @@ from srb.engine.sampling_params import SamplingParams
 
 
 def request(prompt: str | list[str] = "p", n: int = 1, **params: object) -> CompletionRequest:
-    """A request with n alternatives, the first with the seed 0."""
+    """A request with n alternatives, with the seeds 0, 1, and so on."""
     prompts = [prompt] if isinstance(prompt, str) else prompt
     branches = SamplingParams(**{"seed": 0} | params).alternatives(n)  # type: ignore[arg-type]
     return CompletionRequest(tuple(tuple(text.encode()) for text in prompts), branches)
@@ -29,7 +29,10 @@ def run(engine: Engine, *requests: CompletionRequest, steps: int = 10_000) -> li
 
 
 def run_interrupted(make: Callable[[], Engine], each: CompletionRequest, cuts: list[int]) -> list[Event]:
-    """The events of a request whose engine is lost after so many steps, and again, until one runs to its end."""
+    """The events of a request whose engine is lost after cuts[0] steps, the next one after cuts[1], and so on.
+
+    Each next engine resumes the request, and the last one runs to its end.
+    """
     events: list[Event] = []
     living: CompletionRequest | None = each
     for cut in [*cuts, 10_000]:
@@ -61,7 +64,7 @@ def tokens_of(events: list[Event], index: int) -> list[int]:
 
 
 def stops(events: list[Event]) -> dict[int, StopEvent]:
-    """The `StopEvent` of each index, checked to be its only one and its last event."""
+    """The `StopEvent` of each index. Checks that it is the only one, and the last event of its index."""
     result: dict[int, StopEvent] = {}
     for event in events:
         if isinstance(event, (StreamEvent, StopEvent, ErrorEvent)) and event.index is not None:
@@ -72,7 +75,7 @@ def stops(events: list[Event]) -> dict[int, StopEvent]:
 
 
 def check_order(events: list[Event], each: CompletionRequest, *, started: bool = True) -> None:
-    """One start first, one stop per index, one done last."""
+    """Checks the order of events: one start first, one stop per index, one done last."""
     own = [event for event in events if event.request_id == each.id]
     starts = [event for event in own if isinstance(event, StartEvent)]
     assert starts == own[:1] if started else not starts

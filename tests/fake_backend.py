@@ -1,4 +1,4 @@
-"""A scripted model and a byte tokenizer, with a KV cache that is kept cell by cell and checked at every call."""
+"""`FakeBackend`: a scripted model and a byte tokenizer, with a KV cache whose cells are checked at every call."""
 
 import hashlib
 import heapq
@@ -24,20 +24,20 @@ END = 256
 N_VOCAB = 257
 
 IN_STEP = Costs(step=0.0, row=1.0, prompt_token=1.0, row_cell=0.0, prompt_cell=0.0)
-"""A running sequence's row takes as long as a token of a prompt: as many tokens join a step as it has rows."""
+"""A row takes as long as a token of a prompt. So as many tokens of prompts join a step as it has rows."""
 
 Script = Callable[[SamplingParams, tuple[int, ...]], int]
-"""The next token of a sequence, from its parameters and all of its tokens."""
+"""Returns the next token of a sequence, for its parameters and all of its tokens."""
 
 
 def babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
-    """A token that depends on the seed and on every token so far; sometimes the end."""
+    """Returns a token that depends on the seed and on every token so far; sometimes the end token."""
     drawn = zlib.crc32(array("i", tokens), params.seed)
     return END if not params.ignore_eos and drawn % 20 == 0 else drawn // 20 % 256
 
 
 def score(context: tuple[int, ...], token: int) -> float:
-    """What the fake model thinks of a token after a context."""
+    """The logit of a token after a context."""
     return scores(context)[token]
 
 
@@ -47,14 +47,14 @@ _SCORES = [-each / 100 for each in range(1000)]
 
 @lru_cache(maxsize=1000)
 def scores(context: tuple[int, ...]) -> tuple[float, ...]:
-    """What it thinks of each token."""
+    """The logits of all tokens after a context."""
     begun = zlib.crc32(repr(tuple(context)).encode())
     return tuple(_SCORES[each % 1000] for each in map(zlib.crc32, _TOKENS, repeat(begun)))
 
 
 @cache
 def entropy(context: tuple[int, ...]) -> float:
-    """How much it hesitates after a context, in nats."""
+    """The entropy after a context, in nats."""
     all_scores = scores(context)
     weights = [math.exp(each) for each in all_scores]
     total = sum(weights)
@@ -62,7 +62,7 @@ def entropy(context: tuple[int, ...]) -> float:
 
 
 def says(*texts: bytes, prompt: int = 1) -> Script:
-    """The alternative with the seed s says texts[s] after a prompt of so many tokens, and ends."""
+    """A script: after a prompt of so many tokens, the alternative with the seed s says texts[s], and ends."""
 
     def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
         text = texts[params.seed % len(texts)]
@@ -100,16 +100,16 @@ class ByteTokenizer:
 
 
 class FakeReader:
-    """Takes any file for an image of as many cells as it has bytes, between two tokens."""
+    """Reads any file as an image, which has as many cells as the file has bytes and stands between two tokens."""
 
     kinds = ("image", "audio")
     n_encoded = 0
     n_wait = 0
-    """How often it is asked for an image before that is ready."""
+    """How often `is_ready` says no for an image."""
 
     def __init__(self) -> None:
         self.asked: dict[str, int] = {}
-        self.n_waited = 0  # for how many images everybody had to wait
+        self.n_waited = 0  # how many images were evaluated before they were ready, so that everybody had to wait
 
     def is_ready(self, media: Media) -> bool:
         self.asked[media.name] = self.asked.get(media.name, 0) + 1
@@ -123,16 +123,16 @@ class FakeReader:
 
 @dataclass(eq=False)
 class Cell:
-    """One KV position: the token there, told apart from another cell with the same token, and its adapters."""
+    """One KV position: its token and adapters. Cells are compared by identity, so equal tokens aren't equal cells."""
 
     token: int
     lora: Lora = ()
 
 
 class Context(tuple[int, ...]):
-    """The logits of what follows these tokens.
+    """Stands for the logits behind these tokens.
 
-    negative: those that its guide has seen. lora: the adapters that it was evaluated with, as bytes.
+    negative: the tokens that the guide has seen. lora: the adapters that they were evaluated with, as bytes.
     """
 
     nbytes = 100
@@ -147,7 +147,7 @@ class Context(tuple[int, ...]):
 
 
 class FakeState(bytearray):
-    """What cells held, and the adapters that they were evaluated with."""
+    """A saved state: the tokens of cells, their adapters and their first position."""
 
     lora: Lora = ()
     start = 0
@@ -170,7 +170,7 @@ class FakeSampler:
     params: SamplingParams
     seen: list[int]
     first: Collection[int] = ()
-    """What it may begin with; nothing: anything."""
+    """The tokens that it may begin with; if there are none, with any."""
     closed: bool = False
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
@@ -191,7 +191,7 @@ class FakeSampler:
         return token
 
     def _has_left_out(self, tokens: list[int]) -> bool:
-        """Whether these are some of the first tokens that it has seen, and of the last."""
+        """Whether these are the tokens that it has seen, without some in the middle, which have left the context."""
         n_alike = next((k for k, (a, b) in enumerate(zip(tokens, self.seen, strict=False)) if a != b), len(tokens))
         rest = len(tokens) - n_alike
         return (
@@ -211,7 +211,7 @@ class FakeSampler:
 
 @dataclass
 class FakeRanker:
-    """Ranks tokens by `scores`, as logits."""
+    """Ranks tokens by `scores`, which it takes for logits."""
 
     params: SamplingParams
 
@@ -235,7 +235,7 @@ class FakeRanker:
 
 @dataclass
 class FakeBackend:
-    """Checks what a real one would assert, and more: positions without gaps, rows with logits, cells to spare."""
+    """Checks what a real backend would assert, and more: positions without gaps, rows with logits, free cells."""
 
     n_cells: int = 256
     n_parallel: int = 8
@@ -247,15 +247,15 @@ class FakeBackend:
     media: MediaReader | None = None
     model_info: ModelInfo = ModelInfo("fake", "fake", 0, 0, None, N_VOCAB, None, {}, {})  # noqa: RUF009  # frozen
     window: int | None = None
-    """As in `Backend.window`. What may be lost of a window is lost at once, where llama.cpp loses it at times."""
+    """As in `Backend.window`. Cells that have left the window are lost at once; llama.cpp loses them only at times."""
     identity: str = "fake"
     adapters: tuple[Adapter, ...] = ()
     shifts: bool = False
-    """Whether a sequence may have seen tokens that aren't in its cells."""
+    """Whether contexts are shifted, so that samplers may have seen tokens that aren't in cells any more."""
     max_seqs: int = 1000
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
-    """The numbers of the decodes, from 1, that fail halfway."""
+    """The numbers of the decodes that fail halfway, counted from 1."""
     poison: str = ""
     """A decode with one of these characters in it always fails, halfway."""
     names_poisoned: bool = False
@@ -267,13 +267,13 @@ class FakeBackend:
         self.tokenizer = ByteTokenizer()
         self.n_seqs = min(2 * self.n_parallel + (0 if self.window is None else 2), self.max_seqs)
         self.sequences: dict[int, list[Cell]] = {seq_id: [] for seq_id in range(self.n_seqs)}
-        self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are no longer in its window
+        self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are lost
         self.rows_with_logits: dict[int, Context] = {}
         self.saved: list[tuple[int, int]] = []
         self.moved: list[tuple[int, int, int]] = []
         self.discarded: list[tuple[tuple[int, ...], int, int]] = []
-        self.work: list[tuple[int, int, int]] = []  # that it was prepared for
-        self.scales: list[float] = []  # that it was asked to guide with
+        self.work: list[tuple[int, int, int]] = []  # the last argument of `prepare`
+        self.scales: list[float] = []  # of all calls of `guided`
         self.decodes = 0
         self.rows = 0
         self.open_samplers = 0
@@ -332,7 +332,7 @@ class FakeBackend:
             if logits:
                 self.rows_with_logits[row] = context = Context([cell.token for cell in cells])
                 context.lora = tuple(key_of(batch.lora).encode())
-        longest = sum(map(len, self.sequences.values()))  # if nothing were shared; it takes no time to know
+        longest = sum(map(len, self.sequences.values()))  # an upper bound, which is fast to compute
         assert longest <= self.n_cells or self.cells <= self.n_cells, "out of cells: admission promised too much"
         self.rows += len(batch)
         self._forget()
@@ -444,7 +444,7 @@ class FakeBackend:
         return True
 
     def _forget(self) -> None:
-        """Takes a cell out of the window of its only owner, if that doesn't see it any more, and all before it."""
+        """Forgets cells that have left the window of their only owner, and all cells before them."""
         if not self.window:
             return
         owners = Counter(
@@ -498,6 +498,6 @@ class Gate:
         self._steps.release(n)
 
     def open(self) -> None:
-        """Lets all pass from now on."""
+        """Lets all decodes pass from now on."""
         self._is_open = True
         self._steps.release()

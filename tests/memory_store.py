@@ -1,4 +1,4 @@
-"""A store in memory, which outlives the engines of a test."""
+"""`MemoryStore`: a store of pieces in memory, which outlives the engines of a test."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from srb.engine.store import Record, StoreStats
 
 @dataclass(frozen=True)
 class Stored:
-    """A piece."""
+    """A piece that the store has."""
 
     family: str
     record: Record
@@ -19,7 +19,7 @@ class Stored:
 
 
 class MemoryStore:
-    """What a process sees of the pieces in a dict, by name."""
+    """A store as one process sees it. The dict has the pieces by name, and is the same for all processes."""
 
     def __init__(self, pieces: dict[str, Stored]) -> None:
         self._pieces = pieces

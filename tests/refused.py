@@ -1,4 +1,4 @@
-"""What a model says that refuses banned strings, one token at a time and with nothing kept: the plainest way to it."""
+"""The simplest way to avoid banned strings, for comparison: each step looks at the whole text again."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -9,7 +9,7 @@ from srb.engine.events import Event
 from srb.engine.sampling_params import SamplingParams
 
 Draw = Callable[[tuple[int, ...], Collection[int]], int]
-"""The token behind those that were generated, and none of the others that are given."""
+"""Returns the next token after the generated ones, but none of the tokens in the second argument."""
 
 
 def loved(most: int, events: list[Event]) -> tuple[str, ...]:
@@ -27,10 +27,10 @@ def has(text: str, phrase: str) -> bool:
 
 
 def refusing(draw: Draw, params: SamplingParams, end: int) -> tuple[str, list[int], str | None]:
-    """The text, tokens and stop reason of what is drawn where each token is a character."""
+    """The text, tokens and stop reason of an alternative. Each token is one character."""
     tokens: list[int] = []
     n_said = 0
-    refused: dict[tuple[int, ...], set[int]] = {}  # by what comes before them
+    refused: dict[tuple[int, ...], set[int]] = {}  # by the tokens before them
     while True:
         token = draw(tuple(tokens), refused.get(tuple(tokens), ()))
         tokens.append(token)

@@ -1,4 +1,4 @@
-"""Texts that match a JSON schema, drawn from random logits, and what says whether they do."""
+"""Draws texts that match a JSON schema from random logits, and makes judges that say whether texts match."""
 
 import decimal
 import json
@@ -16,7 +16,7 @@ Judge = Callable[[str], bool]
 
 
 class Writer:
-    """Draws texts that match a schema: random ones, in which what ends things is likelier than letters."""
+    """Draws random texts that match a schema. Quotes and brackets are likelier than letters, so that texts end."""
 
     def __init__(self, model: Path) -> None:
         self.backend = LlamaBackend(Settings(model=model))
@@ -30,7 +30,7 @@ class Writer:
         self._likely[[k for k, piece in enumerate(pieces) if max(piece, default=0) > 126]] = -1
 
     def texts(self, schema: Any, n: int) -> Iterator[str | None]:
-        """n texts, with None for each that was cut. Raises `InvalidRequestError`."""
+        """n texts; None for each that didn't end within `MAX_TOKENS`. Raises `InvalidRequestError`."""
         params = SamplingParams(json_schema=json.dumps(schema), samplers=(), seed=0).alternatives(n)
         compiled = self.backend.compile(params)
         for each in params:
@@ -52,7 +52,7 @@ class Writer:
         return None
 
     def can_write(self, schema: Any, text: str) -> bool:
-        """Whether a text that matches the schema may be this one."""
+        """Whether the backend can draw this text under the schema."""
         params = SamplingParams(json_schema=json.dumps(schema), seed=0)
         compiled = self.backend.compile((params,))
         constraint = compiled.constraint(params)
@@ -67,7 +67,7 @@ class Writer:
 
 
 def exact(text: str) -> Any:
-    """JSON with exact decimals, but for those whose exponent is too large for one."""
+    """Reads JSON. Numbers become exact decimals, or floats if the exponent is too large for a decimal."""
 
     def number(digits: str) -> Any:
         try:
@@ -79,7 +79,7 @@ def exact(text: str) -> Any:
 
 
 def judge_of(schema: Any, validator: Any, tests: list[dict[str, Any]]) -> Judge:
-    """What says whether a text matches a schema."""
+    """A judge for a schema: jsonschema's validator if it is right in all tests, else that of jsonschema_rs."""
     strict = validator(exact(json.dumps(schema)), format_checker=validator.FORMAT_CHECKER)
 
     def matches(text: str) -> bool:
@@ -89,7 +89,7 @@ def judge_of(schema: Any, validator: Any, tests: list[dict[str, Any]]) -> Judge:
     try:
         if all(matches(json.dumps(test["data"])) == test["valid"] for test in tests):
             return matches
-    except Exception:  # it raises whatever comes, such as re.error
+    except Exception:  # the validator may raise anything, such as re.error
         pass
     other = jsonschema_rs.validator_for(schema, validate_formats=True)
     return lambda text: bool(other.is_valid(json.loads(text)))

@@ -1,4 +1,4 @@
-"""Adapters for the tiny model, and the tiny model with one of them merged into its weights, to judge them by."""
+"""Writes adapters for the tiny model, and the tiny model with adapters merged into its weights, for comparison."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,9 +25,9 @@ def _pairs(seed: int) -> Mapping[str, tuple[Any, Any]]:
 
 
 def write_tiny_lora(path: Path, seed: int = 0, *, arch: str = "llama", size: int = _SIZE, aloud: bool = False) -> Path:
-    """An adapter, another one for each seed. size: of its rows; others than 64 fit no tiny model.
+    """Writes an adapter, a different one for each seed. size: the length of its rows; only 64 fits the tiny model.
 
-    aloud: it is to be used only behind some tokens (aLoRA).
+    aloud: whether it is one that is used only behind some tokens (aLoRA).
     """
     writer = gguf.GGUFWriter(str(path), arch)
     writer.add_string("general.type", "adapter")
@@ -44,7 +44,7 @@ def write_tiny_lora(path: Path, seed: int = 0, *, arch: str = "llama", size: int
 
 
 def write_merged(path: Path, scales: Mapping[int, float]) -> Path:
-    """The tiny model with the adapters of these seeds in its weights, each times its scale."""
+    """Writes the tiny model with the adapters of these seeds added to its weights, each times its scale."""
     added = {
         name: sum(scale * (b @ a) for scale, (a, b) in ((scale, _pairs(seed)[name]) for seed, scale in scales.items()))
         for name in _NAMES

@@ -1,7 +1,7 @@
 """Writes a model of about 1 MB with random weights and a byte vocabulary.
 
-The text it makes is noise, and that is its use: random bytes are the hardest UTF-8 stream there is,
-and the real llama.cpp evaluates it in well under a millisecond per row.
+Its text is noise, and this is useful: random bytes are the hardest UTF-8 stream there is. The real llama.cpp evaluates
+the model in well under a millisecond per row.
 
 Token ids 0 to 255 are the bytes; `EOS` ends generation; `CONTROL` is a control token, written `<|control|>` in text.
 """
@@ -49,17 +49,21 @@ def write_tiny_model(
     rank_template: str | None = None,
     added: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes the model to `path` and returns it, or one that isn't tiny.
+    """Writes the model to `path`, and returns the path. With larger sizes, the model isn't tiny.
 
     arch: llama; qwen3; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is
         recurrent; or jamba, a hybrid, whose every other layer is recurrent; qwen2vl (M-RoPE).
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
-    n_head_kv: heads of keys and values, where several others share one (of llama); left out: `n_head`.
-    scale: of the weights; with 0.3 a large model's logits are so far apart that the smallest difference changes all.
+    n_head_kv: the number of heads for keys and values, which several other heads share (llama alone); left out:
+        `n_head`.
+    scale: of the weights. With 0.3, the logits of a large model are so far apart that the smallest difference changes
+        the whole text.
     add_bos: prompts begin with `CONTROL`.
-    added: tensors that are added to those of these names (F32 alone), or to the file if it has none of this name.
-    rank_template: it ranks texts that are written so (qwen3 alone), by the first two numbers of a text's embedding.
-    layers_alike: weights of one shape and scale are the same everywhere. It makes a large model in seconds.
+    added: by name, values that are added to the weights with this name (F32 alone). Without such weights, the values
+        become a tensor of their own.
+    rank_template: makes a model that ranks texts which are written like this (qwen3 alone), by the first two numbers of
+        a text's embedding.
+    layers_alike: all weights with the same shape and scale are the same, so that a large model is made in seconds.
     """
     rng = np.random.default_rng(seed)
     is_recurrent = [arch == "mamba" or (arch == "jamba" and i % 2 == 0) for i in range(n_layer)]
@@ -96,7 +100,7 @@ def write_tiny_model(
     writer.add_token_list([*_byte_to_unicode(), "<|endoftext|>", "<|control|>", *(f"t{token}" for token in more)])
     types = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2
     writer.add_token_types([*types, *(gguf.TokenType.NORMAL for _ in more)])
-    writer.add_token_merges(["Ā Ā"])  # llama.cpp wants one; two NUL bytes don't occur in text
+    writer.add_token_merges(["Ā Ā"])  # llama.cpp needs one merge; two NUL bytes don't occur in text
     writer.add_eos_token_id(EOS)
     writer.add_bos_token_id(CONTROL)
     writer.add_add_bos_token(add_bos)
@@ -135,7 +139,7 @@ def write_tiny_model(
             weight(f"blk.{i}.ssm_x.weight", 4 + 2 * 16, 2 * n_embd)
             weight(f"blk.{i}.ssm_dt.weight", 2 * n_embd, 4)
             ones(f"blk.{i}.ssm_dt.bias", 2 * n_embd)
-            # Some of the state forgets a token at once, and some remembers it for a hundred.
+            # Some numbers of the state forget a token at once, others remember it for a hundred tokens.
             forgetting = -np.geomspace(1, 1 / 64, 16, dtype=np.float32)
             writer.add_tensor(f"blk.{i}.ssm_a", np.tile(forgetting, (2 * n_embd, 1)))
             ones(f"blk.{i}.ssm_d", 2 * n_embd)

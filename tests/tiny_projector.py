@@ -1,4 +1,4 @@
-"""Writes projectors with random weights for the tiny model, as small as the format allows; and files for them."""
+"""Writes projectors with random weights for the tiny model, as small as the format allows, and images and sounds."""
 
 import io
 import os
@@ -14,7 +14,7 @@ SIDE = 12
 PATCH = 4
 N_CELLS = (SIDE // PATCH) ** 2
 N_SOUND_CELLS = 15
-"""Of each 30 seconds, or what is left."""
+"""The cells of each 30 seconds of a sound; a shorter rest has as many."""
 
 _STACKED = 3000 // 2 // N_SOUND_CELLS
 _N_MEL = 8
@@ -23,7 +23,7 @@ _N_FF = 32
 
 
 def has_mtmd() -> bool:
-    """Whether llama-cpp-python was compiled with mtmd. Where it must be, its tests aren't skipped but fail."""
+    """Whether llama-cpp-python has mtmd. With LLAMA_SRB_NEEDS_MTMD set, its tests fail instead of being skipped."""
     if os.environ.get("LLAMA_SRB_NEEDS_MTMD"):
         return True
     try:
@@ -34,10 +34,11 @@ def has_mtmd() -> bool:
 
 
 def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, seed: int = 0) -> Path:
-    """Writes a projector: LLaVA's (mlp); gemma3's, in whose images each cell attends to all; or qwen2vl_merger.
+    """Writes a projector.
 
-    The last one's images have a cell for each 8 by 8 pixels, and as many positions as the longer side has of these.
-    n_embd: of the model that it is for; the tiny one has 64.
+    kind: mlp is LLaVA's; with gemma3's, each cell of an image attends to all others; qwen2vl_merger's images have a
+        cell for each 8 by 8 pixels, and as many positions as there are cells along the longer side.
+    n_embd: that of the model which the projector is for; the tiny one has 64.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "clip")
@@ -88,7 +89,7 @@ def write_tiny_projector(path: Path, *, kind: str = "mlp", n_embd: int = 64, see
 
 
 def write_tiny_ear(path: Path, *, n_embd: int = 64, seed: int = 0) -> Path:
-    """Writes a projector for sounds: Ultravox's, which has Whisper's encoder."""
+    """Writes a projector for sounds, of Ultravox's kind, which has Whisper's encoder."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "clip")
     writer.add_string("clip.projector_type", "ultravox")
@@ -129,7 +130,7 @@ def write_tiny_ear(path: Path, *, n_embd: int = 64, seed: int = 0) -> Path:
 
 
 def png(seed: int, width: int = SIDE, height: int = SIDE, *, form: str = "PNG") -> bytes:
-    """A file with an image of noise."""
+    """The bytes of an image file, with noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, form)
@@ -137,7 +138,7 @@ def png(seed: int, width: int = SIDE, height: int = SIDE, *, form: str = "PNG") 
 
 
 def wav(seed: int, seconds: float = 1.0, *, rate: int = 16_000, channels: int = 1) -> bytes:
-    """A file with noise."""
+    """The bytes of a WAV file, with noise."""
     samples = np.random.default_rng(seed).integers(-20_000, 20_000, (int(rate * seconds), channels), np.int16)
     file = io.BytesIO()
     with wave.open(file, "wb") as out:

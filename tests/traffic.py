@@ -1,6 +1,6 @@
-"""Random traffic for an engine, as programs: data that is generated from a seed, shrunk, printed, and run again.
+"""Random traffic for an engine, as programs, which can be generated from a seed, shrunk, printed, and run again.
 
-A program says when which request is sent, continued or aborted. Its repr is the Python text that makes it again.
+A program says when which request is sent, continued or aborted. Its repr is Python text that makes the program again.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 
 class _Short:
-    """Has a repr that leaves out what is as by default."""
+    """Has a repr that leaves out fields with their default values."""
 
     def __repr__(self) -> str:
         given = [
@@ -26,7 +26,7 @@ class _Short:
 
 @dataclass(frozen=True, repr=False)
 class Run(_Short):
-    """The first `length` tokens of the endless random text number `seed`. Two of the same seed begin alike."""
+    """The first `length` tokens of the endless random text number `seed`. Two runs with the same seed begin alike."""
 
     seed: int
     length: int
@@ -34,10 +34,10 @@ class Run(_Short):
 
 @dataclass(frozen=True, repr=False)
 class Said(_Short):
-    """The first `length` tokens of a prompt and of what has been answered to it by now.
+    """The first `length` tokens of a prompt and its answer, as far as this has come.
 
-    For example, after a prompt of 50 tokens, `Said(name, index, 60)` is this prompt with the first 10 of the answer, or
-    with fewer if there aren't so many yet. Nothing, if no request has this name.
+    For example, with a prompt of 50 tokens, `Said(name, index, 60)` is this prompt with the first 10 tokens of the
+    answer, or with fewer if there aren't so many yet. It has no tokens if no request has this name.
     """
 
     name: int
@@ -53,10 +53,10 @@ Parts = tuple[Run | Said, ...]
 class Ask(_Short):
     """Sends a request.
 
-    name: its own; `Said` and `Abort` mean it by this.
-    branches: for each alternative what is not as by default in `SamplingParams`. Its temperature is 0 and it ignores
-        the end token, if it doesn't say otherwise. `ban` k bans every third token from the k-th on, as `banned` says,
-        and `refuse` k some characters, and pairs of them, as `refused` says.
+    name: its number, by which `Said` and `Abort` name it.
+    branches: for each alternative, the fields of `SamplingParams` that aren't at their defaults. The defaults here are
+        a temperature of 0 and `ignore_eos`. `ban` k bans every third token from the k-th on, see `banned`. `refuse` k
+        bans some characters, and pairs of characters, as strings, see `refused`.
     """
 
     name: int
@@ -83,7 +83,7 @@ class Step(_Short):
 
 @dataclass(frozen=True, repr=False)
 class Restart(_Short):
-    """Lets all that runs come to its end, and starts another engine, which has only the files of the last one."""
+    """Lets all running requests end, and starts another engine, which has only the files of the last one."""
 
 
 Op = Ask | Abort | Step | Restart
@@ -91,9 +91,9 @@ Op = Ask | Abort | Step | Restart
 
 @dataclass(frozen=True, repr=False)
 class Program(_Short):
-    """What an engine is asked, and how it is set up. After the last operation it is stepped until it has no work.
+    """What an engine is asked, and how it is set up. After the last operation, it is stepped until it has no work.
 
-    restarts: it keeps what was evaluated in files, too. Without that a `Restart` does nothing.
+    restarts: whether it also keeps what was evaluated in files. Without this, a `Restart` does nothing.
     """
 
     ops: tuple[Op, ...]
@@ -111,12 +111,12 @@ class Program(_Short):
 
 
 def banned(k: int | None, n_vocab: int) -> range:
-    """The tokens that `ban` k means; those past 3,000 aren't banned, since a list of all would take long."""
+    """The tokens that `ban` k bans. Tokens from 3,000 on aren't banned, because a list of all would take long."""
     return range(0) if k is None else range(k, min(n_vocab, 3000), 3)
 
 
 def refused(k: int | None) -> tuple[str, ...]:
-    """The phrases that `refuse` k means."""
+    """The strings that `refuse` k bans."""
     if k is None:
         return ()
     pairs = [chr(first) + chr(second) for first in range(33 + k, 127, 12) for second in range(32, 127)]
@@ -130,13 +130,13 @@ def words(text: Run, vocabulary: range) -> tuple[int, ...]:
 
 
 def tokens(parts: Parts, vocabulary: range, said: Callable[[int, int], tuple[int, ...]]) -> tuple[int, ...]:
-    """The tokens of a prompt. said: those of a prompt and its answer by now, by the request and the index."""
+    """The tokens of a prompt. said: returns the tokens of a request's prompt and answer so far, by name and index."""
     texts = [words(part, vocabulary) if isinstance(part, Run) else said(part.name, part.index) for part in parts]
     return tuple(itertools.chain(*(text[: part.length] for text, part in zip(texts, parts, strict=True))))
 
 
 def generate(seed: int, unit: int = 32) -> Program:
-    """A random program. unit: a length in tokens, such as the model's window; its texts are a few times as long."""
+    """A random program. unit: a length in tokens, such as the model's window. The texts are a few times as long."""
     return _Generator(random.Random(seed), unit).program()
 
 
@@ -188,7 +188,7 @@ class _Generator:
         return ask
 
     def _prompts(self) -> tuple[Parts, ...]:
-        """Prompts that begin as each other, as a stem, or as what was said before."""
+        """Prompts that begin like each other, like a random text that others begin with, or like an earlier answer."""
         rng = self._rng
         first = self._beginning()
         others = [
@@ -241,7 +241,7 @@ class _Generator:
 
 
 def shrink(program: Program, fails: Callable[[Program], bool], seconds: float) -> Program:
-    """A program that fails, too, with nothing in it that could be left out; as far as one gets in so many seconds."""
+    """A smaller program that fails, too. Ends when nothing more can be left out, or after so many seconds."""
     until = time.monotonic() + seconds
     while True:
         for smaller in _smaller(program):
@@ -255,7 +255,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], seconds: float) -
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """The program with a little less in it, in many ways; what takes away the most comes first."""
+    """Programs that lack something of this one. Those that lack the most come first."""
     for ops in _without(program.ops):
         yield dataclasses.replace(program, ops=ops)
     for field in dataclasses.fields(Program):
@@ -312,7 +312,7 @@ _Item = TypeVar("_Item")
 
 
 def _without(items: tuple[_Item, ...]) -> Iterator[tuple[_Item, ...]]:
-    """Without a half, a quarter, ... of them, down to each one, as long as one is left."""
+    """The items without a half of them, without a quarter, and so on, down to without each single one."""
     size = len(items) // 2
     while size:
         for start in range(0, len(items), size):

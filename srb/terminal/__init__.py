@@ -1,4 +1,4 @@
-"""What people run in a terminal: `srb generate` and `srb compare`.
+"""The commands that people run in a terminal: `srb generate`, `srb explore`, `srb compare` and `srb history`.
 
-Both speak in native events and request bodies, whether a server answers or an engine in this process does.
+The first three send request bodies and read native events, whether a server answers or an engine in this process does.
 """

@@ -1,4 +1,4 @@
-"""`srb explore`: the tree of what a model may say next, as it is found."""
+"""`srb explore`: shows the tree of likely continuations of a prompt while it is found."""
 
 import argparse
 import asyncio
@@ -26,7 +26,7 @@ from srb.wire.limits import Limits
 
 
 def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what `srb explore` takes."""
+    """Adds the arguments of `srb explore`."""
     parser.add_argument(
         "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
     )
@@ -46,7 +46,7 @@ def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
 def explore(settings: Settings, arguments: argparse.Namespace) -> int:
     """Runs `srb explore` and returns its exit code: 1 if it has failed.
 
-    Raises `SrbError`, for a wrong option before the model is loaded.
+    Raises `SrbError`. A wrong option is found before the model is loaded.
     """
     check_url_options(settings, arguments)
     body: Body = {"prompt": read_prompt(arguments)}
@@ -78,7 +78,7 @@ def _view(*, as_json: bool) -> View:
 
 
 class PathLines:
-    """A line for each node, as it is found: the probability of the text from the prompt to there, and that text."""
+    """Prints a line for each node when it is found: the text from the prompt to the node, behind its probability."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -98,7 +98,7 @@ class PathLines:
 
 
 class GrowingTree:
-    """The tree while it grows, as much of it as fits; then all of it. Each node has its probability at its place."""
+    """Shows as much of the growing tree as fits, and at the end all of it. Nodes have their probabilities."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

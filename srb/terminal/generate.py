@@ -1,4 +1,4 @@
-"""`srb generate`: the alternatives of one prompt, as they grow."""
+"""`srb generate`: generates alternatives of one prompt, and shows them while they grow."""
 
 import argparse
 import asyncio
@@ -21,14 +21,14 @@ from srb.wire.body_fields import ALIASES
 from srb.wire.limits import Limits
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
-"""The options that have an effect where a server runs the model."""
+"""The options that have an effect if a server runs the model."""
 
 NOT_HEALED = {"heal", *CONSTRAINTS, "response_format", "structured_outputs", "search", "echo", "messages"}
-"""The fields without which the prompt's last token is taken back, since people end their texts with spaces."""
+"""If a request has none of these fields, its prompt is healed, because people often end a text with a space."""
 
 
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what `srb generate` takes."""
+    """Adds the arguments of `srb generate`."""
     add_prompt_arguments(parser)
     group = parser.add_argument_group("asking", "for models that follow instructions")
     group.add_argument(
@@ -50,7 +50,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the prompt, and the file that may have it."""
+    """Adds the prompt, and `--file`, which may have it."""
     parser.add_argument(
         "prompt", nargs="?", help="the text to go on from; without it, or with -, it is read from stdin"
     )
@@ -60,11 +60,11 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
 def generate(settings: Settings, arguments: argparse.Namespace) -> int:
     """Runs `srb generate` and returns its exit code: 1 if an alternative has failed.
 
-    Raises `SrbError`, for a wrong option before the model is loaded.
+    Raises `SrbError`. A wrong option is found before the model is loaded.
     """
     check_url_options(settings, arguments)
     body = _body(settings, arguments)
-    if settings.url is None:  # a server says itself what it doesn't take
+    if settings.url is None:  # a server checks the body itself
         checked = {name: value for name, value in body.items() if name != "messages"} | {"prompt": "x"}
         parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing)
     if arguments.interactive and (arguments.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
@@ -74,7 +74,7 @@ def generate(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None:
-    """Refuses flags that would have no effect, because the server has its own. Raises `SettingsError`."""
+    """Refuses flags that have no effect with `--url`, because the server has its own. Raises `SettingsError`."""
     if settings.url is None:
         return
     names = set(Settings.__dataclass_fields__) - SHARED
@@ -84,7 +84,7 @@ def check_url_options(settings: Settings, arguments: argparse.Namespace) -> None
 
 
 def tokenize_nothing(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-    """Stands in for a tokenizer while there is none."""
+    """Stands in for a tokenizer, to check a body before the model is loaded."""
     return (0,)
 
 
@@ -100,7 +100,7 @@ async def _generate(source: Source, body: Body, *, as_json: bool, is_interactive
 
 
 async def _show(source: Source, body: Body, view: View) -> bool:
-    """Runs a request; whether something failed."""
+    """Runs a request. Returns whether something failed."""
     failed = False
     async with source.submit(body) as events:
         with view:
@@ -115,10 +115,10 @@ async def _show(source: Source, body: Body, view: View) -> bool:
 
 
 def go_on(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], str]) -> Body | None:
-    """The request that goes on from the alternative which a person keeps; None if that is the end.
+    """Asks which alternative to keep, and returns the request that continues it; None if the person wants to end.
 
-    ask: gets a question, and returns the answer; an empty one is the end. An alternative goes by its name or number. Of
-    a chat the person says the next message, too.
+    ask: gets a question, and returns the answer. The answer is the name or the number of an alternative, or empty to
+    end. In a chat, the person is then asked for the next message.
     """
     by_name = {each.name: each for each in alternatives} | {str(k): each for k, each in enumerate(alternatives)}
     question = f"keep which of {', '.join(each.name for each in alternatives)}? (Enter ends) "
@@ -135,8 +135,8 @@ def go_on(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], 
 
 
 def ask(question: str) -> str:
-    """What a person types; nothing at the end of the input."""
-    # asyncio's own handler would cancel the task, which is in here, and so never hear of it.
+    """Returns what a person types; an empty text at the end of the input."""
+    # asyncio's handler of Ctrl-C would cancel this task, which is blocked in input() and would not notice.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(question)
@@ -173,7 +173,7 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
-    """The prompt, without the line break at the end of a file."""
+    """The prompt, without the line break at its end."""
     if arguments.file and arguments.prompt is not None:
         raise InvalidRequestError("a prompt and --file exclude each other", param="prompt")
     try:

@@ -1,4 +1,4 @@
-"""`srb history`: what was generated earlier, from the file of `--history`; a server may be writing it meanwhile."""
+"""`srb history`: shows what was generated earlier. It reads the file of `--history`, also while a server writes it."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ _BYTES = {"K": 10, "M": 20, "G": 30}
 
 
 def add_history_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `srb history`, and its commands."""
+    """Adds the options of `srb history`, and its commands."""
     add_arguments(parser, without=frozenset(Settings.__dataclass_fields__) - {"history", "log_level"})
     commands = parser.add_subparsers(dest="what", required=True, metavar="command")
 

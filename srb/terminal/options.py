@@ -1,4 +1,4 @@
-"""The fields of a request as options: `--top-k 20`, `--branch temperature=1.2,label=wild`."""
+"""Turns the fields of a request into options: `--top-k 20`, `--branch temperature=1.2,label=wild`."""
 
 import argparse
 import difflib
@@ -14,7 +14,7 @@ from srb.wire.completion_fields import BranchFields, CompletionFields
 from srb.wire.fields import DEFAULTS, SamplingFields, descriptions
 
 PREFIX = "field_"
-"""What tells their names in the parsed arguments from those of `Settings`."""
+"""Stands before the names of fields in the parsed arguments, to keep them apart from those of `Settings`."""
 
 REQUEST_FIELDS = (
     "distinct",
@@ -34,7 +34,7 @@ REQUEST_FIELDS = (
     "n_discard",
     "n_cache_reuse",
 )
-"""The fields for all alternatives of a request that are options, too. `n` and `max_tokens` are settings."""
+"""The fields of a whole request that are options. `n` and `max_tokens` aren't here, because they are settings."""
 
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the text": (
@@ -71,7 +71,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "how to draw": ("the samplers, by llama-server's names", ()),
 }
-"""The groups of `--help`, each with what it's about and its fields; the last one has the rest."""
+"""The groups of `--help`, each with a description and its fields. The last group has all other fields."""
 
 BRANCH_NAMES = {*BranchFields.model_fields} | {
     alias for alias, of in ALIASES.items() if of in BranchFields.model_fields
@@ -79,13 +79,13 @@ BRANCH_NAMES = {*BranchFields.model_fields} | {
 
 
 def add_field_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds a flag for every sampler field and for REQUEST_FIELDS, and `--branch`."""
+    """Adds an option for each field of `SamplingFields` and `REQUEST_FIELDS`, and `--branch`."""
     groups = {
         names: parser.add_argument_group(title, f"{text}; see docs/api.md") for title, (text, names) in GROUPS.items()
     }
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):
-        if name in ("max_tokens", "lora"):  # these are settings; `branches` may have adapters of their own
+        if name in ("max_tokens", "lora"):  # these are settings; branches may still have adapters of their own
             continue
         group = next(group for names, group in groups.items() if name in names or not names)
         names = [name, *(alias for alias, of in ALIASES.items() if of == name)]
@@ -114,7 +114,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
 def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields that were given as options, and `branches`, as a request body has them.
 
-    Raises `InvalidRequestError` for a name or a notation that can't be; the rest is for `parse` to say.
+    Raises `InvalidRequestError` for an unknown name or a wrong notation. `parse` checks everything else.
     """
     given = {name.removeprefix(PREFIX): value for name, value in vars(arguments).items() if name.startswith(PREFIX)}
     fields = {name: _value(name, value) for name, value in given.items()}
@@ -124,7 +124,7 @@ def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuses what isn't known: nobody means an option to have no effect. Raises `InvalidRequestError`."""
+    """Raises `InvalidRequestError` for a name that isn't known, which would have no effect, and suggests another."""
     known = sorted(known)
     for name in names:
         if name not in known:
@@ -156,7 +156,7 @@ def _read_branch(text: str) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """An option's text as JSON; numbers may stay texts."""
+    """The value of an option as a body has it. Numbers may stay texts, because `parse` reads them."""
     if name == "samplers":
         return [part.strip() for part in value.split(",")]
     if isinstance(value, str) and _kind(name) is None and name != "negative_prompt":
@@ -172,7 +172,7 @@ def _read_json(text: str, where: str) -> Any:
 
 
 def _kind(name: str) -> type | None:
-    """int, float, bool or str, for what is written as such; str for a list of strings; None for what is JSON."""
+    """The type of an option's value: int, float, bool or str; str for a list of strings; None for JSON."""
     hint = {**CompletionFields.model_fields, **BranchFields.model_fields}[name].annotation
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     hints = typing.get_args(hint) if is_union else (hint,)

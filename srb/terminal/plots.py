@@ -1,4 +1,4 @@
-"""The measures of a comparison as one picture, in SVG."""
+"""Draws the measures of a comparison as one picture, in SVG."""
 
 import io
 import math
@@ -20,36 +20,36 @@ PANELS = {
 PANEL_INCHES = (2.8, 2.2)
 COLUMNS = 4
 MAX_BARS = 8
-"""Of more prompts than that the bars are those over all prompts."""
+"""If there are more prompts than this, the bars are for all prompts together."""
 
 Group = dict[Kind, Measures]
 
 
 def panels_of(found: Findings) -> dict[str, str]:
-    """The names of all measures and scores, with their titles."""
+    """The names of all measures and scores, with the titles of their panels."""
     return PANELS | {name: name for name in found.scores}
 
 
 def plot(found: Findings) -> str:
-    """An `<svg>` with bars for each measure: the kinds from left to right, a bar for each prompt, with its interval.
+    """An `<svg>` with a panel for each measure: the kinds from left to right, a bar for each prompt, with its interval.
 
-    Measures that are the same everywhere have no panel. Empty where that leaves none.
+    A measure that is the same everywhere has no panel. Returns an empty text if there are no panels.
     """
     groups = _groups(found)
     panels = {name: title for name, title in panels_of(found).items() if _differs(groups, name)}
     if not panels:
         return ""
-    import matplotlib  # here, because it takes its time, and belongs to an extra
+    import matplotlib  # imported here, because it takes a while, and belongs to an extra
     from matplotlib.figure import Figure
 
     rows = -(-(len(panels) + 1) // COLUMNS)
     names = found.names
-    # Names are text and not formulas; letters stay letters, for the browser's own font.
+    # Names are shown as text, and not as formulas. Letters aren't turned into curves: the browser has fonts.
     style = matplotlib.rc_context(
         {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "srb", "axes.unicode_minus": False}
     )
     with style, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # matplotlib only measures with its own font
+        warnings.filterwarnings("ignore", "Glyph")  # the browser has the characters that this font lacks
         figure = Figure(figsize=(COLUMNS * PANEL_INCHES[0], rows * PANEL_INCHES[1]), layout="constrained")
         axes = list(figure.subplots(rows, COLUMNS).flat)
         bars: list[Any] = []
@@ -76,7 +76,7 @@ def plot(found: Findings) -> str:
 
 
 def _groups(found: Findings) -> dict[str, Group]:
-    """The measures of each prompt, or of all of them together."""
+    """The measures of each prompt, or of all together if there are more than `MAX_BARS`."""
     groups: dict[str, Group] = {}
     for (prompt, kind), measures in found.cells.items():
         groups.setdefault(prompt, {})[kind] = measures
@@ -94,7 +94,7 @@ def _number(measures: Measures | None, name: str) -> float:
 
 
 def _error(measures: Measures | None, name: str) -> tuple[float, float]:
-    """How far the interval goes down and up."""
+    """How far the interval reaches below and above the value."""
     ends, value = (measures.intervals.get(name) if measures else None), _number(measures, name)
     if ends is None or not all(map(math.isfinite, (*ends, value))):
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The page where two texts are compared without knowing what they are of: `srb compare --rate FOLDER`."""
+"""`srb compare --rate FOLDER`: serves a page where a person rates two texts without knowing which kinds they are."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ RATINGS = web.AppKey("ratings", Ratings)
 
 
 def create_app(ratings: Ratings, secret: str) -> web.Application:
-    """The page at `/SECRET/`, which no other page knows, and what it asks."""
+    """The application: the page and its requests, at `/SECRET/`. Pages of other sites don't know this path."""
     app = web.Application()
     app[RATINGS] = ratings
     app.router.add_get(f"/{secret}/", _page)
@@ -26,7 +26,7 @@ def create_app(ratings: Ratings, secret: str) -> web.Application:
 
 
 async def rate(ratings: Ratings) -> None:
-    """Serves the page on this machine until it's cancelled, or Ctrl-C comes."""
+    """Serves the page on this machine until the task is cancelled, or Ctrl-C comes."""
     secret = secrets.token_urlsafe(16)
     runner = web.AppRunner(create_app(ratings, secret), access_log=None)
     await runner.setup()
@@ -73,7 +73,7 @@ async def _rate(request: web.Request) -> web.Response:
 
 
 def _state(ratings: Ratings) -> dict[str, Any]:
-    """What the page shows; it isn't told what the texts are of."""
+    """What the page shows. It doesn't get the kinds of the texts, so nobody can look them up."""
     pair = ratings.next
     shown = pair and {"prompt": pair.left.prompt_text, "texts": [pair.left.text, pair.right.text]}
     return {"pair": shown, "left": ratings.left, "rated": len(ratings.given)}

@@ -1,4 +1,4 @@
-"""Blind ratings of a comparison's texts, two at a time, and how strong each kind of text is by them."""
+"""Keeps blind ratings of a comparison's texts, two at a time, and computes how strong each kind of text is."""
 
 import itertools
 import json
@@ -26,13 +26,13 @@ class Pair:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from others, whatever the order."""
+        """Identifies the pair. It is the same if left and right are exchanged."""
         return self.left.prompt, self.left.seed, *sorted((self.left.kind, self.right.kind))
 
 
 @dataclass(frozen=True)
 class Rating:
-    """What a person said of two kinds of texts. winner: 0 is the first, 1 the second; 0.5 for neither."""
+    """How a person rated a pair of texts. winner: 0 for the first kind, 1 for the second, 0.5 for neither."""
 
     prompt: str
     seed: int
@@ -41,12 +41,12 @@ class Rating:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """That of the pair."""
+        """Equals the key of the pair."""
         return self.prompt, self.seed, *sorted(self.kinds)
 
 
 class Ratings:
-    """The ratings in a results folder, in ratings.jsonl, and the pairs that wait for one."""
+    """The ratings in a results folder, in ratings.jsonl, and the pairs that aren't rated yet."""
 
     def __init__(self, folder: Path, results: Sequence[Result]) -> None:
         self._path = folder / "ratings.jsonl"
@@ -62,7 +62,7 @@ class Ratings:
 
     @property
     def left(self) -> int:
-        """How many pairs wait."""
+        """How many pairs aren't rated yet."""
         return len(self._left)
 
     def rate(self, winner: float) -> None:
@@ -74,7 +74,7 @@ class Ratings:
             file.write(json.dumps(_line(self.given[-1])) + "\n")
 
     def undo(self) -> None:
-        """Takes back the last rating since this began, if there is one."""
+        """Takes back the last rating that this object has taken, if there is one."""
         if self._rated:
             self._left.insert(0, self._rated.pop())
             self.given.pop()
@@ -102,7 +102,7 @@ def _line(each: Rating) -> dict[str, Any]:
 
 
 def pairs_of(results: Sequence[Result]) -> list[Pair]:
-    """All pairs of different texts with the same prompt and seed, in an order and on sides that tell nothing."""
+    """All pairs of different texts with the same prompt and seed. Their order, and their sides, are random."""
     by_place: dict[tuple[str, int], list[Result]] = {}
     for each in results:
         if each.is_whole:
@@ -131,11 +131,11 @@ class Strength:
 def strengths(ratings: Sequence[Rating]) -> dict[Kind, Strength]:
     """The strength of each kind, by the model of Bradley and Terry 1952, on Elo's scale; the strongest first.
 
-    400 points more are 10 times as likely to win. A rating of neither is half a win for both. Each kind also has half a
-    win and half a defeat against an opponent of 1,000 points, so that one that has always won isn't infinitely strong.
-    Intervals are the percentiles of 1,000 bootstrap samples of the ratings.
+    A kind with 400 points more than another is 10 times as likely to win. A rating of neither is half a win for both.
+    Each kind also gets half a win and half a defeat against an opponent of 1,000 points, so that a kind that has always
+    won isn't infinitely strong. Intervals are percentiles of 1,000 bootstrap samples of the ratings.
     """
-    import numpy as np  # here, because it takes its time
+    import numpy as np  # imported here, because it takes a while
 
     if not ratings:
         return {}
@@ -143,7 +143,7 @@ def strengths(ratings: Sequence[Rating]) -> dict[Kind, Strength]:
     sides = np.array([[kinds.index(kind) for kind in each.kinds] for each in ratings])
     winners = np.array([each.winner for each in ratings])
     drawn = np.random.default_rng(SEED).integers(len(ratings), size=(RESAMPLES, len(ratings)))
-    samples = np.vstack([np.arange(len(ratings)), drawn])  # the first is what there is
+    samples = np.vstack([np.arange(len(ratings)), drawn])  # the first one is the ratings themselves
     wins = np.zeros((len(samples), len(kinds), len(kinds)))
     rows = np.arange(len(samples))
     for column in samples.T:

@@ -1,4 +1,4 @@
-"""What `srb compare` has so far, in a folder: results.jsonl grows, and the tables come at the end."""
+"""`Results`: keeps the results of `srb compare` in a folder. results.jsonl grows; the tables are written at the end."""
 
 import csv
 import dataclasses
@@ -18,7 +18,7 @@ from srb.terminal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """One that is wanted: the names of its model, prompt and setting, and its seed."""
+    """An alternative that the spec asks for: the names of its model, prompt and setting, and its seed."""
 
     model: str
     prompt: str
@@ -27,10 +27,7 @@ class Alternative:
 
 
 class Results:
-    """The results in a folder. Use it as a context manager; no other process may use the folder meanwhile.
-
-    wanted: how many the spec asks for.
-    """
+    """The results in a folder. Use it as a context manager. It locks the folder, so no other process can use it."""
 
     def __init__(self, folder: Path, spec: Spec) -> None:
         self._folder = folder
@@ -47,7 +44,7 @@ class Results:
     def __enter__(self) -> Self:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Not closed before the end: that would give up the lock.
+            # The file stays open to the end, because closing it would give up the lock.
             self._file = self._exit.enter_context(self._path.open("a+", encoding="utf-8"))
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,22 +70,22 @@ class Results:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing, not even what was cut."""
+        """Whether there are no results, not even interrupted ones."""
         return not self._lines and not self._cut
 
     @property
     def wanted(self) -> int:
-        """How many the spec asks for."""
+        """How many results the spec asks for."""
         spec = self.spec
         return len(spec.models) * len(spec.prompts) * len(spec.settings) * len(spec.all_seeds)
 
     def open(self, model: str, name: str, identity: str) -> list[Alternative]:
-        """The alternatives of a model that are missing after earlier runs.
+        """The alternatives of a model that earlier runs haven't finished.
 
         model: its name in the spec. name: that of the source. identity: what results depend on beside the spec; see
         `Source`.
 
-        Raises `SettingsError` if there is something that the spec doesn't ask for: it would have to be thrown away.
+        Raises `SettingsError` if the folder has a result that the spec doesn't ask for, because it would be lost.
         """
         spec = self.spec
         self._names[model], self._identities[model] = model or name, identity
@@ -103,14 +100,14 @@ class Results:
                     "than this spec's; give --out another folder, or delete this one"
                 )
             if alternative and line["finish_reason"] != "abort":
-                lines[alternative] = line | self._origin(alternative)  # names may have changed
+                lines[alternative] = line | self._origin(alternative)  # prompts and settings may have other names now
         self._lines |= lines
         return [each for each in wanted.values() if each not in lines]
 
     def add(self, alternative: Alternative, ended: Row) -> None:
-        """Keeps a result, so that it's there even if the process is killed. What is there already stays.
+        """Writes a result at once, so that it isn't lost if the process is killed. A second one is ignored.
 
-        ended: the fields of `Result` that it has beside those that say where it comes from.
+        ended: the fields of `Result`, without those that say where the result comes from.
         """
         if alternative in self._lines:
             return
@@ -120,12 +117,12 @@ class Results:
         self._file.flush()
 
     def add_cut(self, alternative: Alternative, ended: Row) -> None:
-        """Remembers what was interrupted, for the report. The next run begins it anew."""
+        """Remembers an interrupted alternative for the report. The next run generates it anew."""
         if alternative not in self._lines:
             self._cut[alternative] = self._line(alternative, ended)
 
     def unjudged(self, judge: Judge) -> list[Row]:
-        """The results that a judge hasn't seen."""
+        """The results that a judge hasn't scored yet."""
         return [line for line in self._lines.values() if self._judged_key(judge, line) not in self._judged]
 
     def judge(self, judge: Judge, line: Row, score: float | None) -> None:
@@ -136,7 +133,7 @@ class Results:
             file.write(json.dumps({"key": key, "score": score}) + "\n")
 
     def finish(self) -> Findings:
-        """Writes the files in the order of the spec, and returns what they say; those that were cut are included."""
+        """Writes the files in the order of the spec, and returns the findings, also of interrupted results."""
         known = self._cut | self._lines
         lines = [known[each] for model in self._names for each in self._wanted(model) if each in known]
         # An earlier run may have results of models whose turn hasn't come in this one.
@@ -172,7 +169,7 @@ class Results:
         return self._origin(each) | ended | {"scores": {}, "key": self._key(each)}
 
     def _key(self, each: Alternative) -> str:
-        """What a result depends on: it's good as long as this is the same."""
+        """A hash of everything that a result depends on. A result can be used as long as this is the same."""
         spec = self.spec
         parts = [self._identities[each.model], spec.prompts[each.prompt].body, spec.settings[each.setting], each.seed]
         if len(siblings := spec.siblings(each.setting, each.seed)) > 1:
@@ -180,7 +177,7 @@ class Results:
         return _hash(parts)
 
     def _judged_key(self, judge: Judge, line: Row) -> str:
-        # Before its model is loaded, what a judge has said earlier isn't known.
+        # The identity of the judge's model isn't known before it is loaded, so earlier scores aren't found until then.
         return _hash([judge.model, self._identities.get(judge.model), judge.answers, judge.request(line)])
 
     def _scores(self, line: Row) -> dict[str, float | None]:
@@ -198,7 +195,7 @@ def _hash(parts: Any) -> str:
 
 
 def _read(file: Any, path: Path) -> list[Row]:
-    """The lines of a file, which is cut behind the last whole one: the process may have been killed in the middle."""
+    """The lines of a file. If the process was killed while it wrote the last line, that line is cut off."""
     file.seek(0)
     whole, _, _broken = file.read().rpartition("\n")
     lines = []
@@ -217,12 +214,12 @@ def _read(file: Any, path: Path) -> list[Row]:
 
 
 def result_of(line: Row) -> Result:
-    """The result on a line of results.jsonl. Raises `TypeError` and `AttributeError` for what is none."""
+    """The result on a line of results.jsonl. Raises `TypeError` and `AttributeError` if it isn't one."""
     return Result(**{name: value for name, value in line.items() if name in _FIELDS})
 
 
 def read_results(folder: Path, run: str = "") -> list[Result]:
-    """What an earlier run has left in a folder, which is called `run` in the report. Raises `SettingsError`."""
+    """The results of an earlier run in a folder. The report calls it `run`. Raises `SettingsError`."""
     path = folder / "results.jsonl"
     try:
         with path.open("r+", encoding="utf-8") as file:
@@ -233,10 +230,10 @@ def read_results(folder: Path, run: str = "") -> list[Result]:
 
 
 def write_tables(folder: Path, found: Findings) -> None:
-    """results.csv, and with pyarrow results.parquet, with a row for each alternative; measures.csv, and tests.csv."""
+    """Writes measures.csv, tests.csv, results.csv with a row for each alternative, and with pyarrow results.parquet."""
     rows = [_flat(each) for each in found.results]
     _write_csv(folder / "results.csv", rows)
-    if importlib.util.find_spec("pyarrow"):  # which is large
+    if importlib.util.find_spec("pyarrow"):  # an extra, because it is large
         _write_parquet(folder / "results.parquet", rows)
     measures = []
     for (prompt, (run, model, setting)), each in found.cells.items():
@@ -252,7 +249,7 @@ def write_tables(folder: Path, found: Findings) -> None:
 
 
 def _flat(each: Result) -> Row:
-    """A row of the tables. What differs in its shape is JSON; the tokens are in results.jsonl alone."""
+    """A row of the tables. Variables and settings become JSON. The tokens are only in results.jsonl."""
     row = dataclasses.asdict(each)
     del row["tokens"]
     scores = {f"score_{name}": score for name, score in row.pop("scores").items()}
@@ -269,7 +266,7 @@ def _write_csv(path: Path, rows: list[Row]) -> None:
 
 
 def _write_parquet(path: Path, rows: list[Row]) -> None:
-    import pyarrow  # here, because it belongs to an extra
+    import pyarrow  # imported here, because it belongs to an extra
     import pyarrow.parquet
 
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -1,4 +1,4 @@
-"""How the events of a request look: lines of JSON, plain lines, or texts that grow side by side on a terminal."""
+"""Shows the events of a request: as lines of JSON, as plain lines, or as texts that grow side by side on a terminal."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ class View(Protocol):
 
 @dataclass
 class Alternative:
-    """What is known of an alternative by now. name: its label, or its index."""
+    """What the events have told of an alternative so far. name: its label, or its index."""
 
     name: str
     seed: int
@@ -40,7 +40,7 @@ class Alternative:
 
 
 class JsonLines:
-    """Each event as it is, on a line of its own."""
+    """Prints each event unchanged, on a line of its own."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -57,7 +57,7 @@ class JsonLines:
 
 
 class _Texts:
-    """Collects the texts."""
+    """Collects the texts of the alternatives."""
 
     def __init__(self) -> None:
         self.alternatives: list[Alternative] = []
@@ -91,7 +91,7 @@ class _Texts:
 
 
 class PlainLines(_Texts):
-    """One line per alternative, `name: text`, in the order of their indexes; line breaks are written as \\n."""
+    """Prints one line per alternative, `name: text`, in the order of their indexes; line breaks are written as \\n."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class PlainLines(_Texts):
         self._print(self.alternatives)
 
     def show(self, event: Event) -> None:
-        """Takes the next event, and prints the alternatives that have ended, if those before them have."""
+        """Takes the next event, and prints each alternative that has ended, as soon as all before it have ended."""
         super().show(event)
         ended = [alternative.end is not None for alternative in self.alternatives]
         self._print(self.alternatives[: [*ended, False].index(False)])
@@ -114,7 +114,7 @@ class PlainLines(_Texts):
 
 
 class Growing(_Texts):
-    """The ends of the texts while they grow, as many lines of each as fit; then all of them."""
+    """Shows the last lines of each growing text, as many as fit, and at the end all texts."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Growing(_Texts):
 
     @property
     def _columns(self) -> int:
-        """How many texts stand side by side: as many as have room for a line that reads well."""
+        """How many texts stand side by side, so that each is at least `COLUMN_CHARS` wide, if possible."""
         return max(1, min(len(self.alternatives), self._console.width // COLUMN_CHARS))
 
     def _grid(self, cells: list[RenderableType]) -> Table:
@@ -164,7 +164,7 @@ class Growing(_Texts):
         height = (self._console.height - 1) // len(self.alternatives) - 1
         rows: list[RenderableType] = []
         for alternative in self.alternatives:
-            name = _name(alternative) if height < 1 else Text()  # on one line with the text where there's no room
+            name = _name(alternative) if height < 1 else Text()  # else on a line of its own
             lines = Text(harmless(alternative.text)).wrap(self._console, self._console.width - len(name))
             if height < 1:
                 rows.append(Text.assemble(name, *lines[-1:]))
@@ -178,7 +178,7 @@ def _name(alternative: Alternative) -> Text:
 
 
 def _title(alternative: Alternative) -> Text:
-    """The name in colour, and what is known of the end."""
+    """The name in colour, the seed, and how the alternative ended."""
     details = f"seed {alternative.seed}"
     if end := alternative.end:
         reason = end["finish_reason"] + (f" {end['stop_reason']!r}" if end["stop_reason"] else "")
@@ -187,7 +187,7 @@ def _title(alternative: Alternative) -> Text:
 
 
 def harmless(text: str) -> str:
-    """Without the control characters that would steer a terminal; only line breaks and tabs are left."""
+    """Makes control characters visible, as they could steer the terminal. Line breaks and tabs stay."""
     return "".join(
         char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs") else _visible(char)
         for char in text
@@ -195,10 +195,10 @@ def harmless(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same with line breaks as \\n."""
+    """The same on one line: line breaks become \\n."""
     return harmless(text.replace("\\", "\\\\").replace("\n", "\\n"))
 
 
 def _visible(char: str) -> str:
-    # Joiners and direction marks belong to scripts and emoji; overrides could make a line lie.
+    # Scripts and emoji need joiners and direction marks. Direction overrides could make a line look like another one.
     return char if char in "\u200c\u200d\u200e\u200f\u00ad" else char.encode("unicode_escape").decode()

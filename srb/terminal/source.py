@@ -1,6 +1,6 @@
-"""Where events come from: an engine in this process, or a server. Both take the body of `POST /v1/completions`.
+"""`Source`: answers requests with events, from an engine in this process or from a server.
 
-A body with `messages` is that of `POST /v1/chat/completions`.
+Both take the body of `POST /v1/completions`. A body with `messages` is that of `POST /v1/chat/completions`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]
 
 SILENCE_SECONDS = 60
-"""How long a server may say nothing; it pings every 15 s."""
+"""After so long without a byte, the connection counts as lost. A server sends a ping every 15 s."""
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -49,9 +49,10 @@ ERRORS = {
 
 
 class Source(Protocol):
-    """What answers requests. Use it as a context manager.
+    """Answers requests. Use it as a context manager.
 
-    model: its name. identity: what its results depend on, as far as it's known: of a server the model's name.
+    model: the model's name. identity: what results depend on, as far as this is known. Of a server only the model's
+        name is known.
     """
 
     model: str
@@ -64,9 +65,9 @@ class Source(Protocol):
     async def __aexit__(self, *_error: object) -> None: ...
 
     def submit(self, body: Body) -> AbstractAsyncContextManager[Events]:
-        """Queues a request; its native events, to the last. Raises `SrbError` if it isn't taken.
+        """Queues a request, and gives all of its native events. Raises `SrbError` if the request isn't taken.
 
-        Leaving it early cancels the request.
+        To leave the context early cancels the request.
         """
 
     def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
@@ -74,19 +75,19 @@ class Source(Protocol):
 
 
 def open_source(settings: Settings) -> Source:
-    """The server at `--url`, or else an engine in this process, whose model is fetched first if it's elsewhere.
+    """The server at `--url`, or else an engine in this process. If its model is elsewhere, it is downloaded first.
 
-    Raises `SettingsError` and `ModelLoadError`. Call it outside of the event loop: a download takes its time.
+    Raises `SettingsError` and `ModelLoadError`. Call it outside of the event loop, because a download takes long.
     """
     return InProcess(settings) if settings.url is None else Server(settings)
 
 
 class InProcess:
-    """An engine in this process. It loads the model when it's entered, and shows how far that is."""
+    """An engine in this process. Entering the context loads the model, and shows the progress."""
 
     def __init__(self, settings: Settings) -> None:
         settings = fetch_model(settings, show_download)
-        # A variable may be meant for a server; nobody else waits here.
+        # SRB_ variables may be meant for a server, so its options are ignored: here nobody else waits.
         of_servers = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
         settings = dataclasses.replace(settings, **of_servers)
         self.model = settings.alias or find_model(settings.model).stem
@@ -174,7 +175,7 @@ class Server:
 
     @property
     def identity(self) -> str:
-        """The model's name; a server doesn't tell more."""
+        """The model's name. A server doesn't tell more of it."""
         return self.model
 
     @asynccontextmanager
@@ -215,7 +216,7 @@ class Server:
 
 
 async def _error(reply: aiohttp.ClientResponse) -> SrbError:
-    """What the server said was wrong."""
+    """The error that a server has answered with."""
     try:
         error = (await reply.json())["error"]
         return ERRORS.get(reply.status, SrbError)(error["message"], param=error["param"], code=error["code"])

@@ -1,4 +1,4 @@
-"""How sure a comparison is: intervals by bootstrap, and paired tests, both scipy's."""
+"""Says how sure a comparison is: bootstrap intervals, and paired tests, both scipy's."""
 
 import math
 import warnings
@@ -9,7 +9,7 @@ from typing import Any
 CONFIDENCE = 0.95
 RESAMPLES = 9_999
 SEED = 0
-"""Of the resampling: the same results give the same report."""
+"""The seed of the resampling. It is fixed, so that the same results give the same report."""
 
 Interval = tuple[float, float]
 
@@ -17,9 +17,9 @@ Interval = tuple[float, float]
 def interval(values: Sequence[float], weights: Sequence[float] | None = None) -> Interval | None:
     """The 95% interval of the mean, by scipy's bias-corrected and accelerated bootstrap; None for one value.
 
-    weights: of the values, where the mean is a weighted one; they are drawn with their values.
+    weights: for a weighted mean, the weight of each value. A value is drawn together with its weight.
     """
-    import numpy as np  # here, as scipy below: to import them takes its time
+    import numpy as np  # numpy and scipy are imported in functions, because it takes a while
     from scipy.stats import bootstrap
 
     if len(values) < 2:
@@ -31,7 +31,7 @@ def interval(values: Sequence[float], weights: Sequence[float] | None = None) ->
     def mean(x: Any, w: Any, axis: int = -1) -> Any:
         return (x * w).sum(axis=axis) / w.sum(axis=axis)
 
-    for method in ("BCa", "percentile"):  # BCa has no answer where leaving one out changes nothing
+    for method in ("BCa", "percentile"):  # BCa has no answer if leaving out one value changes nothing
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = bootstrap(
@@ -53,9 +53,10 @@ def interval(values: Sequence[float], weights: Sequence[float] | None = None) ->
 class Paired:
     """Two kinds of texts, compared by the pairs that have the same prompt and seed.
 
-    one, other: their names; measure: what of. pairs: how many. difference: the mean of other - one; low, high: its 95%
-    interval. p: of a two-sided permutation test that swaps within pairs, exact where there are few; adjusted: by
-    Benjamini and Hochberg 1995, for all tests of a report.
+    one, other: the names of the kinds. measure: the name of what is compared. pairs: how many pairs there are.
+    difference: the mean of other - one. low, high: its 95% interval.
+    p: of a two-sided permutation test that swaps within pairs; exact if there are few pairs.
+    adjusted: p after the adjustment of Benjamini and Hochberg 1995, for all tests of a report.
     """
 
     one: str
@@ -72,7 +73,7 @@ class Paired:
 def paired(
     one: str, other: str, measure: str, values: Mapping[Any, float], others: Mapping[Any, float]
 ) -> Paired | None:
-    """Compares what has the same key; None for fewer than two pairs."""
+    """Compares the values with the same key. Returns None for fewer than two pairs."""
     import numpy as np
     from scipy.stats import permutation_test
 
@@ -99,7 +100,7 @@ def paired(
 
 
 def adjusted(tests: Sequence[Paired]) -> list[Paired]:
-    """The tests with the adjusted p of each."""
+    """The same tests, each with its adjusted p."""
     from scipy.stats import false_discovery_control
 
     if not tests:
