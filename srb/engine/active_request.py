@@ -39,7 +39,7 @@ class ActiveRequest:
             for lora in dict.fromkeys(loras):
                 begun = {first + k: resumed[first + k] for k, each in enumerate(loras) if each == lora}
                 self.prompts += Prompt.of(self, tokens, begun, stops, lora, healed)
-        self._watch(resumed, stops, tokenizer)
+        self._watch(resumed, [len(healed) for _, healed in asked], stops, tokenizer)
         self._is_diverse = any(params.diversity for params in request.branches)
         if self._is_diverse:
             diversities = [Diversity(tokens) for tokens, _ in asked]
@@ -57,18 +57,25 @@ class ActiveRequest:
         self.has_tokens = False
 
     def _watch(
-        self, resumed: tuple[Resumed, ...], stops: dict[tuple[str, ...], StopStrings], tokenizer: Tokenizer
+        self,
+        resumed: tuple[Resumed, ...],
+        healed: list[int],
+        stops: dict[tuple[str, ...], StopStrings],
+        tokenizer: Tokenizer,
     ) -> None:
-        """Gives a `Watch` to each alternative that has `banned_strings` or `avoid`."""
+        """Gives a `Watch` to each alternative that has `banned_strings` or `avoid`.
+
+        healed: of each prompt, how many bytes at the beginning of the drawn tokens belong to its text.
+        """
         branches = self.request.branches
         banned = {strings: BannedStrings(strings) for strings in {params.banned_strings for params in branches}}
         lists = {params.avoid for params in branches if params.avoid is not None}
         avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
         said: list[set[Opening]] = [set() for _ in self.request.prompts]
-        healed = {seq.index: len(seq.prompt.healed) for seq in self.sequences}
         for index, each in enumerate(resumed) if lists else ():
             if each.tokens:
-                said[index // len(branches)].add(opening_of(each.tokens, tokenizer, healed.get(index, 0)))
+                number = index // len(branches)
+                said[number].add(opening_of(each.tokens, tokenizer, healed[number]))
         for seq in self.sequences:
             params = seq.params
             if params.banned_strings or params.avoid is not None:
@@ -151,7 +158,7 @@ class ActiveRequest:
     @property
     def drawn(self) -> int:
         """How many of the generated tokens came after the request was resumed; all of them if it wasn't."""
-        return self.walkers.n_tokens if self.walkers else sum(len(seq.tokens) for seq in self.sequences)
+        return self.walkers.n_new if self.walkers else sum(len(seq.tokens) for seq in self.sequences)
 
     @property
     def newly_evaluated(self) -> int:

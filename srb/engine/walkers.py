@@ -34,6 +34,8 @@ class Walkers:
         told = request.resumed[0].nodes if request.resumed else ()
         self._tree = Tree(request.explore, backend.tokenizer.is_end, told)
         self._teller = Teller(request, backend.tokenizer)
+        self.n_new = 0
+        """How many tokens there are in the nodes that weren't told before an interruption."""
         self._tasks: dict[Sequence, Candidate] = {}
         (root,) = self._tree.wanted(1)
         self._tree.take(root, *self._outlook(prompt.logits))
@@ -58,6 +60,7 @@ class Walkers:
         for node, is_new in self._tree.nodes():
             event = self._teller.event(node)
             if is_new:
+                self.n_new += len(event.tokens)
                 yield event
 
     def take(self, seq: Sequence, logits: Logits) -> None:

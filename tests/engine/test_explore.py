@@ -252,6 +252,8 @@ def test_one_that_was_interrupted_goes_on_where_it_was(n_told: int, min_entropy:
     assert isinstance(after[-1], DoneEvent)
     assert isinstance(whole[-1], DoneEvent)
     assert after[-1].usage.completion_tokens == whole[-1].usage.completion_tokens
+    assert after[-1].timings
+    assert after[-1].timings.predicted_n == sum(len(each.tokens) for each in after if isinstance(each, NodeEvent))
 
 
 def test_an_engine_that_breaks_says_one_stop() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StreamEvent
-from srb.engine.request import CompletionRequest, Explore
+from srb.engine.request import CompletionRequest, Explore, Resumed
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -104,6 +104,19 @@ def test_it_goes_on_after_interruptions_and_all_is_given_back(cuts: list[int], s
     whole = run(Engine(made := backend()), each)
     assert made.cells == made.open_samplers == made.open_compiled == 0
     assert texts(run_interrupted(lambda: Engine(backend()), each, cuts)) == texts(whole)
+
+
+def test_what_began_alike_before_an_interruption_is_known_without_what_was_taken_back() -> None:
+    def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        return 201 if len(tokens) == 1 else ord(" ") if len(tokens) % 2 == 0 else B
+
+    each = asked((C, 201), 2, avoid=(), max_tokens=24)
+    each = dataclasses.replace(each, branches=each.branches[:1])
+    plain = run(Engine(backend(script=script)), each)
+    told = Resumed(tuple(drawn(list(plain), 0)), finished=24)
+    again = dataclasses.replace(each, branches=each.branches * 2, resumed=(told, Resumed()))
+    (end,) = stops(run(Engine(backend(script=script)), again)).values()
+    assert end.rewinds, texts(plain)
 
 
 @pytest.mark.parametrize(
