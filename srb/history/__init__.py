@@ -1,1 +1,1 @@
-"""What lasts: requests and their texts, and stories, in one SQLite file."""
+"""Keeps requests, their texts, and stories in one SQLite file (`--history`)."""

@@ -1,4 +1,4 @@
-"""The file: its tables, its versions, and what is said when it can't be used."""
+"""The SQLite file of a history: its tables, its versions, and the error messages when it can't be used."""
 
 import os
 import sqlite3
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from srb.errors import HistoryError, SettingsError
 
-APPLICATION_ID = 0x73726268  # "srbh": tells the file from that of any other program
+APPLICATION_ID = 0x73726268  # "srbh": marks the file as srb's
 
 MIGRATIONS = (
     """
@@ -117,14 +117,14 @@ MIGRATIONS = (
     ALTER TABLE nodes ADD COLUMN ends_at INTEGER;  -- so many characters of its text belong to the story; null: all
     """,
 )
-"""Each brings a file to the next version. What has been released is never changed; a new version is a new script."""
+"""Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 
 _BUSY_SECONDS = 5.0
-"""How long a write waits for another process: `srb history prune`, say."""
+"""How long a write waits for another process that writes, such as `srb history prune`."""
 
 
 def check_place(path: Path) -> None:
-    """Raises `SettingsError` where there can't be a file."""
+    """Raises `SettingsError` if there can't be a file at this path."""
     if path.is_dir():
         raise SettingsError(f"--history {path} is a folder; name a file in it")
     if not path.parent.is_dir():
@@ -134,7 +134,7 @@ def check_place(path: Path) -> None:
 def prepare(path: Path) -> None:
     """Makes the file if there is none, and brings it to this version. Raises `HistoryError` if it can't be used."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # what is written there is the owner's alone
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # only the owner may read and write it
     except OSError as error:
         raise HistoryError(
             f"the history {path} can't be written: {error.strerror}; make it writable for this user, or name another "
@@ -167,7 +167,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     for number in range(version, len(MIGRATIONS)):
         begin = f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number + 1};"
         db.executescript(f"{begin} {MIGRATIONS[number]} COMMIT")
-    db.execute("BEGIN IMMEDIATE")  # what can't be written is better known now
+    db.execute("BEGIN IMMEDIATE")  # a write that changes nothing, to find out now if the file can't be written
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
     db.execute("COMMIT")
 
@@ -177,18 +177,19 @@ def _number(db: sqlite3.Connection, pragma: str) -> int:
 
 
 def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
-    """A connection, for one thread at a time. Transactions are begun and ended by hand; rows have names."""
+    """A connection, for one thread at a time. Its user begins and ends transactions; the columns of rows have names."""
     uri = f"{path.absolute().as_uri()}?mode={'ro' if is_reader else 'rw'}"
     db = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
-    # In WAL mode NORMAL hands each transaction to the operating system, and waits for the disk at checkpoints alone.
+    # In WAL mode with NORMAL, SQLite gives each transaction to the operating system, and waits for the disk only at
+    # checkpoints.
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA foreign_keys = ON")
     return db
 
 
 def explain(path: Path, error: sqlite3.Error) -> HistoryError:
-    """What SQLite says, in words that tell what to do."""
+    """An error with SQLite's message, and with advice what to do."""
     text = str(error)
     if "disk is full" in text:
         advice = "make room on its disk"

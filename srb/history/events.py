@@ -1,4 +1,4 @@
-"""Requests and a step's events as JSON, and back."""
+"""Turns requests and the events of a step into JSON, and back."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ _KINDS = {kind.__name__: kind for kind in (StartEvent, ProgressEvent, StopEvent,
 
 
 def pack(events: list[Event]) -> str:
-    """The events of one request. A StreamEvent is a list, as there are so many of them."""
+    """Packs the events of one request. A StreamEvent is packed as a list, which is short, because there are so many."""
     return json.dumps([_pack(event) for event in events], separators=(",", ":"))
 
 
@@ -49,7 +49,7 @@ def _pack_token(token: Token) -> list[Any]:
 
 
 def unpack(request_id: str, packed: str) -> list[Event]:
-    """The events of the request with this id."""
+    """Unpacks the events of the request with this id."""
     return [_unpack(request_id, each) for each in json.loads(packed)]
 
 
@@ -73,7 +73,7 @@ def _unpack_token(packed: list[Any]) -> Token:
 
 
 def pack_request(request: CompletionRequest) -> bytes:
-    """All of a request, so that it can go on as it is; compressed. One with images can't: they aren't in the file."""
+    """Packs and compresses all that a request needs to go on. A request with images can't go on: they aren't packed."""
     without = ("resumed", "media")
     fields = {
         each.name: getattr(request, each.name) for each in dataclasses.fields(request) if each.name not in without
@@ -85,7 +85,7 @@ def pack_request(request: CompletionRequest) -> bytes:
 
 
 def unpack_request(packed: bytes) -> CompletionRequest:
-    """The request. Raises `TypeError` if another version of srb had other fields."""
+    """Unpacks a request. Raises `TypeError` if the srb that packed it had other fields."""
     fields = {name: _tuples(value) for name, value in json.loads(zlib.decompress(packed)).items()}
     branches = tuple(
         SamplingParams(**{name: _tuples(value) for name, value in branch.items()}) for branch in fields.pop("branches")

@@ -1,4 +1,4 @@
-"""The history for others: what the file has, as JSON has it and as Markdown."""
+"""Turns requests and stories of the history into JSON and Markdown."""
 
 import dataclasses
 import sqlite3
@@ -13,7 +13,7 @@ from srb.history.stories import Story, read_nodes
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, whose names are those on the wire."""
+    """The fields of a dataclass. Their names are the names in the JSON of the HTTP interface."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
@@ -24,7 +24,7 @@ def story_json(story: Story, nodes: list[Node] | None = None) -> dict[str, Any]:
 
 
 def request_json(request: Recorded) -> dict[str, Any]:
-    """A request with all that the file has of it."""
+    """A request with everything that the file has of it."""
     return as_json(request.summary) | {
         "detached": request.detached,
         "finished": request.finished,
@@ -35,7 +35,7 @@ def request_json(request: Recorded) -> dict[str, Any]:
 
 
 def request_as_markdown(request: Recorded) -> str:
-    """A request as people read it: when it was made, its prompt, and each alternative."""
+    """A request for people: when it was made, its prompt, and each alternative."""
     summary, body = request.summary, request.body
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.created))
     parts = [f"## {when}, {summary.id}", "", f"{summary.model}, {summary.count} alternatives, {summary.status}", ""]
@@ -53,8 +53,9 @@ def _quote(text: str) -> str:
 
 
 def story_as_markdown(db: sqlite3.Connection, owner: str | None, story: str, node: int | None = None) -> str:
-    """What leads to a node of a story. node: its id; left out: the last one that was written or kept.
+    """The text of a story from its beginning to a node.
 
+    node: the id of the node; left out: the last one that a person wrote or that is kept.
     Raises `NotFoundError`.
     """
     found, nodes = read_nodes(db, owner, story)

@@ -1,6 +1,6 @@
-"""What is in the file: lists of requests, one with all of it, and words in all that was ever written.
+"""Finds requests in the file: it lists them, reads a whole one, and searches all texts for words.
 
-All functions here take a connection first, and the hash of the reader's key, or ANYBODY.
+All functions here first take a connection and the hash of the reader's key, or ANYBODY.
 """
 
 import json
@@ -21,7 +21,7 @@ def _seen(table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A request in a list. title: how its prompt ends. count: how many alternatives it has."""
+    """A request in a list. title: the end of its prompt. count: how many alternatives it has."""
 
     id: str
     created: int
@@ -35,7 +35,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """An alternative of a request; its text and tokens are there when it has ended."""
+    """An alternative of a request. Its text and tokens are None until it has ended."""
 
     index: int
     seed: int
@@ -50,7 +50,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All that the file has of a request. body: what was sent."""
+    """Everything that the file has of a request. body: the body that its client sent."""
 
     summary: Summary
     detached: bool
@@ -62,9 +62,9 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A text with the words that were looked for: an alternative of a request, a node of a story, or both.
+    """A text that a search has found: that of an alternative of a request, of a node of a story, or of both.
 
-    snippet: what is around the words. place: where to go on looking.
+    snippet: the words with the text around them. place: pass it as `before` to go on with the search.
     """
 
     request: str | None
@@ -87,9 +87,10 @@ def list_requests(
     before: str | None = None,
     story: str | None = None,
 ) -> list[Summary]:
-    """The last requests, the last one first. before: only what came before the request with this id.
+    """The last requests, the latest first.
 
-    Raises `NotFoundError` if there is no such request.
+    before: lists only requests that came before the one with this id. story: lists only requests of this story.
+    Raises `NotFoundError` if there is no request with the id `before`.
     """
     where, values = [_seen("requests")], {"owner": owner, "limit": limit, "story": story, "before": 0}
     if before is not None:
@@ -102,7 +103,7 @@ def list_requests(
 
 
 def get_request(db: sqlite3.Connection, owner: str | None, request: str) -> Recorded:
-    """All of a request. Raises `NotFoundError`."""
+    """A whole request. Raises `NotFoundError`."""
     row = _row(db, owner, request)
     alternatives = db.execute(
         "SELECT alternatives.*, texts.text AS words, texts.tokens FROM alternatives "
@@ -164,7 +165,7 @@ _FOUND = f"""
 def search(
     db: sqlite3.Connection, owner: str | None, words: str, *, limit: int = 50, before: int = 2**62
 ) -> list[Found]:
-    """The texts with all of these words, the last one first. before: only what comes behind that `place`.
+    """The texts that have all of these words, the latest first. before: the `place` behind which the search goes on.
 
     Raises `InvalidRequestError` if there is no word.
     """
@@ -176,7 +177,7 @@ def search(
 
 
 def _query(words: str) -> str:
-    """FTS5's notation of what people write: words, "several together", and begin* for how one begins."""
+    """The words in FTS5's notation. People write words, "several words in a row", and begin* for a word's beginning."""
     parts = list(_parts(words))
     if not parts:
         raise InvalidRequestError("q takes words to look for", param="q")

@@ -1,4 +1,4 @@
-"""A server's history: its file, who writes it, and who reads it."""
+"""`History`: the history of a server, with its file, its writer and its readers."""
 
 import dataclasses
 import fcntl
@@ -27,13 +27,14 @@ def read(
     *args: Arguments.args,
     **kwargs: Arguments.kwargs,
 ) -> Result:
-    """What a function finds in the file. It takes milliseconds: from an event loop, call it in a thread.
+    """Calls a function with a connection that reads the file, and returns its result.
 
+    This takes milliseconds: from an event loop, call it in a thread.
     Raises `HistoryError` if the file can't be read, and what the function raises.
     """
     try:
         with closing(connect(path, is_reader=True)) as db:
-            db.execute("BEGIN")  # so that all that it reads is of one moment
+            db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment
             return function(db, *args, **kwargs)
     except sqlite3.DatabaseError as error:
         raise explain(path, error) from None
@@ -44,12 +45,12 @@ class History:
 
     keep_seconds: how long the events of a finished request are kept, so that its readers can go on.
 
-    Raises `SettingsError` if the path is wrong or another server has it, and `HistoryError` if the file can't be used.
+    Raises `SettingsError` if the path is wrong or another server uses it, and `HistoryError` if the file can't be used.
     """
 
     def __init__(self, path: Path, keep_seconds: float = 0) -> None:
         self.path = path
-        self._recorder = Recorder(keep_seconds)  # used in the writer's thread alone
+        self._recorder = Recorder(keep_seconds)  # only the writer's thread uses it
         check_place(path)
         self._lock = _lock(path)
         try:
@@ -62,7 +63,7 @@ class History:
 
     @property
     def problem(self) -> HistoryError | None:
-        """Why nothing can be written now, if that is so."""
+        """Why nothing can be written now; None if all is well."""
         return self._writer.problem
 
     def read(
@@ -71,7 +72,7 @@ class History:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """What a function finds in the file; see `read`."""
+        """Calls a function that reads the file; see the function `read`."""
         return read(self.path, function, *args, **kwargs)
 
     def write(
@@ -80,14 +81,17 @@ class History:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> "Future[Result]":
-        """Has a function write, in one transaction. The future is done when that is in the file."""
+        """Calls a function that writes, in the writer's thread and in one transaction.
+
+        The future has its result when the transaction is in the file.
+        """
         return self._writer.submit(lambda db: function(db, *args, **kwargs))
 
     def begin(self, submitted: Submitted) -> "Future[list[int]]":
         """Adds a request that the engine is about to take. The future has the ids of its alternatives' nodes."""
         nodes: list[int] = []
         future: Future[list[int]] = Future()
-        future.set_running_or_notify_cancel()  # nobody can cancel it: it will be written
+        future.set_running_or_notify_cancel()  # from now on it can't be cancelled, because the request will be written
         self._record(lambda recorder: recorder.begin(submitted, nodes), lambda: future.set_result(nodes))
         return future
 
@@ -96,20 +100,20 @@ class History:
         self._record(lambda recorder: recorder.forget(request_id))
 
     def take(self, events: list[Event], done: Callable[[], object] = lambda: None) -> None:
-        """Writes what the engine has said in a step, and calls `done`: now it may be sent."""
+        """Writes the events of a step, and then calls `done`: now readers may get them."""
         self._record(lambda recorder: recorder.take(events), done)
 
     def resume(self, each: Unfinished) -> None:
-        """Goes on writing a request that the file has. What comes of it is to be taken later."""
+        """Goes on with a request that the file has already. Pass its further events to `take`."""
         self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events))
 
     def interrupt(self, each: Unfinished) -> None:
-        """Leaves a request as it is, to be continued by hand, and shows its texts so far."""
+        """Marks a request as interrupted, and writes its texts so far. Somebody may continue it by hand."""
         self.resume(each)
         self._record(lambda recorder: recorder.interrupt(each.submitted.request.id, end_of(each)))
 
     def end(self, each: Unfinished) -> None:
-        """Ends a request that nobody waits for any more."""
+        """Ends an interrupted request that nobody waits for any more."""
         self.resume(dataclasses.replace(each, submitted=dataclasses.replace(each.submitted, detach=False)))
         self.take(end_of(each))
 
@@ -117,7 +121,7 @@ class History:
         self._writer.record(lambda: changes(self._recorder), done)
 
     def close(self) -> None:
-        """Writes what waits, and lets go of the file."""
+        """Writes what waits, and closes the file."""
         self._writer.close()
         os.close(self._lock)
 
@@ -129,9 +133,10 @@ class History:
 
 
 def _lock(path: Path) -> int:
-    """Keeps other servers away from the file, which would go on with this one's requests; returns a file descriptor.
+    """Locks the file against other servers, which would go on with this one's requests. Returns a file descriptor.
 
-    It's a file beside it, because SQLite's own locks on the file are lost if another descriptor of it is closed.
+    The lock is on a second file beside it: SQLite's own locks on the file are lost if another descriptor of it is
+    closed.
     """
     lock = path.with_name(path.name + "-lock")
     try:

@@ -1,7 +1,8 @@
-"""The nodes of stories: texts that hang on each other.
+"""The nodes of stories: texts, each of which continues its parent.
 
-Nodes are only added, so of two devices that write at once none loses a word. What is said of a node later (kept or
-discarded, notes) is a remark: the node shows the last one, and all stay.
+Nodes are only added, so two devices can write at once, and no word is lost. What people say later about a node (that it
+is kept or discarded, where it ends, notes) is a remark. The node shows the last one of each kind, and the file keeps
+all.
 """
 
 import json
@@ -18,12 +19,12 @@ from srb.history.texts import add_text, clean, unpack
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A text in a story, below its `parent`, or at the beginning where that is None.
+    """A text in a story. parent: the id of the node that it continues; None: the story begins with it.
 
-    text: without what is behind `ends_at`, a number of characters. tokens: the ids that stand for the text, if they
+    text: only the first `ends_at` characters, if `ends_at` isn't None. tokens: the ids of the text's tokens, if they
     are known. author: `model` or `person`. request, index, seed, settings, length (in tokens), finish_reason,
-    stop_reason: of the model's; one without a finish_reason hasn't ended. kept: True, or False if it is discarded.
-    created: seconds since 1970. change: the number of the story's change that it was last touched by.
+    stop_reason: only nodes of the model have these; one without a finish_reason still grows. kept: True, or False if it
+    is discarded. created: seconds since 1970. change: the number of the story's last change that touched this node.
     """
 
     id: int
@@ -48,7 +49,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node to be added. id, parent: as they are called elsewhere, where a whole tree is added."""
+    """A node to be added. id, parent: in a whole tree that is added, the names that its sender uses for the nodes."""
 
     text: str
     parent: int | str | None = None
@@ -70,7 +71,7 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What was said of a node: the value of its `field`, which is `kept`, `notes` or `ends_at`."""
+    """A value that somebody gave to a `field` of a node: `kept`, `notes` or `ends_at`."""
 
     change: int
     field: str
@@ -92,7 +93,10 @@ _PATH = f"""
 
 
 def nodes_since(db: sqlite3.Connection, story: int, since: int = 0) -> list[Node]:
-    """The nodes that a change after the number `since` has touched, each behind its parent. story: its number."""
+    """The nodes that were touched by changes after the number `since`, each behind its parent.
+
+    story: the number of the story.
+    """
     rows = db.execute(f"{_NODES} WHERE story = ? AND change > ? ORDER BY nodes.id", (story, since))
     return [_node(row) for row in rows]
 
@@ -114,9 +118,9 @@ def path_to(db: sqlite3.Connection, story: int, node: int | None) -> list[Node]:
 
 
 def prompt_of(path: list[Node]) -> list[str | int]:
-    """The texts of some nodes, one after the other: token ids where they are known.
+    """The prompt of some nodes, one after the other: the token ids of each if they are known, and else its text.
 
-    Raises `InvalidRequestError` if one of them still grows.
+    Raises `InvalidRequestError` if one of the nodes still grows.
     """
     parts: list[str | int] = []
     for node in path:
@@ -136,7 +140,7 @@ def prompt_of(path: list[Node]) -> list[str | int]:
 
 
 def remarks_on(db: sqlite3.Connection, story: int, node: int) -> list[Remark]:
-    """All that was said of a node, the first remark first."""
+    """All remarks on a node, the oldest first."""
     rows = db.execute("SELECT * FROM remarks WHERE story = ? AND node = ? ORDER BY change", (story, node))
     return [
         Remark(
@@ -147,7 +151,7 @@ def remarks_on(db: sqlite3.Connection, story: int, node: int) -> list[Remark]:
 
 
 def insert_node(db: sqlite3.Connection, story: int, node: NewNode, parent: int | None, change: int) -> int:
-    """Inserts a node that has all of its text, and returns its id."""
+    """Inserts a node with its whole text, and returns its id."""
     (node_id,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM nodes WHERE story = ?", (story,)).fetchone()
     values = {
         "story": story,
@@ -162,7 +166,7 @@ def insert_node(db: sqlite3.Connection, story: int, node: NewNode, parent: int |
         "text": add_text(db, node.text, node.tokens),
         "length": node.length,
         "finish_reason": node.finish_reason
-        or ("abort" if node.author == "model" else None),  # or it would seem to grow
+        or ("abort" if node.author == "model" else None),  # without one, it would seem to grow
         "stop_reason": node.stop_reason,
         "kept": node.kept,
         "notes": node.notes,
@@ -184,9 +188,10 @@ def insert_growing(
     settings: Sequence[str],
     created: int,
 ) -> list[int]:
-    """Inserts a node for each alternative of a request, by index, and returns their ids. Their texts come later.
+    """Inserts a node for each alternative of a request, in the order of their indices, and returns the ids.
 
-    settings: the JSON of those of each branch; there are as many as branches, or fewer that come again.
+    Their texts come later. branches: one for each alternative. settings: the JSON of the settings of each alternative;
+    if there are fewer, they are used again from the first.
     """
     (last,) = db.execute("SELECT coalesce(max(id), 0) FROM nodes WHERE story = ?", (story,)).fetchone()
     when = (created, change)
@@ -205,7 +210,7 @@ def insert_growing(
 def remark_on(
     db: sqlite3.Connection, story: int, node: int, change: int, field: str, value: bool | str | int | None
 ) -> None:
-    """Says of a node that it is `kept`, or where it `ends_at`, or gives it `notes`."""
+    """Sets whether a node is `kept`, where it `ends_at`, or its `notes`, and adds a remark that says so."""
     assert field in ("kept", "notes", "ends_at")
     db.execute(f"UPDATE nodes SET {field} = ?, change = ? WHERE story = ? AND id = ?", (value, change, story, node))
     db.execute(
@@ -218,9 +223,10 @@ def _node(row: sqlite3.Row) -> Node:
     tokens, by_itself = unpack(row["tokens"]), row["finish_reason"] == "stop"
     settings = None if row["settings"] is None else json.loads(row["settings"])
     if by_itself and row["stop_reason"] is not None:
-        tokens = None  # the last may be half text and half stop string
+        tokens = None  # the last token may be half text and half stop string
     elif (settings and settings.get("heal")) or row["ends_at"] is not None:
-        tokens = None  # the first has the end of the parent's text, too; the last ones what is left out
+        # A healed node's first token also has the end of the parent's text; a shortened node has tokens behind its end.
+        tokens = None
     elif by_itself and tokens and len(tokens) == row["length"]:
         tokens = tokens[:-1]  # without the end token
     return Node(

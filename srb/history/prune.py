@@ -1,4 +1,4 @@
-"""Makes a file smaller: removes finished requests, the oldest first. Stories keep all of their texts."""
+"""Makes the file smaller: it removes finished requests, the oldest first. Stories keep all of their texts."""
 
 import sqlite3
 
@@ -6,7 +6,7 @@ from srb.errors import NotFoundError
 from srb.history.texts import remove_orphans
 
 _BATCH = 200
-"""How many requests are removed at once: a server that writes meanwhile waits for some milliseconds."""
+"""How many requests are removed in one transaction. A server that writes meanwhile waits only some milliseconds."""
 
 
 def size_of(db: sqlite3.Connection) -> int:
@@ -21,7 +21,7 @@ _SIZES = ("page_count", "freelist_count", "page_size")
 def prune(db: sqlite3.Connection, *, before: int | None = None, to_bytes: int | None = None) -> int:
     """Removes requests that ended before a time (seconds since 1970), then more until the file has so many bytes.
 
-    Returns how many. What is unfinished stays, and so do stories with their texts, so the file may stay larger.
+    Returns how many were removed. Unfinished requests and stories with their texts stay, so the file may stay larger.
     """
     removed = 0
     if before is not None:
@@ -52,7 +52,7 @@ def _prune(db: sqlite3.Connection, before: int, to_bytes: int | None) -> int:
 
 
 def remove_request(db: sqlite3.Connection, owner: str | None, request: str) -> None:
-    """Removes a request that has ended. Raises `NotFoundError` if there is none."""
+    """Removes a request that has ended. Raises `NotFoundError` if there is no such request, or it still runs."""
     row = db.execute(
         "SELECT number FROM requests WHERE id = ? AND status != 'running' AND (owner IS NULL OR owner = ?)",
         (request, owner),
@@ -73,9 +73,9 @@ def _remove(db: sqlite3.Connection, numbers: list[int]) -> None:
 
 
 def _give_back(db: sqlite3.Connection) -> None:
-    """Gives back to the disk what is no longer used, a few milliseconds at a time."""
+    """Gives unused pages of the file back to the disk, a few milliseconds at a time."""
     merged = 2
-    while merged >= 2:  # less is FTS5's own sign that there is nothing left to merge
+    while merged >= 2:  # by fewer changes FTS5 shows that nothing is left to merge
         before = db.total_changes
         db.execute("INSERT INTO search(search, rank) VALUES ('merge', 200)")
         merged = db.total_changes - before

@@ -1,7 +1,7 @@
-"""From what the engine says to what is written: each request with its texts, as they come.
+"""`Recorder` turns the engine's events into changes of the file: requests, their events, and their texts.
 
-A recorder belongs to the writer's thread. It keeps the texts of the requests that run, so that a step writes one row
-for each request, whatever has come before; an alternative's own row is written at its end.
+A recorder belongs to the writer's thread. It keeps the texts of the running requests in memory. So each step writes
+only one row for each request, however long the texts are, and an alternative's own row gets its text when it ends.
 """
 
 import dataclasses
@@ -27,15 +27,15 @@ from srb.history.texts import add_text, clean
 from srb.history.writer import Change
 
 MAX_SETTING_CHARS = 1_000
-"""A longer setting, a grammar say, is with the request's body alone."""
+"""A longer setting, a grammar for example, is only in the body of its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request that the engine is to take.
+    """A request that the engine is about to take.
 
     owner: the hash of its key. detach: whether it lives on without readers. created: seconds since 1970.
-    path, body: where it came to, and as what. title: how its prompt ends.
+    path, body: the route that it came to, and the body that was sent. title: the end of its prompt.
     story, node: the story that its alternatives belong to, and the node that they go on from.
     """
 
@@ -53,7 +53,10 @@ class Submitted:
 
 @dataclass(slots=True)
 class _Running:
-    """A request that runs. number, story, nodes: as they are in the file."""
+    """A running request. number, story, nodes: the numbers of the request, its story and its nodes in the file.
+
+    texts, tokens: what each alternative has so far. is_suspended: the server's end has interrupted it.
+    """
 
     submitted: Submitted
     number: int = 0
@@ -69,7 +72,7 @@ class _Running:
         self.tokens = [array("I") for _ in range(count)]
 
     def take(self, event: StreamEvent) -> None:
-        """Adds what an alternative has said; an echoed prompt is not among its own words."""
+        """Adds the text and tokens of an event to its alternative, but not an echoed prompt."""
         index = event.index
         self.tokens[index].extend(event.drawn)
         if self.tokens[index] or not self.submitted.request.echo:
@@ -77,9 +80,9 @@ class _Running:
 
 
 class Recorder:
-    """What is to be written of the requests that run.
+    """Decides what is written of the running requests.
 
-    keep_seconds: how long the events of a finished one are kept, so that whoever reads them can go on.
+    keep_seconds: how long the events of a finished request are kept, so that its readers can go on.
     """
 
     def __init__(self, keep_seconds: float) -> None:
@@ -88,19 +91,19 @@ class Recorder:
         self._finished: deque[tuple[float, int]] = deque()
 
     def restore(self, db: sqlite3.Connection) -> None:
-        """Finds what was finished before."""
+        """Finds the requests that finished before this start and still have their events."""
         rows = db.execute(
             "SELECT finished, number FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
         )
         self._finished.extend(tuple(row) for row in rows)
 
     def begin(self, submitted: Submitted, nodes: list[int]) -> list[Change]:
-        """Adds a request. nodes: gets the ids of its alternatives' nodes, when they are written."""
+        """Adds a request. nodes: a list that gets the ids of its alternatives' nodes when they are written."""
         running = self._running[submitted.request.id] = _Running(submitted, nodes=nodes)
         return [partial(_begin, running)]
 
     def resume(self, submitted: Submitted, number: int, events: list[Event]) -> list[Change]:
-        """Goes on with a request that the file has, from what it has said so far."""
+        """Goes on with a request that the file has already. events: its events so far."""
         running = self._running[submitted.request.id] = _Running(submitted, number)
         for event in events:
             if isinstance(event, StreamEvent):
@@ -112,7 +115,7 @@ class Recorder:
         return [partial(_forget, running)] if (running := self._running.pop(request_id, None)) else []
 
     def take(self, events: list[Event]) -> list[Change]:
-        """What a step has brought."""
+        """The changes that the events of a step make."""
         changes: list[Change] = []
         for request_id, batch in by_request(events).items():
             if running := self._running.get(request_id):
@@ -122,7 +125,7 @@ class Recorder:
         return changes
 
     def interrupt(self, request_id: str, events: list[Event]) -> list[Change]:
-        """Writes the texts of a request as if these events had ended it, although it can still be gone on with."""
+        """Writes the texts of a request as if these events had ended it. It still can be continued."""
         running = self._running.pop(request_id)
         stops = [partial(_stop_at, running, event) for event in events if isinstance(event, StopEvent)]
         return [*stops, partial(_set_status, running, "interrupted")]
@@ -143,7 +146,7 @@ class Recorder:
 
 
 def _until_shutdown(running: _Running, events: list[Event]) -> Iterator[Event]:
-    """The events without those of its end, where that is the server's: it will go on with the next start."""
+    """The events, without those that end the request because the server stops: it will go on after the next start."""
     for event in events:
         if isinstance(event, StopEvent) and event.stop_reason == "shutdown":
             running.is_suspended = True
@@ -152,7 +155,7 @@ def _until_shutdown(running: _Running, events: list[Event]) -> Iterator[Event]:
 
 
 def settings_of(params: SamplingParams) -> dict[str, Any]:
-    """What is said of an alternative's settings: those that aren't at their defaults."""
+    """The settings of an alternative that the file keeps: those that don't have their default values."""
     settings: dict[str, Any] = {}
     for each in dataclasses.fields(SamplingParams):
         value = getattr(params, each.name)

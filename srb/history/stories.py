@@ -1,7 +1,7 @@
-"""Stories: trees of nodes. All functions here take a connection first, and the hash of the reader's key.
+"""Stories are trees of nodes. All functions here first take a connection and the hash of the reader's key.
 
-Each change of a story has a number that counts up, so that a reader can ask for what is new. A story is seen with the
-key that made it; one that was made without a key by everybody.
+The changes of a story are numbered, so that a reader can ask for what is new since a change. A story that was made with
+an API key can only be seen with this key. One that was made without a key can be seen by everybody.
 """
 
 import secrets
@@ -36,7 +36,7 @@ _STORIES = (
 
 
 def make_story(db: sqlite3.Connection, owner: str | None, title: str, tree: Sequence[NewNode] = ()) -> Story:
-    """Makes a story, with the nodes of another one or without. Raises `InvalidRequestError` if they are no tree."""
+    """Makes a story, empty or with the nodes of another one. Raises `InvalidRequestError` if these are no tree."""
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
     row = db.execute(
         "INSERT INTO stories(id, owner, title, created, changed, change) VALUES (?, ?, ?, ?, ?, 0) RETURNING number",
@@ -52,7 +52,10 @@ def make_story(db: sqlite3.Connection, owner: str | None, title: str, tree: Sequ
 
 
 def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
-    """The nodes in an order in which each comes behind its parent, and else as they came."""
+    """The nodes, ordered so that each comes behind its parent.
+
+    Raises `InvalidRequestError` if they are no tree.
+    """
     known = Counter(node.id for node in tree if node.id is not None)
     if twice := [each for each, number in known.items() if number > 1]:
         raise InvalidRequestError(f"nodes: there are several with the id {twice[0]!r:.60}", param="nodes")
@@ -62,7 +65,7 @@ def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
             raise InvalidRequestError(f"nodes: one hangs on {node.parent!r:.60}, which isn't there", param="nodes")
         children.setdefault(node.parent, []).append(node)
     ordered = list(children.get(None, ()))
-    for node in ordered:  # it grows meanwhile
+    for node in ordered:  # the list grows during the loop
         if node.id is not None:
             ordered += children.get(node.id, ())
     if len(ordered) < len(tree):
@@ -71,7 +74,7 @@ def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
 
 
 def list_stories(db: sqlite3.Connection, owner: str | None) -> list[Story]:
-    """The stories, the one that was changed last first."""
+    """The stories. The one that was changed last comes first."""
     rows = db.execute(f"{_STORIES} ORDER BY changed DESC, number DESC", {"owner": owner})
     return [_story(row) for row in rows]
 
@@ -89,7 +92,7 @@ def _find(db: sqlite3.Connection, owner: str | None, story: str) -> sqlite3.Row:
 
 
 def find_number(db: sqlite3.Connection, owner: str | None, story: str) -> int | None:
-    """The number of the story with this id, if it is there."""
+    """The number of the story with this id, or None if there is no such story."""
     row = db.execute(f"{_STORIES} AND id = :id", {"owner": owner, "id": story}).fetchone()
     return None if row is None else int(row["number"])
 
@@ -129,16 +132,16 @@ def count_change(db: sqlite3.Connection, story: int) -> int:
 
 
 def read_nodes(db: sqlite3.Connection, owner: str | None, story: str, since: int = 0) -> tuple[Story, list[Node]]:
-    """A story, and its nodes that a change after the number `since` has touched. Raises `NotFoundError`.
+    """A story, and its nodes that were touched by changes after the number `since`. Raises `NotFoundError`.
 
-    They come in the order of their ids, so each behind its parent.
+    The nodes are in the order of their ids, so each comes behind its parent.
     """
     row = _find(db, owner, story)
     return _story(row), nodes.nodes_since(db, row["number"], since)
 
 
 def read_node(db: sqlite3.Connection, owner: str | None, story: str, node: int) -> tuple[Node, list[Remark]]:
-    """A node, and all that was said of it. Raises `NotFoundError`."""
+    """A node and all remarks on it. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
     return nodes.find_node(db, number, node), nodes.remarks_on(db, number, node)
 
@@ -155,7 +158,7 @@ def add_node(db: sqlite3.Connection, owner: str | None, story: str, parent: int 
 def remark(
     db: sqlite3.Connection, owner: str | None, story: str, node: int, values: Mapping[str, bool | str | int | None]
 ) -> Node:
-    """Says of a node that it is `kept`, where it `ends_at`, or gives it `notes`. Raises `NotFoundError`."""
+    """Sets whether a node is `kept`, where it `ends_at`, or its `notes`. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
     nodes.find_node(db, number, node)
     if values:
@@ -168,9 +171,9 @@ def remark(
 def prompt_at(
     db: sqlite3.Connection, owner: str | None, story: str, node: int | None, is_needed: bool = True
 ) -> list[str | int]:
-    """The prompt that goes on from a node: see `nodes.prompt_of`. Raises `NotFoundError`.
+    """The prompt that goes on from a node: see `nodes.prompt_of`. Raises `NotFoundError` and `InvalidRequestError`.
 
-    is_needed: if not, this only sees to it that the node is there.
+    is_needed: if False, this only checks that the node is there.
     """
     number = _find(db, owner, story)["number"]
     path = nodes.path_to(db, number, node)

@@ -1,4 +1,4 @@
-"""Texts in the file, each with its token ids where they are known."""
+"""The texts in the file, each with its token ids if they are known."""
 
 import sqlite3
 from array import array
@@ -6,28 +6,28 @@ from collections.abc import Iterable
 from typing import Final
 
 ANYBODY: Final = "*"
-"""In place of the hash of a reader's key: whoever may read the file itself."""
+"""Stands in place of the hash of a reader's key, and may see everything: for programs that read the file itself."""
 
 
 def add_text(db: sqlite3.Connection, text: str, tokens: Iterable[int] | None) -> int:
-    """Adds a text, also to what can be searched, and returns its number."""
+    """Adds a text, and returns its number. A search finds the text from now on."""
     cursor = db.execute("INSERT INTO texts(text, tokens) VALUES (?, ?)", (text, pack(tokens)))
     assert cursor.lastrowid is not None
     return cursor.lastrowid
 
 
 def pack(tokens: Iterable[int] | None) -> bytes | None:
-    """Token ids as they are in the file."""
+    """Packs token ids for the file."""
     return None if tokens is None else array("I", tokens).tobytes()
 
 
 def unpack(packed: bytes | None) -> tuple[int, ...] | None:
-    """Token ids from the file."""
+    """Unpacks token ids from the file."""
     return None if packed is None else tuple(array("I", packed))
 
 
 def remove_orphans(db: sqlite3.Connection, texts: Iterable[int]) -> None:
-    """Removes those of these texts that nothing has any more."""
+    """Removes those of these texts that no node and no alternative has any more."""
     db.executemany(
         "DELETE FROM texts WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM nodes WHERE text = ?1) "
         "AND NOT EXISTS (SELECT 1 FROM alternatives WHERE text = ?1)",
@@ -36,5 +36,5 @@ def remove_orphans(db: sqlite3.Connection, texts: Iterable[int]) -> None:
 
 
 def clean(text: str | None) -> str | None:
-    """A text without half surrogate pairs, which JSON may bring and SQLite doesn't take."""
+    """The text with "?" in place of half surrogate pairs: JSON may have them, and SQLite refuses them."""
     return None if text is None else text.encode(errors="replace").decode()

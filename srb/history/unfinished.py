@@ -1,4 +1,4 @@
-"""What a server finds that was ended in the middle: requests that go on, and those that can't."""
+"""Finds the requests in the file that were interrupted by a server's end, and reads the events of requests."""
 
 import sqlite3
 import zlib
@@ -12,7 +12,7 @@ from srb.history.recorder import Submitted
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A request that hasn't ended, and what it has said. number: its own in the file."""
+    """A request from the file, with its events so far. number: its number in the file."""
 
     submitted: Submitted
     number: int
@@ -20,7 +20,7 @@ class Unfinished:
 
 
 def unfinished(db: sqlite3.Connection, status: str = "running") -> list[Unfinished]:
-    """The requests that haven't ended, the first one first, but for those that another version of srb has written."""
+    """The requests with this status, the oldest first. Those of an srb version with other fields are left out."""
     rows = db.execute("SELECT * FROM requests WHERE status = ? AND request IS NOT NULL ORDER BY number", (status,))
     return [each for row in rows if (each := _unfinished(db, row))]
 
@@ -45,7 +45,10 @@ def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
 
 
 def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unfinished | str | None:
-    """A request with all that it has said, also one that has ended. If it isn't there any more, its status, if any."""
+    """A request with all its events, also a finished one; None if the file doesn't have it.
+
+    It is the request's status instead, if the request runs or its events are no longer in the file.
+    """
     row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
     if row is None:
         return None
@@ -54,7 +57,7 @@ def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unf
 
 
 def find_body(db: sqlite3.Connection, owner: str | None, request: str) -> tuple[str, bytes] | None:
-    """The path that a request came to, and its body."""
+    """The path that a request came to, and its body; None if there is no such request."""
     row = db.execute("SELECT path, body FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
     return row and (row["path"], zlib.decompress(row["body"]))
 

@@ -1,7 +1,7 @@
-"""The one thread that writes the file: all that waits goes into one transaction.
+"""`Writer` has the one thread that writes the file. It puts everything that waits into one transaction.
 
-After a transaction its text is with the operating system: a killed process loses none of it. A second thread has the
-disk keep it, once a second, so that is what a power failure may cost.
+After a transaction, the operating system has what was written, so a killed process loses nothing of it. A second thread
+makes the disk keep it, once a second. So a power failure may lose the last second.
 """
 
 import logging
@@ -21,19 +21,19 @@ from srb.history.database import connect, explain
 logger = logging.getLogger("srb")
 
 Change = Callable[[sqlite3.Connection], object]
-"""Something to write. It can be done again where the first time was in vain: what it needs, it has with it."""
+"""Something to write. The writer may call it again if its transaction has failed."""
 
 Result = TypeVar("Result")
 
 MAX_OWED = 200_000
-"""How many changes may wait for a disk that takes none; those of 32 alternatives come to that in an hour or two."""
+"""How many changes may wait while the disk takes none. 32 alternatives make so many in an hour or two."""
 
 _SYNC_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Somebody waits for what it returns. If it fails, it has failed."""
+    """A function whose result somebody waits for. If it fails, it isn't tried again."""
 
     function: Callable[[sqlite3.Connection], Any]
     future: "Future[Any]"
@@ -41,7 +41,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What the engine has done: it goes on anyway, so what can't be written now is written later."""
+    """Changes that the engine's events make. The engine goes on anyway, so what can't be written now is tried again."""
 
     changes: Callable[[], Iterable[Change]]
     done: Callable[[], object]
@@ -58,7 +58,7 @@ class Writer:
         self._dirty = threading.Event()
         self._closing = threading.Event()
         self._db = connect(path)
-        self._db.execute("PRAGMA wal_autocheckpoint = 0")  # no transaction waits for the disk: see _sync
+        self._db.execute("PRAGMA wal_autocheckpoint = 0")  # so no transaction waits for the disk; _sync does it
         self._thread = threading.Thread(target=self._main, name="srb-history", daemon=True)
         self._syncer = threading.Thread(target=self._sync, name="srb-history-sync", daemon=True)
         self._thread.start()
@@ -66,19 +66,22 @@ class Writer:
 
     @property
     def problem(self) -> HistoryError | None:
-        """Why the last transaction has failed, if it has."""
+        """Why the last transaction has failed; None if it hasn't."""
         return self._problem
 
     def submit(self, function: Callable[[sqlite3.Connection], Result]) -> "Future[Result]":
-        """Has a function write. The future has what it returns or raises, when that is in the file."""
+        """Calls a function that writes, in the writer's thread.
+
+        The future has what the function returns or raises, when its transaction is in the file.
+        """
         future: Future[Result] = Future()
         self._queue.put(_Job(function, future))
         return future
 
     def record(self, changes: Callable[[], Iterable[Change]], done: Callable[[], object]) -> None:
-        """Has changes written, and calls `done` then, or when it's known that they can't be written now.
+        """Writes changes, and calls `done` after that, or when it is known that they can't be written now.
 
-        Both are called in the writer's thread, in the order in which they came.
+        Both functions are called in the writer's thread, in the order of the calls of `record`.
         """
         self._queue.put(_Record(changes, done))
 
@@ -106,7 +109,7 @@ class Writer:
             self._write([entry for entry in entries if entry is not None and _is_wanted(entry)])
 
     def _write(self, entries: list[_Job | _Record]) -> None:
-        """One transaction, and then what follows from it."""
+        """Writes these entries in one transaction, and then tells those who wait."""
         for entry in entries:
             if isinstance(entry, _Record):
                 self._owed += self._changes(entry)
@@ -136,7 +139,7 @@ class Writer:
             tell()
 
     def _run(self, job: _Job) -> Callable[[], object]:
-        """Runs a job by itself: if it fails, it leaves nothing in the transaction that it's part of."""
+        """Runs a job in a savepoint of its own: if the job fails, the transaction goes on without its writes."""
         self._db.execute("SAVEPOINT job")
         try:
             result = job.function(self._db)
@@ -152,7 +155,7 @@ class Writer:
     def _changes(self, record: _Record) -> Iterable[Change]:
         try:
             return record.changes()
-        except Exception:  # nobody who waits may be left waiting
+        except Exception:  # the thread must go on, because others wait for it
             logger.exception("a fault in srb: the history %s lacks some changes", self._path)
             return ()
 
@@ -168,7 +171,7 @@ class Writer:
         problem = explain(self._path, error)
         if self._problem is None:
             self._problem = problem
-            self._db.execute("PRAGMA busy_timeout = 0")  # nobody waits for it a second time
+            self._db.execute("PRAGMA busy_timeout = 0")  # from now on no write waits for a lock
             logger.error("%s; until then nothing is written there, and generating goes on", self._problem)
         if len(self._owed) > MAX_OWED:
             logger.error("%d changes are lost that the history %s should have", len(self._owed), self._path)
@@ -176,14 +179,14 @@ class Writer:
         return problem
 
     def _sync(self) -> None:
-        """Has the disk keep what was written, and moves it from the log to the file."""
+        """Makes the disk keep what was written, and moves it from the log to the file."""
         db = connect(self._path)
         try:
             while not self._closing.is_set():
                 self._dirty.wait()
                 self._dirty.clear()
                 try:
-                    db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # it keeps nobody from writing
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # PASSIVE doesn't block the writer
                 except sqlite3.Error as error:
                     logger.debug("no checkpoint of the history: %s", error)
                 self._closing.wait(_SYNC_SECONDS)
@@ -192,10 +195,10 @@ class Writer:
 
 
 def _is_wanted(entry: _Job | _Record) -> bool:
-    """Whether it isn't cancelled; from now on it can't be."""
+    """Whether the entry isn't cancelled. From now on it can't be cancelled."""
     return isinstance(entry, _Record) or entry.future.set_running_or_notify_cancel()
 
 
 def _is_of_the_file(error: Exception) -> bool:
-    """Whether it's the file's or the disk's fault, and not a fault of what was to be written."""
+    """Whether the file or the disk caused this error, and not a fault in the function that wrote."""
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError

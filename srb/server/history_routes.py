@@ -1,4 +1,4 @@
-"""The routes for what was generated earlier: a list, a search, and all of a request."""
+"""The routes for earlier requests in the history: they list, search, read and remove them."""
 
 import asyncio
 from typing import Any
@@ -16,14 +16,14 @@ MAX_LIMIT = 1_000
 
 
 def add_routes(app: web.Application) -> None:
-    """Adds the routes to the application; those for stories bring the history with them."""
+    """Adds the routes to the application."""
     app.router.add_get("/v1/history", list_or_search)
     app.router.add_get("/v1/history/{id}", get_request)
     app.router.add_delete("/v1/history/{id}", remove_request)
 
 
 async def list_or_search(request: web.Request) -> web.Response:
-    """GET /v1/history: the last requests, or with `q` the texts that have these words."""
+    """GET /v1/history: the last requests; with `q`, the texts that have these words."""
     words, before, limit = request.query.get("q"), request.query.get("before"), query_number(request, "limit")
     limit = 50 if limit is None else limit
     if not 1 <= limit <= MAX_LIMIT:

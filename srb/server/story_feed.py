@@ -1,4 +1,4 @@
-"""Who watches which story, to be told of what is new in it."""
+"""`Feeds` knows who watches which story, and tells them when something in it is new."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,10 @@ from srb.journal import Cursor, Journal
 
 
 class Watcher:
-    """Somebody who watches a story. news: it has changed, or a text in it has grown. changed: which of both."""
+    """A client that watches a story.
+
+    news: is set when the story has changed, or a text in it has grown. changed: whether the story itself has changed.
+    """
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -17,7 +20,7 @@ class Watcher:
 
 
 class Growing:
-    """The nodes of a request that runs, for one who watches them. nodes: their ids by index."""
+    """The growing nodes of a running request, for one watcher. nodes: the nodes' ids by the alternatives' indices."""
 
     def __init__(self, journal: Journal, nodes: dict[int, int]) -> None:
         self.journal = journal
@@ -30,7 +33,7 @@ class Growing:
         return self.journal.done and self._cursor.at == len(self.journal)
 
     def read(self) -> dict[int, str]:
-        """What has come since the last call, by node."""
+        """The text that has come since the last call, by node."""
         texts: dict[int, str] = {}
         while events := self._cursor.read():
             for _, event in events:
@@ -41,7 +44,7 @@ class Growing:
 
 
 class Feeds:
-    """The watchers of all stories, and the requests that write there. Belongs to the event loop."""
+    """The watchers of all stories, and the requests that write in them. It belongs to the event loop."""
 
     def __init__(self) -> None:
         self._watchers: dict[str, set[Watcher]] = {}
@@ -50,7 +53,7 @@ class Feeds:
 
     @contextmanager
     def watch(self, story: str) -> Iterator[Watcher]:
-        """Begins to tell somebody of a story."""
+        """A watcher, which is told of news of the story as long as the block runs."""
         watcher = Watcher()
         watchers = self._watchers.setdefault(story, set())
         watchers.add(watcher)
@@ -62,26 +65,26 @@ class Feeds:
                 self._watchers.pop(story, None)
 
     def tell(self, story: str, *, changed: bool = True) -> None:
-        """There is news of a story."""
+        """Tells the watchers that there is news of a story. changed: see `Watcher`."""
         for watcher in self._watchers.get(story, ()):
             watcher.changed |= changed
             watcher.news.set()
 
     def add_writer(self, request_id: str, story: str) -> None:
-        """A request writes at a story, until its last event is told."""
+        """Says that a request writes in a story, until `tell_events` gets its last event."""
         self._stories[request_id] = story
         self.tell(story)
 
     def remove_writer(self, request_id: str) -> None:
-        """A request that doesn't come to write."""
+        """Says that a request won't write, because the engine hasn't taken it."""
         self._stories.pop(request_id, None)
 
     def writers(self, story: str) -> list[str]:
-        """The ids of the requests that write at a story."""
+        """The ids of the requests that write in a story."""
         return [request_id for request_id, each in self._stories.items() if each == story]
 
     def tell_events(self, events: Iterable[Event]) -> None:
-        """There are these events of requests; what they say can be read."""
+        """Tells the watchers of the stories that these events belong to. Readers may see the events by now."""
         if not self._stories:
             return
         for event in events:
@@ -91,7 +94,7 @@ class Feeds:
                     del self._stories[event.request_id]
 
     def close(self) -> None:
-        """Lets all who watch go."""
+        """Ends all watching."""
         self.closed = True
         for story in self._watchers:
             self.tell(story)

@@ -1,4 +1,4 @@
-"""The routes for stories: trees of texts in the history's file."""
+"""The routes for stories, which are trees of texts in the history's file."""
 
 import asyncio
 import dataclasses
@@ -44,13 +44,13 @@ async def _end_feeds(app: web.Application) -> None:
 
 
 async def list_stories(request: web.Request) -> web.Response:
-    """GET /v1/stories: the one that was changed last first."""
+    """GET /v1/stories: a list. The story that was changed last comes first."""
     data = await read_file(request, stories.list_stories)
     return web.json_response({"object": "list", "data": [story_json(each) for each in data]})
 
 
 async def make_story(request: web.Request) -> web.Response:
-    """POST /v1/stories: a new story, with the nodes of another one or without."""
+    """POST /v1/stories: makes a new story, empty or with the nodes of another one."""
     fields = await _fields(request, StoryFields, MAX_STORY_BYTES)
     tree = await asyncio.to_thread(lambda: [_new_node(node) for node in fields.nodes])
     story = await write_file(request, stories.make_story, fields.title, tree)
@@ -58,7 +58,7 @@ async def make_story(request: web.Request) -> web.Response:
 
 
 async def get_story(request: web.Request) -> web.Response:
-    """GET /v1/stories/{story}: all of it as JSON, or what leads to a node as Markdown."""
+    """GET /v1/stories/{story}: the whole story as JSON, or the text up to a node as Markdown."""
     name, form = request.match_info["story"], request.query.get("format", "json")
     if form == "markdown":
         text = await read_file(request, story_as_markdown, name, query_number(request, "node"))
@@ -78,7 +78,7 @@ async def rename_story(request: web.Request) -> web.Response:
 
 
 async def remove_story(request: web.Request) -> web.Response:
-    """DELETE /v1/stories/{story}: it and the requests that were made in it, which end if they still run."""
+    """DELETE /v1/stories/{story}: removes the story and the requests that were made in it, and ends those that run."""
     story = request.match_info["story"]
     await write_file(request, stories.remove_story, story)
     for request_id in request.app[KEEPER].feeds.writers(story):
@@ -87,11 +87,11 @@ async def remove_story(request: web.Request) -> web.Response:
 
 
 async def get_nodes(request: web.Request) -> web.StreamResponse:
-    """GET /v1/stories/{story}/nodes: what has changed since a change, once or as a stream that goes on."""
+    """GET /v1/stories/{story}/nodes: the nodes that changed after a change, once, or as a stream that goes on."""
     name, since = request.match_info["story"], query_number(request, "since") or 0
     if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
         since = int(last) if (last := request.headers.get("Last-Event-ID", "")).isdecimal() else since
-        await read_file(request, stories.get_story, name)  # or it's a 404
+        await read_file(request, stories.get_story, name)  # raises an error while a 404 can still be sent
         return await sse.respond(request, _follow(request, name, since), headers={})
     story, nodes = await read_file(request, stories.read_nodes, name, since)
     nodes = _with_texts(request, nodes, {})
@@ -101,7 +101,7 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
 
 
 async def _follow(request: web.Request, name: str, since: int) -> AsyncIterator[Iterable[sse.Item]]:
-    """What is new in a story, as events: nodes that are new or have changed, and texts as they grow."""
+    """Events for a watcher of a story: nodes that are new or have changed, and texts as they grow."""
     feeds, title = request.app[KEEPER].feeds, None
     growing: dict[str, Growing] = {}
     with feeds.watch(name) as watcher:
@@ -123,7 +123,8 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncIterator[
                     told.append({"event": "story", "story": story_json(story)})
                 title, since = story.title, story.change
                 told += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, growing))
-                if told:  # whoever has read all of it needs nothing before that change
+                # The last event has the number of the change as its id: who has read it needs nothing before it.
+                if told:
                     told[-1] = (story.change, cast(sse.Chunk, told[-1]))
             if told:
                 yield told
@@ -139,7 +140,7 @@ def _growth(growing: dict[str, Growing]) -> Iterator[sse.Item]:
 
 
 def _with_texts(request: web.Request, nodes: list[Node], growing: dict[str, Growing]) -> list[Node]:
-    """The nodes, those that still grow with their texts so far. growing: gets these, to be told what comes then."""
+    """The nodes, with the texts so far of those that still grow. growing: these are put in, to follow their texts."""
     by_request: dict[str, dict[int, int]] = {}
     for node in nodes:
         if node.finish_reason is None and node.request is not None and node.index is not None:
@@ -165,7 +166,7 @@ async def add_node(request: web.Request) -> web.Response:
 
 
 async def get_node(request: web.Request) -> web.Response:
-    """GET /v1/stories/{story}/nodes/{node}: the node, and all that was said of it."""
+    """GET /v1/stories/{story}/nodes/{node}: the node and all remarks on it."""
     story, node = request.match_info["story"], int(request.match_info["node"])
     found, remarks = await read_file(request, stories.read_node, story, node)
     return json_response(as_json(found) | {"remarks": [as_json(each) for each in remarks]})
@@ -189,7 +190,7 @@ def _new_node(fields: NodeFields) -> NewNode:
 
 
 def query_number(request: web.Request, name: str) -> int | None:
-    """A number in the query, if it's there. Raises `InvalidRequestError`."""
+    """A number in the query, or None if it isn't there. Raises `InvalidRequestError`."""
     text = request.query.get(name)
     if text is None:
         return None
@@ -199,7 +200,11 @@ def query_number(request: web.Request, name: str) -> int | None:
 
 
 async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BODY_BYTES) -> Fields:
-    """The body of a request. Raises why there is no history, before it is read, and `InvalidRequestError`."""
+    """The fields in the body of a request.
+
+    Raises `InvalidRequestError`. If there is no history, the error of `Keeper.history` is raised before the body is
+    read.
+    """
     _ = request.app[KEEPER].history
     body = await read_body(request, limit)
 
