@@ -1,9 +1,11 @@
-"""The search of `srb tune`: which weights, which attention and how many threads are fastest for a model here.
+"""The search of `srb tune`: finds which weights, which attention and how many threads are fastest for a model here.
 
-What weights and attention take adds up, so they are two searches, one after the other, and not one of all pairs.
-Attention comes first: it needs no conversion, every model has it, and it makes the greater difference where many rows
-continue a long prompt. What is compared is measured in turn, and the least of the repetitions counts: so what else runs
-on the machine strikes all alike. What is clearly slower isn't measured again.
+The times of weights and of attention add up. So there are two searches, one after the other, and not one of all pairs.
+Attention comes first, because it needs no conversion, every model has it, and it makes the greater difference if many
+rows continue a long prompt.
+
+Candidates are measured in turn, and the least time of all repetitions counts. So other programs on the machine disturb
+all candidates alike. A candidate that is clearly slower isn't measured again.
 """
 
 import dataclasses
@@ -31,26 +33,26 @@ LENGTH = 64
 """How many tokens each alternative of a job generates."""
 
 MAX_DIVERGENCE = 0.01
-"""How far the probabilities of a choice may be from those of the file as it is, in nats (Kullback and Leibler)."""
+"""The largest Kullback-Leibler divergence, in nats, that a choice may have from the file as it is."""
 
 USUAL = Attention("f16", "auto")
-"""llama.cpp's defaults: flash attention is on where it can be."""
+"""llama.cpp's defaults: an f16 cache, and flash attention if it is possible."""
 
 _CACHE_TYPES = ("f16", "bf16")
 _WAYS = ("auto", "off")
 _OTHERS = {Attention("f16", "off"): 0.7, Attention("bf16", "off"): 0.35, Attention("bf16", "auto"): 0.35}
-"""What else there is, the likeliest first, and the share of the budget past which it isn't begun."""
+"""The other ways of attention, the most promising first. Each has a share of the budget; past it, it isn't begun."""
 
 _SHORT, _LONG = 512, 4096
 _MANY = 32  # rows
-_GAIN = 0.97  # the share of the time from which on a change is worth it
-_HOPELESS = 1.25  # who takes more than this share of the best one's time isn't measured again
-_AGAIN_SHARE, _WEIGHTS_SHARE = 0.3, 0.75  # of the budget; past it no attention is repeated, and no weights begun
+_GAIN = 0.97  # a change is worth it if it takes less than this share of the time
+_HOPELESS = 1.25  # a candidate that takes more than so many times the best one's time isn't measured again
+_AGAIN_SHARE, _WEIGHTS_SHARE = 0.3, 0.75  # of the budget: past these no attention is repeated, and no weights are begun
 _FAST, _SLOW, _VERY_SLOW = 0.001, 0.008, 0.05  # seconds for a token of a prompt
-_SHARE_OF_MIX = 0.05  # of the weights; fewer of a type aren't worth a format of their own
+_SHARE_OF_MIX = 0.05  # a type that fewer of the weights have isn't worth a format of its own
 _KL_TOKENS, _KL_BYTES = 512, 160 << 20
 BUSY = 0.2
-"""How many processors others may take as if there were none."""
+"""If other programs use at most so many processors, the machine counts as idle."""
 
 _LOOK_SECONDS = 0.5
 _TIME_UP = "not tried, as the time was up"
@@ -58,10 +60,10 @@ _TIME_UP = "not tried, as the time was up"
 
 @dataclass(slots=True)
 class Candidate:
-    """What was tried.
+    """A pair of weights and attention that the search tries or has tried.
 
     memory: bytes of the weights, and of a cache as large as the settings want it. kl: the mean divergence from the file
-    as it is, where it's known. note: what came of it.
+    as it is, or None if it isn't known. note: why it wasn't measured, or why it is refused.
     """
 
     weights: str
@@ -73,19 +75,19 @@ class Candidate:
 
     @property
     def may_be_chosen(self) -> bool:
-        """Whether it was measured, and is close enough to the file as it is."""
+        """Whether the candidate was measured, and its probabilities are close enough to those of the file as it is."""
         return self.timings is not None and self.kl is not None and self.kl <= MAX_DIVERGENCE
 
     @property
     def was_tried(self) -> bool:
-        """Whether there was time for it, whatever came of it."""
+        """Whether there was time for the candidate, also if it failed."""
         return self.timings is not None or self.note not in ("", _TIME_UP)
 
 
 class Search:
-    """What is known so far. `run` may be stopped at any time; `result` is the best that is known then.
+    """A search for the fastest choice. `run` may be stopped at any time; `result` is then the best choice so far.
 
-    budget: seconds. told: gets what is being done, and the share of the budget that is spent.
+    budget: in seconds. told: called with what is being done, and with the share of the budget that is spent.
     """
 
     def __init__(self, path: Path, settings: Settings, budget: float, told: Callable[[str, float], object]) -> None:
@@ -93,13 +95,15 @@ class Search:
         self.candidates: list[Candidate] = []
         self.result: Tuned | None = None
         self.chosen: Candidate | None = None
-        """What the result has, for most work at least."""
+        """The candidate that is best for most work; `result` has its weights and attention."""
         self.made: list[Path] = []
         """Converted weights that weren't there before."""
         self.busy = 0.0
-        """How many processors others take."""
+        """How many processors other programs use."""
         self.jobs: tuple[tuple[int, int, int], ...] = ()
-        """Tokens of the prompt, alternatives, and their tokens: of the standard job, a long one, one alternative."""
+        """The jobs that are compared: a short prompt, a long one, and the short one with a single alternative.
+
+        Each has the tokens of the prompt, the number of alternatives, and the tokens of each of these."""
         self._settings = settings
         self._budget = budget
         self._told = told
@@ -112,7 +116,10 @@ class Search:
         self._threads_batch = settings.threads_batch or self._threads
 
     def run(self) -> None:
-        """Searches. Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured."""
+        """Searches. If the machine becomes busy meanwhile, the search begins again with fewer threads.
+
+        Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured.
+        """
         self._say("looking how busy the machine is")
         with watch_others() as others:
             time.sleep(_LOOK_SECONDS)
@@ -124,7 +131,7 @@ class Search:
             self._search(error.busy)
 
     def _search(self, busy: float) -> None:
-        """Searches with as many threads as processors are free, since one that has to wait holds up all others."""
+        """Searches with as many threads as processors are free. With more, one thread that waits would hold up all."""
         self.busy = busy
         if busy > BUSY:
             free = max(1, round(self._cores - busy))
@@ -140,14 +147,14 @@ class Search:
             self._conclude(best)
 
     def seconds(self, candidate: Candidate) -> list[float]:
-        """What the jobs take; empty if the candidate wasn't measured."""
+        """The seconds that each of the jobs takes; empty if the candidate wasn't measured."""
         timings = candidate.timings
         return [timings.job(*job) for job in self.jobs] if timings else []
 
     # Weights
 
     def _prepare(self, file: Weights) -> None:
-        """How large the measurements are, by how fast the file as it is."""
+        """Sets the sizes of the measurements: a slow model gets small ones."""
         self._say("measuring the file as it is")
         self._chooses = can_choose(file.window, self._settings)
         self._tokens = file.tokenize(Path(__file__).read_text() + Path(__file__).with_name("probe.py").read_text())
@@ -198,7 +205,7 @@ class Search:
         return whole + ([mixed(kind, "q8_0") for kind in large] if len(parts) > 1 else [])
 
     def _load(self, candidate: Candidate, stack: ExitStack) -> Weights | None:
-        """The weights in that format, converted first; None, with a note, where that can't be."""
+        """Converts the weights to the candidate's format, and loads them. None, with a note, if that isn't possible."""
         name = candidate.weights
         if self._is_over(_WEIGHTS_SHARE, candidate):
             return None
@@ -218,7 +225,7 @@ class Search:
         return weights
 
     def _compare(self, candidate: Candidate, weights: Weights, file: Weights) -> None:
-        """Fills in the divergence."""
+        """Sets the candidate's divergence, and refuses the candidate if it is too large."""
         self._say("comparing probabilities")
         if self._reference is None:
             self._reference = file.log_probabilities(USUAL, self._judged)
@@ -229,7 +236,7 @@ class Search:
     # Attention
 
     def _search_attention(self, file: Weights) -> None:
-        """Compares ways of attention with the file as it is. That of llama.cpp's defaults is measured in any case."""
+        """Compares ways of attention with the file as it is. llama.cpp's defaults are always measured."""
         first = self._new(FILE, USUAL, file)
         first.kl = 0.0
         self._measure(first, file, deep=True)
@@ -247,7 +254,7 @@ class Search:
         self._conclude(first)
 
     def _measure_other_ways(self, best: Candidate, weights: Weights, file: Weights) -> None:
-        """What the chosen weights take with the other way of attention, so that a context can be made for each work."""
+        """Measures the chosen weights with the other way of attention, which the backend uses for some work."""
         if best.weights == FILE:
             return
         for way in _WAYS:
@@ -256,7 +263,7 @@ class Search:
                 self._try(self._new(best.weights, attention, weights), weights, file)
 
     def _try(self, candidate: Candidate, weights: Weights, file: Weights, *, deep: bool = False) -> None:
-        """Measures a way of attention, or notes why that can't be."""
+        """Measures a way of attention, or notes why that isn't possible."""
         self._say(f"measuring {candidate.attention.cache_type} cache, flash attention {shown(candidate.attention)}")
         try:
             self._measure(candidate, weights, deep=deep)
@@ -266,13 +273,13 @@ class Search:
             candidate.note = error.message
 
     def _of_file(self, attention: Attention) -> Candidate:
-        """The file as it is with that attention."""
+        """The candidate with the file as it is and this attention."""
         return next(each for each in self.candidates if (each.weights, each.attention) == (FILE, attention))
 
     # Threads, and pieces
 
     def _search_threads(self, weights: Weights) -> None:
-        """Compares numbers of threads, unless others want the processors: then fewer seem to be better."""
+        """Compares numbers of threads, unless the number is given, or other programs use processors."""
         cores = self._cores
         counts = sorted({cores, cores - 1, cores // 2, os.cpu_count() or cores} - {0}, key=lambda count: count != cores)
         if self._settings.threads or self._settings.threads_batch or len(counts) == 1:
@@ -291,7 +298,7 @@ class Search:
         self._threads_batch = _least({count: each.job(*self.jobs[0]) for count, each in found.items()}, cores)
 
     def _measure_pieces(self, weights: Weights) -> None:
-        """What the engine has to know, too: pieces of a prompt beside rows, and what a change of the context takes."""
+        """Measures what else the engine needs: pieces of a prompt beside rows, and how long a new context takes."""
         if self._spent > 1:
             return
         for way in _WAYS:
@@ -311,11 +318,11 @@ class Search:
         return self.chosen.attention
 
     def _conclude(self, best: Candidate) -> None:
-        """Makes the result of all that is known."""
+        """Sets `result` and `chosen` by all that was measured. best: the candidate with the fastest weights so far."""
         known = {
             each.attention: each for each in self.candidates if each.weights == best.weights and each.may_be_chosen
         }
-        options: list[list[Candidate]] = []  # each with one way of attention, or with both by the rule of `auto`
+        options: list[list[Candidate]] = []  # each is one way of attention, or both, of which `auto` chooses
         for cache_type in _CACHE_TYPES:
             ways = [known[each] for way in _WAYS if (each := Attention(cache_type, way)) in known]
             options += [ways] if self._chooses and len(ways) == len(_WAYS) else [[each] for each in ways]
@@ -339,7 +346,7 @@ class Search:
         )
 
     def _paces(self, known: Mapping[Attention, Candidate], usual: Attention) -> Paces | None:
-        """What both ways of attention take, if that is known."""
+        """The costs of contexts with both ways of attention. None if one of them wasn't measured."""
         ways = {}
         for way in _WAYS:
             candidate = known.get(Attention(usual.cache_type, way))
@@ -368,7 +375,7 @@ class Search:
     def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
         with watch_others() as others:
             timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
-        if self.busy <= BUSY < others.busy / 2:  # the machine isn't idle any more
+        if self.busy <= BUSY < others.busy / 2:  # the machine was idle when the search began, and isn't any more
             raise _DisturbedError(others.busy)
         if candidate.timings is None:
             candidate.timings = timings
@@ -383,7 +390,7 @@ class Search:
         return (time.monotonic() - self._began) / self._budget
 
     def _is_over(self, share: float, candidate: Candidate) -> bool:
-        """Whether there is no time for the candidate any more, which it then says."""
+        """Whether this share of the budget is spent. If so, a candidate that wasn't measured notes it."""
         if self._spent < share:
             return False
         if candidate.timings is None:
@@ -395,24 +402,24 @@ class Search:
 
 
 def shown(attention: Attention) -> str:
-    """How people call that way of flash attention."""
+    """The name of a way of flash attention for people: on or off."""
     return "off" if attention.flash_attn == "off" else "on"
 
 
 def _mean_ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
-    """The geometric mean of what the jobs take, each as a share of what it takes the other way."""
+    """The geometric mean of the jobs' seconds, each divided by its seconds in `others`."""
     pairs = list(zip(seconds, others, strict=True))
     return math.prod(one / other for one, other in pairs) ** (1 / len(pairs))
 
 
 def _least(seconds: Mapping[int, float], usual: int) -> int:
-    """The number that takes the least time, unless the usual one takes hardly more."""
+    """The number with the least seconds, or the usual number if that takes hardly longer."""
     best = min(seconds, key=lambda count: seconds[count])
     return best if seconds[best] < _GAIN * seconds[usual] else usual
 
 
 class _DisturbedError(Exception):
-    """Others began to work. busy: how many processors they take."""
+    """Other programs have begun to work. busy: how many processors they use."""
 
     def __init__(self, busy: float) -> None:
         super().__init__(busy)

@@ -1,4 +1,4 @@
-"""The alternatives that a body asks for: how many, with which parameters, and how long they may be."""
+"""Reads from a body how many alternatives it asks for, with which parameters, and how long they may be."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from srb.wire.named_tokens import MAX_BIASED_TEXTS, Tokenize
 
 
 def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -> int:
-    """The number of alternatives of each prompt."""
+    """The number of alternatives of each prompt. default: if the body doesn't say. Raises `InvalidRequestError`."""
     if fields.branches is not None and fields.n is not None and fields.n != len(fields.branches):
         raise InvalidRequestError(
             f"n is {fields.n!s:.60}, but branches has {len(fields.branches)}; leave n out or make them agree",
@@ -28,7 +28,7 @@ def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -
 
 
 def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
-    """The parameters of each of n alternatives."""
+    """The parameters of each of n alternatives. Raises `InvalidRequestError`."""
     texts = sum(each.biased_texts for each in (fields, *(fields.branches or ())))
     if texts > MAX_BIASED_TEXTS:
         raise InvalidRequestError(
@@ -53,9 +53,9 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
 
 
 def take_all_room(fields: CompletionFields, limits: Limits) -> None:
-    """Lets a request that doesn't say how long its answers may be have all the room there is, as llama-server does.
+    """Gives a request that doesn't limit the length of its answers all the room that there is, as llama-server does.
 
-    A search has room for so many tokens as anywhere else: it takes that for each of its beams, until it ends.
+    A search keeps the usual `max_tokens`, because it leases this room for each of its beams until it ends.
     """
     if fields.max_tokens is None and limits.max_tokens is None and not fields.searches:
         fields.max_tokens = -1

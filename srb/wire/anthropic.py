@@ -28,7 +28,7 @@ _ERRORS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""What errors are called, by their status. Other faults of a request are `invalid_request_error`, ours `api_error`."""
+"""The types of errors, by their HTTP status. Another status below 500 is `invalid_request_error`, else `api_error`."""
 
 
 class AnthropicTurn(BaseModel):
@@ -47,7 +47,7 @@ class AnthropicTurn(BaseModel):
 
 
 def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
-    """What a turn is in OpenAI's notation. Raises `ValueError`."""
+    """The messages, in OpenAI's notation, that a turn stands for. Raises `ValueError`."""
     texts: str | list[Any] = turn.content if isinstance(turn.content, str) else []
     calls, thoughts, n_results = [], [], 0
     for k, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
@@ -56,12 +56,12 @@ def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
                 calls.append({"id": call, "function": {"name": name, "arguments": arguments}})
             case {"type": "tool_result", "tool_use_id": str(call), **rest} if isinstance(
                 content := rest.get("content") or "", str | list
-            ):  # they come before the texts, as Anthropic wants it
+            ):  # yielded at once: Anthropic's rule is that results come before texts
                 n_results += 1
                 yield Message.model_validate({"role": "tool", "tool_call_id": call, "content": as_text(content)})
             case {"type": "thinking", "thinking": str(thought)}:
                 thoughts.append(thought)
-            case {"type": "redacted_thinking"}:  # nobody but its author can read it
+            case {"type": "redacted_thinking"}:  # it is encrypted, and only the service that wrote it can read it
                 pass
             case {"type": "tool_use" | "tool_result" | "thinking" as kind}:
                 raise ValueError(f"block {k} should have what a {kind} has")
@@ -84,7 +84,7 @@ class AnthropicTool(BaseModel):
 
 
 class AnthropicChoice(BaseModel):
-    """What `tool_choice` says."""
+    """The `tool_choice` of a request."""
 
     type: Literal["auto", "any", "tool", "none"] = Field(
         description="any: the answer must have a call. tool: a call of the tool with this name."
@@ -108,7 +108,7 @@ class MessagesFields(SamplingFields):
 
     @property
     def chat(self) -> dict[str, Any]:
-        """The conversation and the tools as chats have them."""
+        """The conversation and the tools in OpenAI's notation for chats."""
         tools = [
             {"function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}}
             for tool in self.tools or ()
@@ -163,7 +163,7 @@ def error(error: SrbError) -> dict[str, Any]:
 
 
 class _Out:
-    """A message on its way out."""
+    """Makes one answer, a message: takes the events of a request, and returns its JSON."""
 
     def __init__(self, message_id: str, model: str, calls: CallFormat | None) -> None:
         self._head = {"id": message_id, "type": "message", "role": "assistant", "model": model}
@@ -171,7 +171,7 @@ class _Out:
         self._begun = False
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The message of a request that is over. Raises `SrbError` if it broke."""
+        """The message of a finished request. Raises `SrbError` if the request failed."""
         for event in events:
             for _ in self._parts.take(event):
                 pass
@@ -182,7 +182,7 @@ class _Out:
         return self._message(content) | self._end(stop) | {"usage": self._usage(stop.length)}
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The events of some of a stream's."""
+        """Anthropic's events for the next events of the engine, in a stream."""
         for event in events:
             if isinstance(event, ErrorEvent):
                 yield error(event.error)
@@ -201,7 +201,7 @@ class _Out:
         return self._head | {"content": content} | end | {"usage": self._usage(0)}
 
     def _usage(self, n_generated: int) -> dict[str, int]:
-        """Tokens of the prompt count as input or as read from the cache."""
+        """The numbers of tokens. Each token of the prompt counts either as input or as read from the cache."""
         start = self._parts.answer.start
         prompt, cached = (start.prompt_tokens, start.cached_tokens) if start else (0, 0)
         return {
@@ -212,7 +212,7 @@ class _Out:
         }
 
     def _end(self, stop: StopEvent) -> dict[str, Any]:
-        """Why it ended. What the server has ended early may be sent back and continued: that's a pause."""
+        """Why the message ended. If the server ended it early, a client may send it back to continue it: a pause."""
         if self._parts.ends_with_calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
         if stop.finish_reason == "stop":
@@ -223,14 +223,14 @@ class _Out:
 
 
 def _block(part: Part, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
-    """A part of a message, with a text or the arguments of a call."""
+    """The block for a part of a message: a text, or a call with its arguments."""
     if part.name is None:
         return {"type": "text", "text": text}
     return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
 
 
 def _said(change: Change) -> dict[str, Any] | None:
-    """The event of a change, if it has one."""
+    """Anthropic's event for a change. None if there is nothing to send."""
     part, place = change.part, {"index": change.part.index}
     if change.kind == "begin":
         return {"type": "content_block_start", **place, "content_block": _block(part, "", {})}

@@ -1,4 +1,4 @@
-"""Texts to avoid that are named by the request that they came from."""
+"""Replaces entries of `avoid` that name a request by the texts of this request."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,21 +8,21 @@ from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import KeptTexts
 
 TextsOf = Callable[[str], list[str]]
-"""The texts of a request's alternatives, by its id. Raises `InvalidRequestError` if it isn't kept."""
+"""Returns the texts of the alternatives of the request with this id. Raises `InvalidRequestError` if it isn't kept."""
 
 MAX_REQUESTS = 100
-"""How many requests a body may name: each is looked for, maybe in a file."""
+"""How many requests a body may name. Finding each takes time, since it may be in a file."""
 
 
 def nothing_kept(request_id: str) -> list[str]:
-    """A `TextsOf` where no requests are kept."""
+    """The `TextsOf` for places where no requests are kept. Always raises `InvalidRequestError`."""
     raise InvalidRequestError(f"avoid: there is no request {request_id:.100} here; send its texts", param="avoid")
 
 
 def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
-    """Puts the texts of requests in the places of these.
+    """Replaces, in the fields' `avoid`, each entry that names a request by the texts of this request.
 
-    Raises `InvalidRequestError` if one isn't kept, has no such alternative, or if there are too many.
+    Raises `InvalidRequestError` if a request isn't kept, if it has no such alternative, or if there are too many.
     """
     texts_of = cache(texts_of)
     lists = [each for each in (fields, *(fields.branches or ())) if each.avoid]

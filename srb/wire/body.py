@@ -1,4 +1,7 @@
-"""The body of `POST /v1/completions` and its chat sibling, turned into what the engine takes. Pure functions."""
+"""Turns the body of `POST /v1/completions` and `POST /v1/chat/completions` into a request for the engine.
+
+Pure functions.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,19 +26,19 @@ from srb.wire.shift import ignored_of_shift, tokenize_for, with_shift
 from srb.wire.tools import Tools, tools_of
 
 Format = Literal["events", "chunks", "object"]
-"""Native events, or OpenAI's: chunks, or one object."""
+"""The format of an answer: native events, OpenAI's chunks, or OpenAI's object."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Parsed:
-    """What a body asks for.
+    """The request that a body makes, and how to answer it.
 
-    ignored: the names of the fields in it that have no effect.
+    ignored: the names of the body's fields that have no effect.
     n: how many alternatives of each prompt to return; `best_of` runs more.
     logprobs, usage, times: whether to show them, in OpenAI's formats.
-    tools, calls: what may be called, and how the model writes that, if the answer is a chat's in these formats.
-    detach: whether it lives on without readers.
-    story, node: the story that its alternatives belong to, and the node there that they go on from.
+    tools, calls: the functions that may be called, and how the model writes calls; None without tools.
+    detach: whether the request goes on without readers.
+    story, node: the story that the alternatives belong to, and the node there that they continue.
     """
 
     completion: CompletionRequest
@@ -53,7 +56,7 @@ class Parsed:
 
     @property
     def blame(self) -> Callable[[InvalidRequestError], InvalidRequestError] | None:
-        """What the engine's refusal is in terms of the body, if tools are a grammar in it."""
+        """Translates the engine's refusal into the terms of the body. None without tools."""
         return self.tools.blame if self.tools else None
 
 
@@ -68,7 +71,7 @@ def parse(
     texts_of: TextsOf = nothing_kept,
     take: Take = not_here,
 ) -> Parsed:
-    """What a body asks for; `chat` says that it came to /v1/chat/completions.
+    """Reads a body. chat: whether it came to /v1/chat/completions.
 
     Raises `InvalidRequestError`, and what `path_to` and `texts_of` raise.
     """
@@ -88,7 +91,7 @@ def parse_fields(
     chat: bool,
     take: Take = not_here,
 ) -> Parsed:
-    """What the fields of such a body ask for. Raises `InvalidRequestError`."""
+    """Makes a request of the fields of such a body. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
     form = _format(fields, chat or limits.openai)
     n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
@@ -133,7 +136,7 @@ def parse_fields(
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),
         **fields.search_settings,
-        logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # to know the best
+        logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
         post_sampling_probs=bool(fields.post_sampling_probs),
         echo=bool(fields.echo),
         return_tokens=times or (bool(fields.return_tokens) and form == "events"),
@@ -161,7 +164,7 @@ def parse_fields(
 
 
 def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
-    """The prompt of a chat, as it would be evaluated. Raises `InvalidRequestError`."""
+    """The text of a chat's prompt, as it would be evaluated. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
     if fields.messages is None:
         raise InvalidRequestError("messages is missing", param="messages")
@@ -169,7 +172,7 @@ def chat_prompt(fields: CompletionFields, template: ChatTemplate | None) -> str:
 
 
 def _tools(fields: CompletionFields) -> Tools | None:
-    """What the answer may call, if it is one in a conversation."""
+    """The tools that the answer may call. Raises `InvalidRequestError` if there are any and it isn't a chat."""
     tools = tools_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
     problem = None
     if tools and fields.messages is None:
@@ -182,7 +185,7 @@ def _tools(fields: CompletionFields) -> Tools | None:
 
 
 def take_slot(fields: CompletionFields, limits: Limits) -> int:
-    """The slot of a request's first alternative: 0 where it names none, or they aren't saved."""
+    """The slot of a request's first alternative: 0 if the body names none, or if slots can't be saved here."""
     slot = -1 if fields.id_slot is None or not limits.saved_slots else fields.id_slot
     if not -1 <= slot < limits.saved_slots and limits.saved_slots:
         raise InvalidRequestError(
@@ -214,7 +217,7 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 
 
 def _refuse_unsupported(fields: CompletionFields) -> None:
-    """Refuses what would give another answer than was asked for, if it were ignored."""
+    """Refuses fields that can't be ignored, because the answer would not be the one that was asked for."""
     if fields.functions:
         raise InvalidRequestError(
             "functions are not supported: they have become tools; send these",
@@ -236,7 +239,7 @@ def _logprobs(fields: CompletionFields) -> int | None:
     if fields.top_logprobs:
         raise InvalidRequestError('top_logprobs goes with "logprobs": true', param="top_logprobs")
     if fields.logprobs is None or fields.logprobs is False:
-        return fields.n_probs or None  # 0 is llama-server's off
+        return fields.n_probs or None  # 0 turns it off, as in llama-server
     return fields.logprobs
 
 

@@ -1,4 +1,4 @@
-"""What is the same for the fields of all bodies: what other servers' clients call them, and how they write values."""
+"""The base of all bodies' fields: the names that other servers' clients use for them, and their notations of values."""
 
 import json
 import math
@@ -35,23 +35,23 @@ ALIASES = {
     "custom_token_bans": "banned_tokens",
     "cfg_scale": "guidance_scale",
 }
-"""What other servers' clients call a field. Where both names are sent, the alias is ignored and reported."""
+"""The names of fields that clients of other servers use. If both names are sent, the alias is ignored and reported."""
 
 
 def not_a_bool(value: Any) -> Any:
-    """A value, unless it is true or false, which Python takes for numbers. Raises `ValueError`."""
+    """Returns the value. Raises `ValueError` if it is true or false, which Python takes for numbers."""
     if isinstance(value, bool):
         raise ValueError("Input should be a number, not true or false")
     return value
 
 
 def as_list(value: Any) -> Any:
-    """A list of one text in place of the text alone."""
+    """A list with the text, if the value is a single text; else the value."""
     return [value] if isinstance(value, str) else value
 
 
 def _as_breakers(value: Any) -> Any:
-    """Frontends send a list, a list written as JSON, or one written with commas."""
+    """The list of `dry_sequence_breakers`. Frontends send a list, a list as JSON text, or texts with commas between."""
     if not isinstance(value, str):
         return value
     try:
@@ -61,7 +61,10 @@ def _as_breakers(value: Any) -> Any:
 
 
 def _as_phrases(value: Any) -> Any:
-    """Frontends send a list, a list written as JSON, or a phrase on each line, in quotes or not."""
+    """The list of `banned_strings`. Frontends send a list, a list as JSON text, or a phrase on each line.
+
+    A phrase on a line may be in quotes.
+    """
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -78,14 +81,14 @@ def _unquoted(line: str) -> Any:
 
 
 def _as_ids(value: Any) -> Any:
-    """text-generation-webui's notation is ids with commas between."""
+    """The list of `banned_tokens`. text-generation-webui sends a text, of ids with commas between."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _read_dynatemp(fields: dict[str, Any]) -> None:
-    """Turns the lowest and the highest temperature, as text-generation-webui has it, into the middle and the range.
+    """Turns text-generation-webui's lowest and highest temperature into the middle of the two and the range around it.
 
-    What doesn't mean anything stays, to be reported: an empty range, or one beside `dynatemp_range`.
+    Fields without a meaning are left, so that they are reported: an empty range, or one beside `dynatemp_range`.
     """
     low, high = fields.get("dynatemp_low"), fields.get("dynatemp_high")
     if low is None or high is None or "dynatemp_range" in fields or fields.get("dynamic_temperature") is False:
@@ -112,7 +115,10 @@ Breakers = Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_
 
 
 class BodyFields(BaseModel):
-    """Fields may be absent or null; numbers may come as strings; unknown fields are kept, to be reported."""
+    """The fields of any body. They may be absent or null, and numbers may come as strings.
+
+    Unknown fields are kept, so that they can be reported.
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,7 +1,7 @@
-"""How a model writes calls of tools, as its chat template tells. Pure functions.
+"""Finds out from a model's chat template how the model writes calls of tools. Pure functions.
 
-A template that knows tools is asked to write a call with a name and arguments that are known, and what stands around
-these is the format. So there is no list of models here, and the format is the one that the model sees in its prompts.
+The template is asked to write a call with a known name and known arguments. The text around these is the format. So no
+list of models is needed, and the format is the one that the model sees in its prompts.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from srb.engine.backend import ChatTemplate
 from srb.errors import InvalidRequestError
 
-_CONTENT = "\N{SECTION SIGN}"  # in no template
+_CONTENT = "\N{SECTION SIGN}"  # no template has this character
 _NAMES = ("srb_probe_a", "srb_probe_b")
 _ARGUMENTS = {"srb_key": "srb_value"}
 _ID = "000000000"  # Mistral's templates take nine letters and digits, and nothing else
@@ -22,9 +22,9 @@ _ID = "000000000"  # Mistral's templates take nine letters and digits, and nothi
 class CallFormat:
     """Calls are written as `begin`, a name, `middle`, arguments in JSON, and `end`.
 
-    again: what is written in place of `end` if another call follows, up to its name; None if there can't be another.
-    as_text: whether the template takes the arguments of former calls as JSON text, and not as an object.
-    is_native: whether the template itself writes calls so.
+    again: written in place of `end` if another call follows, up to the name of that call; None: there can't be another.
+    as_text: whether the template takes the arguments of earlier calls as JSON text, not as an object.
+    is_native: whether the template itself writes calls in this format.
     """
 
     begin: str
@@ -36,15 +36,15 @@ class CallFormat:
 
     @property
     def trigger(self) -> str:
-        """The beginning of `begin` that is no JSON, and from which on a text must be a call.
+        """The first characters of `begin`, up to a space or a brace. After these, a text must go on as a call.
 
-        If there is none, a text is a call if it begins with `begin`.
+        Empty if `begin` starts with a space or a brace. A text is then a call only if it starts with `begin`.
         """
         found = re.match(r"[^\s{]+", self.begin)
         return found[0] if found else ""
 
     def write(self, calls: list[dict[str, Any]]) -> str:
-        """The text of calls in OpenAI's notation."""
+        """The text of calls in this format. calls: in OpenAI's notation."""
         written = [
             call["function"]["name"] + self.middle + arguments_text(call["function"]["arguments"]) for call in calls
         ]
@@ -58,7 +58,7 @@ PLAIN = CallFormat(
     again='}\n</tool_call>\n<tool_call>\n{"name": "',
     is_native=False,
 )
-"""The format for templates that don't know tools, or have calls in no format of this kind: the most common one."""
+"""The most common format. It is for templates that don't know tools, or whose format `CallFormat` can't describe."""
 
 
 def arguments_text(arguments: Any) -> str:
@@ -67,16 +67,17 @@ def arguments_text(arguments: Any) -> str:
 
 
 def call_format(template: ChatTemplate) -> CallFormat:
-    """The format of a template, or `PLAIN`."""
+    """The format in which a template writes calls, or `PLAIN`."""
     if "tools" not in template.source or _NAMES[0] not in (_written(template) or ""):
         return PLAIN
     one = _written(template, _calling(1, _ARGUMENTS))
-    as_text = one is None or str(_ARGUMENTS) in one  # it wants text: it can't join an object, or shows Python's
+    # A template that wants text either fails for an object, or writes it in Python's notation.
+    as_text = one is None or str(_ARGUMENTS) in one
     arguments: Any = json.dumps(_ARGUMENTS) if as_text else _ARGUMENTS
     answered, one = _written(template, {"content": _CONTENT}), _written(template, _calling(1, arguments))
     if answered is None or one is None:
         return PLAIN
-    start = _before_tag(one[: _alike(answered, one)])  # the two may part in the middle of one
+    start = _before_tag(one[: _alike(answered, one)])  # the two texts may differ from the middle of a tag on
     end = len(one) - _alike(answered[::-1], one[::-1])
     written = f"(.+?){_NAMES[0]}(.+?){re.escape(json.dumps(_ARGUMENTS))}(.*)"
     found = re.fullmatch(written, one[start:end], re.DOTALL)
@@ -89,7 +90,7 @@ def call_format(template: ChatTemplate) -> CallFormat:
 
 
 def _before_tag(text: str) -> int:
-    """Where the tag begins that the text ends in the middle of; else its end."""
+    """If the text ends in the middle of a tag, where that tag begins; else the text's end."""
     return text.rfind("<") if text.rfind("<") > text.rfind(">") else len(text)
 
 
@@ -99,7 +100,7 @@ def _calling(n: int, arguments: Any) -> dict[str, Any]:
 
 
 def _written(template: ChatTemplate, answer: dict[str, Any] | None = None) -> str | None:
-    """A conversation that has tools, and this answer of the assistant's. None if the template can't write it."""
+    """What the template makes of a conversation with tools and this answer of the assistant. None if it fails."""
     answers = [{"role": "assistant"} | answer] if answer else []
     try:
         return template.render([{"role": "user", "content": "."}, *answers], {}, _TOOLS)

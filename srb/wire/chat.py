@@ -1,4 +1,4 @@
-"""OpenAI's wire format for chat completions: what it has other than completions."""
+"""OpenAI's wire format for chat completions, where it differs from that for completions."""
 
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from srb.wire.tool_calls import CallReader, Delta, call_id
 
 
 class ChatCompletion(Completion):
-    """A chat completion on its way out. calls: how the model writes calls, if it may call something."""
+    """Makes the answer of one chat completion. calls: how the model writes calls; None if it may call nothing."""
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
@@ -23,7 +23,7 @@ class ChatCompletion(Completion):
         self._readers: dict[int, CallReader] = {}
 
     def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """An alternative as a message."""
+        """The fields for an alternative's whole text: a message, with the calls that are in the text."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if not self._calls:
             return {"message": message}
@@ -41,19 +41,19 @@ class ChatCompletion(Completion):
         return {"message": message | {"content": content or None, "tool_calls": calls}} | _finish(reader, finish_reason)
 
     def parts(self, index: int, text: str) -> list[dict[str, Any]]:
-        """More of the message."""
+        """The contents of the chunks for the next piece of a message."""
         if not self._calls:
             return [{"delta": {"content": text}}] if text else []
         reader = self._readers.setdefault(index, CallReader(self._calls))
         return [self._delta(index, delta) for delta in reader.push(text)]
 
     def rest(self, index: int) -> list[dict[str, Any]]:
-        """What was kept back of the message."""
+        """The contents of the chunks for the text that `parts` kept back."""
         reader = self._readers.get(index)
         return [self._delta(index, delta) for delta in reader.flush()] if reader else []
 
     def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """A chunk with nothing of the message."""
+        """The content of a chunk that adds nothing to the message."""
         reader = self._readers.get(index)
         return {"delta": {}} | (_finish(reader, finish_reason) if reader else {})
 
@@ -73,7 +73,7 @@ class ChatCompletion(Completion):
         }
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
-        """How long the prompt and the message took, as llama-server tells it."""
+        """How long the prompt and the message took, in llama-server's notation."""
         return {} if timings is None else {"timings": timings_json(timings, n_prompt)}
 
     def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
@@ -82,12 +82,12 @@ class ChatCompletion(Completion):
 
 
 def _finish(reader: CallReader, finish_reason: FinishReason | None) -> dict[str, Any]:
-    """OpenAI's own reason, for an answer that ends with calls."""
+    """The finish reason `tool_calls`, if the answer ends with complete calls; else nothing."""
     return {"finish_reason": "tool_calls"} if reader.is_complete and finish_reason == "stop" else {}
 
 
 def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
-    """Tokens with the likeliest at the place of each."""
+    """The JSON of tokens, each with the likeliest tokens at its place."""
     return [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
 
 

@@ -31,7 +31,7 @@ EarlyStopping = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"enum"
 
 
 class BranchFields(SamplingFields):
-    """One object of `branches`; what it leaves out is as in the request."""
+    """One object of `branches`. Fields that it leaves out are those of the request."""
 
     label: str | None = None
 
@@ -136,12 +136,12 @@ class CompletionFields(SamplingFields):
 
     @property
     def searches(self) -> bool:
-        """Whether texts are searched for, and not drawn token by token."""
+        """Whether a beam search finds the texts, instead of drawing tokens."""
         return self.search not in (None, "sample")
 
     @property
     def search_settings(self) -> dict[str, Any]:
-        """The fields of a search, as `CompletionRequest` takes them; without those of another one."""
+        """The fields of the search, as `CompletionRequest` takes them. Those of other kinds of search are left out."""
         if self.search is None:
             return {}
         sent = {name: getattr(self, name) for name in SEARCH_FIELDS.get(self.search, ())}

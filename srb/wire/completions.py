@@ -1,4 +1,7 @@
-"""`POST /v1/completions` and `POST /v1/chat/completions`: native events, or OpenAI's formats. Pure functions."""
+"""`POST /v1/completions` and `POST /v1/chat/completions`, with answers in native events or OpenAI's formats.
+
+Pure functions.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +16,10 @@ from srb.wire.reply import Reply, Serving
 
 
 def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = False) -> Reply:
-    """A request with n alternatives. openai: answer as OpenAI does, whatever it leaves out."""
+    """Reads the body of a request with n alternatives.
+
+    openai: a body that doesn't name a format gets OpenAI's.
+    """
     limits = replace(serving.limits, openai=openai or serving.limits.openai)
     parsed = parse(
         body,

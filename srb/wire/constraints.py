@@ -1,4 +1,4 @@
-"""What a text must match, in the notations of OpenAI and vLLM. Pure functions."""
+"""Reads constraints on the text in the notations of OpenAI and vLLM. Pure functions."""
 
 import json
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from srb.errors import InvalidRequestError
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
-"""What vLLM's `structured_outputs` may ask for."""
+"""The kinds of constraints in vLLM's `structured_outputs`."""
 
 
 def as_schema(value: Any) -> Any:
-    """A schema, which may come as its JSON text. Raises `ValueError`."""
+    """A JSON schema as an object; `value` may also be its text. Raises `ValueError`."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""Embeddings, as OpenAI, llama-server and Ollama have them: bodies to tokens, and vectors to JSON. Pure functions."""
+"""Embeddings, in the formats of OpenAI, llama-server and Ollama: reads bodies into tokens, and writes vectors as JSON.
+
+Pure functions.
+"""
 
 import base64
 from dataclasses import dataclass
@@ -15,10 +18,10 @@ from srb.wire.named_tokens import is_token
 from srb.wire.read import depth_refused, read_fields, show
 
 MAX_INPUTS = 2_048
-"""Texts in one request, as many as OpenAI takes; and vectors in one answer, where each token has its own."""
+"""How many texts a request may have, as with OpenAI. Without pooling, also how many vectors an answer may have."""
 
 MAX_TOKENS = 300_000
-"""Tokens of all texts of one request together, as many as OpenAI takes."""
+"""How many tokens all texts of a request may have together, as with OpenAI."""
 
 
 class EmbeddingFields(BodyFields):
@@ -35,15 +38,15 @@ class EmbeddingFields(BodyFields):
 
 
 Style = Literal["openai", "llama", "ollama", "ollama_one"]
-"""How to answer: as OpenAI, as llama-server, or as Ollama, at /api/embed or at /api/embeddings."""
+"""The format of the answer: OpenAI's, llama-server's, or Ollama's at /api/embed or at /api/embeddings."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a body asks for.
+    """The request that a body makes.
 
-    texts: the tokens of each. normalize: see `normalize`.
-    ignored: the names of the fields in it that have no effect.
+    texts: the tokens of each text. normalize: see the function `normalize`.
+    ignored: the names of the body's fields that have no effect.
     """
 
     texts: list[tuple[int, ...]]
@@ -54,7 +57,7 @@ class Parsed:
 
 
 def to_json(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> Any:
-    """The answer, with the vectors of each text."""
+    """The answer. vectors: a list for each text, of one vector, or of one for each token."""
     if parsed.style == "llama":
         return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
     if parsed.style == "ollama_one":
@@ -73,14 +76,17 @@ def to_json(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> Any
 
 
 def normalize(vector: list[float], p: int) -> list[float]:
-    """The vector at the length 1 by the p-norm; -1: as it is; 0: with 32760 as its largest number."""
+    """The vector scaled to a length of 1 in the p-norm.
+
+    p: 0: scaled so that the largest absolute value is 32760; -1: the vector stays as it is.
+    """
     values = np.asarray(vector, np.float64)
     largest = np.abs(values).max()
     if p == -1 or largest == 0:
         return vector
     if p == 0:
         return list((values / largest * 32760).tolist())
-    scaled = values / largest  # a power of it can't overflow
+    scaled = values / largest  # so that the powers can't overflow
     return list((scaled / (np.abs(scaled) ** p).sum() ** (1 / p)).tolist())
 
 
@@ -89,7 +95,7 @@ def _base64(vector: list[float]) -> str:
 
 
 def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, style: Style) -> Parsed:
-    """What a body asks for that came to a path of this style. Raises `InvalidRequestError`."""
+    """Reads a body that came to a path of this style. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, EmbeddingFields)
     ignored = list(fields.model_extra or ())
@@ -124,7 +130,7 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, sty
     entries = value if isinstance(value, list) and not any(map(is_token, value)) else [value]
     if not 1 <= len(entries) <= MAX_INPUTS:
         raise InvalidRequestError(f"{name} takes 1 to {MAX_INPUTS} texts, got {len(entries)}", param=name)
-    # One text that fits is always taken, whatever --ubatch-size is.
+    # A single text that fits is always accepted, also if --ubatch-size is larger than the limit.
     most = MAX_TOKENS if embedder.pools else max(MAX_INPUTS, embedder.max_tokens)
     texts: list[tuple[int, ...]] = []
     left = most
@@ -162,7 +168,7 @@ def _tokens(entry: Any, name: str, most: int, tokenizer: Tokenizer) -> tuple[int
 
 
 def _joined(parts: Any, name: str) -> str:
-    """The text of content parts as chats have them."""
+    """The text of content parts in the notation of chats."""
     is_part = isinstance(parts, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
     if not (is_part and all(isinstance(part.get("text"), str) for part in parts)):
         raise InvalidRequestError(f"{name}.content takes parts of the type text only, got {show(parts)}", param=name)

@@ -1,4 +1,4 @@
-"""JSON values as bytes, made so that other threads can run meanwhile."""
+"""Encodes JSON values in a way that lets other threads run meanwhile."""
 
 import json
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import Any
 _CONTAINERS = {dict, list, tuple}
 
 _FEW = 500
-"""As many objects and lists are encoded at once, or ten times as many numbers, which takes about a millisecond."""
+"""So many objects and lists, or ten times as many numbers, are encoded at once, which takes about a millisecond."""
 
 
 def encode(value: Any) -> bytes:
-    """The JSON of a value, as `json.dumps` writes it. The names of objects must be strings.
+    """The JSON of a value, as `json.dumps` writes it. The names in objects must be strings.
 
-    json's encoder lets no other thread run until it's done: with an answer of 50 MB, for seconds. So it gets a large
-    value in parts here.
+    json's encoder lets no other thread run until it has finished. For an answer of 50 MB that takes seconds. So this
+    function gives it a large value in parts.
     """
     return "".join(_parts(value)).encode()
 
@@ -39,7 +39,10 @@ def _parts(value: Any) -> Iterator[str]:
 
 
 def _count(value: Any, left: int) -> int:
-    """`left` less the objects and lists in a value, and a tenth of all else; negative as soon as there is more."""
+    """`left` minus the number of objects and lists in a value, and minus a tenth of the number of all entries.
+
+    Counting stops when the result is negative.
+    """
     left -= len(value) // 10
     for each in value.values() if type(value) is dict else value:
         if type(each) in _CONTAINERS:

@@ -46,12 +46,12 @@ class ExploreFields(BodyFields):
 
 
 def read(body: bytes, serving: Serving) -> Reply:
-    """A request for a tree. Raises `InvalidRequestError`."""
+    """Reads the body of a request for a tree. Raises `InvalidRequestError`."""
     return read_with(body, serving.limits, serving.tokenize, serving.now)
 
 
 def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
-    """The same with what it takes of `Serving`. now: seconds since 1970."""
+    """Does what `read` does, with the parts of `Serving` that it needs. now: in seconds since 1970."""
     with depth_refused():
         fields = read_fields(body, ExploreFields)
         names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
@@ -81,7 +81,7 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
 
 
 class _Answer:
-    """What one reader gets: `start`, `node` for each, `error` if there is one, and `done` with why."""
+    """Makes the answer for one reader: `start`, a `node` for each, maybe `error`, and `done` with the reason why."""
 
     def __init__(self, model: str, created: int, ignored: list[str]) -> None:
         self._fixed: dict[str, Any] = {"model": model, "created": created, "ignored": ignored}
@@ -89,7 +89,7 @@ class _Answer:
         self._stop: StopEvent | None = None
 
     def events(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The JSON objects of some events."""
+        """The JSON objects for the next events."""
         for event in events:
             if isinstance(event, StopEvent):
                 self._stop = event

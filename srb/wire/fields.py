@@ -1,4 +1,4 @@
-"""The sampler fields of a body: their names, types and notations. Their ranges are `SamplingParams`' own."""
+"""The sampler fields of a body: their names, types and notations. `SamplingParams` checks their ranges."""
 
 import dataclasses
 import json
@@ -20,13 +20,13 @@ REPLACED_BY_MIROSTAT = {
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("adaptive_target", "adaptive_decay", "samplers"),
 }
-"""The fields without effect where mirostat is on: it takes the place of all samplers but temperature and biases."""
+"""The fields that have no effect with mirostat, which replaces all samplers except temperature and biases."""
 
 REPLACED_BY_SEARCH = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta"}
-"""The fields without effect in a beam search: it goes by the model's own probabilities, after biases."""
+"""The fields that have no effect in a beam search, which chooses by the model's own probabilities, after biases."""
 
 SEARCH_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "stochastic_beam": ("beams",)}
-"""The fields of each kind of search. They have no effect where another one is asked for, or none."""
+"""The fields of each kind of search. They have no effect in a request for another kind, or for no search."""
 
 SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
 
@@ -34,11 +34,11 @@ DEFAULTS = {
     each.name: list(each.default) if isinstance(each.default, tuple) else each.default
     for each in dataclasses.fields(SamplingParams)
 }
-"""What the fields of `SamplingParams` are where they're left out, as JSON has them."""
+"""The defaults of the fields of `SamplingParams`, as JSON has them."""
 
 
 class KeptTexts(BaseModel):
-    """The texts of a request that is kept: that of one alternative, or all."""
+    """The texts of a request that is kept: of one alternative, or of all."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +61,7 @@ class AdapterScale(BaseModel):
 
     @property
     def asked(self) -> tuple[int | str, float]:
-        """Which one, and its scale. Raises `InvalidRequestError` if it isn't said which one."""
+        """The adapter's number or name, and its scale. Raises `InvalidRequestError` if there is neither."""
         name = self.name if self.id is None else self.id
         if name is None:
             raise InvalidRequestError('lora: an adapter has an "id" or a "name"', param="lora")
@@ -69,13 +69,13 @@ class AdapterScale(BaseModel):
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """What each field of a body means: as the model says, or as the engine says of its own field of that name."""
+    """The description of each field of a body: that of the model, or else of the engine's field of the same name."""
     engine = meanings(SamplingParams) | meanings(CompletionRequest)
     return {name: field.description or engine.get(name, "") for name, field in model.model_fields.items()}
 
 
 class SamplingFields(BodyFields):
-    """What may differ between alternatives. Where `SamplingParams` has a field of the same name, it means the same."""
+    """The fields that may differ between alternatives. If `SamplingParams` has the same name, it means the same."""
 
     temperature: Float | None = None
     dynatemp_range: Float | None = None
@@ -156,7 +156,10 @@ class SamplingFields(BodyFields):
     )
 
     def ignored(self, mirostat: int | None, search: str | None = None) -> list[str]:
-        """The names of the fields, and of samplers, that were sent and have no effect."""
+        """The names of the fields and of the samplers that were sent and have no effect.
+
+        mirostat, search: those of the alternative, since both replace other fields.
+        """
         known = {*SAMPLERS, *SAMPLER_ALIASES}
         unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
@@ -167,7 +170,7 @@ class SamplingFields(BodyFields):
 
     @property
     def biased_texts(self) -> int:
-        """How many texts `logit_bias` and `banned_tokens` have, which `given` tokenizes."""
+        """How many texts `logit_bias` and `banned_tokens` have. `given` tokenizes each of them."""
         pairs = self.logit_bias or ()
         keys = pairs if isinstance(pairs, dict) else (pair[0] for pair in pairs if isinstance(pair, list) and pair)
         return sum(is_text(key) for key in (*keys, *(self.banned_tokens or ())))
@@ -196,7 +199,11 @@ class SamplingFields(BodyFields):
         return given
 
     def _constraint(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What the text must match; a branch's own takes the place of the request's, whichever that is."""
+        """The constraint that the text must match.
+
+        It sets the fields of all other constraints to None. So the constraint of a branch replaces that of the request,
+        also if it is of another kind.
+        """
         found: dict[str, Any] = {name: given[name] or None for name in ("grammar", "regex", "lark") if name in given}
         if self.json_schema is not None:
             found["json_schema"] = json.dumps(self.json_schema)
@@ -216,9 +223,9 @@ def _avoided(each: str | list[int] | KeptTexts) -> str | tuple[int, ...]:
 
 
 def _negative(prompt: str | list[int | str], tokenize: Tokenize) -> tuple[int, ...] | None:
-    """The tokens of a negative prompt; None for an empty one, which clients send with all they don't use."""
+    """The tokens of a negative prompt. None for an empty one, which some clients send when they don't use it."""
     parts: list[int | str] = [prompt] if isinstance(prompt, str) else prompt
     try:
         return tuple(join_tokens([part for part in parts if part != ""], tokenize, is_prompt=True)) or None
-    except InvalidRequestError as error:  # tokenize takes it for a prompt
+    except InvalidRequestError as error:  # its message calls the text a prompt
         raise InvalidRequestError(f"negative_prompt: {error.message}", param="negative_prompt") from None

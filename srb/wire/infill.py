@@ -1,4 +1,4 @@
-"""Fill-in-the-middle prompts: what stands before a gap and behind it, as a model with the tokens for it was trained.
+"""Makes fill-in-the-middle prompts of the texts before and after a gap, for models that have special tokens for this.
 
 The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the repository, prefix, suffix, middle.
 """
@@ -15,7 +15,10 @@ FILE = "file"
 
 @dataclass(frozen=True)
 class Infill:
-    """Token ids: `extra`, other texts that may help, and `gap`, the prefix, the suffix and what is to follow them."""
+    """The token ids of a prompt.
+
+    extra: other texts that may help. gap: the prefix, the suffix, and the token after which the model fills the gap.
+    """
 
     extra: tuple[int, ...]
     gap: tuple[int, ...]
@@ -30,8 +33,8 @@ def infill(
 ) -> Infill:
     """The tokens of a fill-in-the-middle prompt.
 
-    files: names and texts of other files. tokens_of: a text's tokens, with no meaning for the names of special ones.
-    Raises `NotSupportedError` if the model has no tokens for it.
+    files: names and texts of other files. tokens_of: makes tokens of a text; names of special tokens in it are text.
+    Raises `NotSupportedError` if the model has no fill-in-the-middle tokens.
     """
     if special.fim_pre is None or special.fim_suf is None or special.fim_mid is None:
         raise NotSupportedError("the model has no fill-in-the-middle tokens; use one that was trained for it")
@@ -46,7 +49,7 @@ def infill(
 
 
 def _file_head(name: str, special: SpecialTokens, tokens_of: Callable[[str], tuple[int, ...]]) -> list[int]:
-    """What separates a file from the one before it."""
+    """The tokens between a file and the one before it."""
     if special.fim_sep is None:
         return list(tokens_of("\n\n"))
     return [special.fim_sep, *tokens_of(f"{name}\n")]

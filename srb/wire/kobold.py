@@ -1,4 +1,4 @@
-"""KoboldAI's wire format, as KoboldCpp has it: `results`, and streams of `token`. Pure functions."""
+"""KoboldAI's wire format, as KoboldCpp has it: answers with `results`, and streams of `token`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from srb.wire.tokens import Answer, Vocabulary
 
 
 class _Results(openai.Completion):
-    """OpenAI's object of the alternatives, with the probabilities of both of its formats, as KoboldCpp has them."""
+    """OpenAI's object, with the probabilities in the formats of both completions and chats, as in KoboldCpp."""
 
     shows_end: ClassVar[bool] = False
 
@@ -21,7 +21,7 @@ class _Results(openai.Completion):
 
 
 class Generation:
-    """A request on its way out."""
+    """Makes the answers of one request, from its events."""
 
     def __init__(self, parsed: KoboldParsed, *, model: str) -> None:
         self.genkey = parsed.genkey
@@ -41,11 +41,11 @@ class Generation:
         self._error: SrbError | None = None
 
     def take(self, events: Iterable[Event]) -> None:
-        """Takes some of its events."""
+        """Takes the next events of the request."""
         self._events += events
 
     def so_far(self) -> dict[str, Any]:
-        """The texts that have come until now."""
+        """The texts so far."""
         texts: list[list[str]] = [[] for _ in range(self._count)]
         for event in self._events:
             if isinstance(event, StreamEvent):
@@ -53,7 +53,7 @@ class Generation:
         return {"results": [{"text": "".join(parts)} for parts in texts]}
 
     def results(self) -> dict[str, Any]:
-        """The alternatives of a request that is over. Raises `SrbError` if none came of it."""
+        """The alternatives of a finished request. Raises `SrbError` if all failed."""
         lengths = {event.index: event.length for event in self._events if isinstance(event, StopEvent)}
         return {
             "results": [
@@ -68,7 +68,10 @@ class Generation:
         }
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The chunks of some events of a stream; the last one has no text, a `finish_reason`, and the error if any."""
+        """The chunks for the next events of a stream.
+
+        The last chunk has no text. It has a `finish_reason`, and the error if there is one.
+        """
         self.take(events)
         for event in events:
             match event:
@@ -82,7 +85,7 @@ class Generation:
                     yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
 
     def perf(self) -> dict[str, Any]:
-        """What there is to know about a request that is over. Times are in seconds, those of one token in ms."""
+        """The numbers of a finished request. Times are in seconds, those for one token in milliseconds."""
         result: dict[str, Any] = {}
         for event in self._events:
             match event:
@@ -106,7 +109,7 @@ NO_PERF: dict[str, Any] = {
     "last_seed": -1,
     "stop_reason": -1,
 }
-"""`Generation.perf` where there was none yet."""
+"""Stands for `Generation.perf` while no request has finished."""
 
 
 def _pace(name: str, n: int, ms: float) -> dict[str, float]:
@@ -118,7 +121,7 @@ def _pace(name: str, n: int, ms: float) -> dict[str, float]:
 
 
 def _finish(reason: str) -> str:
-    """KoboldCpp has only these two."""
+    """The reason in KoboldCpp's terms, which has only `stop` and `length`."""
     return "stop" if reason == "stop" else "length"
 
 

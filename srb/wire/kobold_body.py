@@ -1,4 +1,4 @@
-"""The bodies of KoboldAI's routes, read, validated and turned into what the engine takes. Pure functions."""
+"""Reads the bodies of KoboldAI's routes, and makes requests for the engine of them. Pure functions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +19,14 @@ from srb.wire.shift import with_shift
 from srb.wire.tokens import Vocabulary
 
 MAX_LENGTH = 896
-"""KoboldCpp's own `max_length` where none is sent, in tokens."""
+"""KoboldCpp's `max_length` for bodies that send none, in tokens."""
 
 TOP_LOGPROBS = 5
 """How many of the likeliest tokens `"logprobs": true` shows, as in KoboldCpp."""
 
 _BEFORE, _AFTER = ("dry", "top_n_sigma"), ("xtc",)
 _SAMPLERS = {0: ("top_k",), 1: (), 2: ("top_p", "min_p"), 3: (), 4: ("typ_p",), 5: ("temperature",), 6: ("penalties",)}
-"""What `sampler_order` puts in order. 1 and 3 are top_a and tfs, which llama.cpp doesn't have."""
+"""The samplers that each id in `sampler_order` stands for. 1 and 3 are top_a and tfs, which llama.cpp doesn't have."""
 
 
 _WITHOUT_EFFECT = (
@@ -56,7 +56,7 @@ class KoboldFields(CompletionFields):
 
 
 class KeyFields(BodyFields):
-    """The body of `POST /api/extra/generate/check` and `POST /api/extra/abort`; there may be none."""
+    """The body of `POST /api/extra/generate/check` and `POST /api/extra/abort`. It may be left out."""
 
     genkey: str = Field("", description="the `genkey` that the request was sent with.")
 
@@ -76,10 +76,10 @@ class IdsFields(BodyFields):
 
 @dataclass(frozen=True)
 class KoboldParsed:
-    """What a body asks for.
+    """The request that a body makes.
 
-    ignored: the names of the fields in it that have no effect. logprobs: whether to show them.
-    detach: whether it lives on without readers.
+    ignored: the names of the body's fields that have no effect. logprobs: whether to show probabilities.
+    detach: whether the request goes on without readers.
     """
 
     completion: CompletionRequest
@@ -90,9 +90,9 @@ class KoboldParsed:
 
 
 def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabulary, *, stream: bool) -> KoboldParsed:
-    """What a body asks for. Raises `InvalidRequestError`.
+    """Reads a body. Raises `InvalidRequestError`.
 
-    A stream has one alternative: its events have no place for an index, and their readers join all that comes.
+    A stream has one alternative, because its events have no place for an index. Their readers join all texts into one.
     """
     with depth_refused():
         fields = read_fields(data, KoboldFields)
@@ -125,12 +125,12 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
 
 
 def default_length(n_cells: int) -> int:
-    """How many tokens to generate where the body doesn't say, in a context of `n_cells`."""
+    """How many tokens to generate if the body doesn't say, in a context of `n_cells`."""
     return min(MAX_LENGTH, max(1, n_cells // 2))
 
 
 def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
-    """Leaves a stream its first alternative; the names of the fields that asked for more."""
+    """Reduces a stream to its first alternative, and returns the names of the fields that asked for more."""
     if not stream:
         return []
     ignored = []
@@ -144,14 +144,17 @@ def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
 
 
 def _without_effect(fields: KoboldFields) -> list[str]:
-    """The names of known fields that were sent and have no effect in this format, of those that the body has."""
+    """The names of the body's fields that are known, but have no effect in this format."""
     ignored = [name for name in _WITHOUT_EFFECT if getattr(fields, name)]
     ignored += [] if fields.trim_stop else ["trim_stop"]
     return ignored + (["sampler_order"] if fields.sampler_order and fields.samplers is not None else [])
 
 
 def _take_phrases(fields: KoboldFields) -> None:
-    """KoboldCpp has phrases in `banned_tokens`, too, and finds them without regard to case. Ids stay ids."""
+    """Moves the phrases in `banned_tokens` to `banned_strings`. Ids stay where they are.
+
+    KoboldCpp takes phrases in both fields, and finds them without regard to case.
+    """
     banned = fields.banned_tokens or []
     phrases = [*(fields.banned_strings or ()), *filter(is_text, banned)]
     fields.banned_tokens = [each for each in banned if not is_text(each)]
@@ -168,7 +171,7 @@ def _ordered(ids: list[int]) -> list[str]:
 
 
 def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tuple[tuple[int, ...], int]:
-    """The tokens of the memory and the prompt, and how many were cut between the two so that they fit."""
+    """The tokens of the memory and the prompt, and how many the prompt loses at its beginning so that both fit."""
     prompt, limit = fields.prompt, fields.max_context_length
     if not isinstance(prompt, str):
         raise InvalidRequestError(f"prompt must be a string, got {show(prompt)}", param="prompt")
@@ -177,14 +180,14 @@ def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tu
     kept = vocabulary.encode(fields.memory, "memory")
     rest = vocabulary.encode(prompt, "prompt", add_special=not fields.memory)[0 if fields.memory else len(kept) :]
     room = min(limit or vocabulary.n_cells, vocabulary.n_cells) - max_length - len(kept)
-    n_cut = max(0, len(rest) - room) if room > 0 else 0  # without any room the engine says what is too long
+    n_cut = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
     return (*kept, *rest[n_cut:]), n_cut
 
 
 def read_key(data: bytes) -> tuple[str, list[str]]:
     """The `genkey` of a body, empty if it has none, and the names of the fields that have no effect.
 
-    Clients send no body, too. Raises `InvalidRequestError`.
+    Some clients send no body. Raises `InvalidRequestError`.
     """
     with depth_refused():
         fields = read_fields(data.strip() or b"{}", KeyFields)

@@ -1,18 +1,19 @@
-"""What a server's settings say about requests."""
+"""The settings of a server that matter when bodies are read."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bodies are read with.
+    """The settings that bodies are read with.
 
-    model, model_path: its name and its file. slots: whether `GET /slots` answers.
-    saved_slots: how many slots can be saved; 0: none, there is no `--slot-save-path`.
-    max_tokens: what `--max-tokens` was set to, if it was. If not, an answer in a chat has all the room there is.
-    openai: whether a request that leaves out what it wants gets OpenAI's format, and not native events.
-    linger: seconds that a native stream without readers goes on.
-    context_shift, n_keep, cache_reuse: of requests that don't say.
+    n: how many alternatives a request gets that doesn't say. max_n: how many alternatives a request may have.
+    model, model_path: the model's name and its file. slots: whether `GET /slots` answers.
+    saved_slots: how many slots can be saved; 0: none, because there is no `--slot-save-path`.
+    max_tokens: the value of `--max-tokens`. None: it isn't set, and an answer in a chat has all the room that there is.
+    openai: whether a request that doesn't name a format gets OpenAI's instead of native events.
+    linger: seconds that a native stream goes on without readers.
+    context_shift, n_keep, cache_reuse: the values for requests that don't send them.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""The bodies of llama-server's routes, read, validated and turned into what the engine takes. Pure functions."""
+"""Reads the bodies of llama-server's routes, and makes requests for the engine of them. Pure functions."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -23,14 +23,14 @@ from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.shift import tokenize_for, with_shift
 
 _INFILL_TOKENS = 256
-"""The room that is kept for each alternative of an infill that doesn't say how long it may get."""
+"""How many tokens of room each alternative of an infill gets if the body doesn't say how long it may be."""
 
 
 _NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
-"""Of files: they may lead out of a folder, here or on another system, or look as if they did."""
+"""Characters that names of files must not have. Here or on another system they may lead out of a folder, or look so."""
 
 _LONGEST_NAME = 255
-"""Bytes."""
+"""How many bytes the name of a file may have."""
 
 
 def _as_parts(value: Any) -> Any:
@@ -67,7 +67,7 @@ class AdapterFields(RootModel[list[AdapterScale]]):
 
 
 class ExtraFields(BodyFields):
-    """A file for `input_extra`."""
+    """One file of `input_extra`."""
 
     text: str = Field(description="the text of the file.")
     filename: str = Field("file", description="the name of the file.")
@@ -83,11 +83,11 @@ class InfillFields(LlamaFields):
 
 @dataclass(frozen=True)
 class LlamaParsed:
-    """What a body asks for.
+    """The request that a body makes.
 
-    ignored: the names of the fields in it that have no effect. detach: whether it lives on without readers.
-    t_max_predict_ms: once an alternative has been generated for that long, it ends at its next new line; 0: never.
-    response_fields: the only fields of a result to return, or none for all; a slash goes into an object.
+    ignored: the names of the body's fields that have no effect. detach: whether the request goes on without readers.
+    t_max_predict_ms: milliseconds after which an alternative ends at its next new line; 0: never.
+    response_fields: the only fields of a result to return, empty for all; `a/b` is the field b of the object a.
     """
 
     completion: CompletionRequest
@@ -101,7 +101,7 @@ class LlamaParsed:
 
 
 def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take = not_here) -> LlamaParsed:
-    """What the body of `POST /completion` asks for. Raises `InvalidRequestError`."""
+    """Reads the body of `POST /completion`. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, LlamaFields)
         n = _count(fields, limits)
@@ -110,10 +110,10 @@ def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take
 
 
 def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
-    """What the body of `POST /infill` asks for, in a context of `n_cells`.
+    """Reads the body of `POST /infill`, for a context of `n_cells`.
 
-    `input_extra` is cut at its beginning where there is no room for all of it, and reported as ignored.
-    Raises `InvalidRequestError`, and `NotSupportedError` if the model can't fill in.
+    If there is no room for all of `input_extra`, it is cut at its beginning, and `ignored` says so. Raises
+    `InvalidRequestError`, and `NotSupportedError` if the model has no fill-in-the-middle tokens.
     """
     with depth_refused():
         fields = read_fields(data, InfillFields)
@@ -142,7 +142,7 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
 
 
 def parse_adapters(data: bytes) -> tuple[tuple[int | str, float], ...]:
-    """The adapters of `POST /lora-adapters`, a list, and their scales. Raises `InvalidRequestError`."""
+    """Reads the body of `POST /lora-adapters`: adapters, and their scales. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, AdapterFields)
     return tuple(each.asked for each in fields.root)
@@ -151,7 +151,7 @@ def parse_adapters(data: bytes) -> tuple[tuple[int | str, float], ...]:
 def parse_filename(data: bytes) -> str:
     """The name of the file that a slot is saved to. Raises `InvalidRequestError` if it might be outside of its folder.
 
-    What is refused is what llama-server refuses, and half a surrogate pair.
+    The same names are refused as by llama-server, and those with half a surrogate pair.
     """
     with depth_refused():
         name = check_text(read_fields(data, SlotFields).filename, "filename")
@@ -226,7 +226,7 @@ def _parsed(
 def tokens_of(
     parts: list[int | str], name: str, tokenizer: Tokenizer, *, add_special: bool = False, parse_special: bool = True
 ) -> tuple[int, ...]:
-    """The tokens of ids and texts in the field `name`. Raises `InvalidRequestError`."""
+    """The tokens of the ids and texts in the field `name`. Raises `InvalidRequestError`."""
 
     def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
@@ -235,7 +235,7 @@ def tokens_of(
 
 
 def check_text(text: str, name: str) -> str:
-    """The text. Raises `InvalidRequestError` if it isn't valid Unicode."""
+    """Returns the text. Raises `InvalidRequestError` if it isn't valid Unicode. name: the field that has it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -246,7 +246,7 @@ def check_text(text: str, name: str) -> str:
 
 
 def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int, ...]:
-    """The tokens. Raises `InvalidRequestError` if one isn't in the vocabulary."""
+    """Returns the tokens. Raises `InvalidRequestError` if one isn't in the vocabulary. name: of the field with them."""
     for token in tokens:
         if not 0 <= token < n_vocab:
             raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""llama-server's wire format: `/completion` chunks and results, and the settings they show. Pure functions."""
+"""llama-server's wire format: chunks and results of `/completion`, and the settings that they show."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ Detokenize = Callable[[Iterable[int]], bytes]
 
 @dataclass
 class _Alternative:
-    """What has come of one alternative. `begun`: when its first token came, in seconds of the clock."""
+    """One alternative, as far as its events have come. begun: when its first token came, in seconds of the clock."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -42,10 +42,10 @@ class _Alternative:
 
 
 class Completion:
-    """The results of one request on their way out.
+    """Makes the results of one request, from its events.
 
-    It detokenizes the prompts, each once, which takes a while for long ones: make it in a worker thread, and only when
-    it's known that the vocabulary has all of their tokens.
+    Creating the object detokenizes each prompt, which takes a while for long ones. So create it in a worker thread, and
+    only when it's known that the vocabulary has all of the prompts' tokens.
 
     clock: seconds from any beginning, for `t_max_predict_ms` and the time in `prompt_progress`.
     """
@@ -63,7 +63,7 @@ class Completion:
         self._times = RunningTimings(clock) if parsed.timings_per_token else None
 
     def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-        """The chunks of some events of a stream. The last one of each index has `stop` true, and all about it."""
+        """The chunks for the next events of a stream. The last chunk of each index has `stop` true, and all fields."""
         for event in events:
             match event:
                 case StartEvent():
@@ -86,7 +86,7 @@ class Completion:
                     yield {"error": event.error.body()}
 
     def take(self, events: Iterable[Event]) -> None:
-        """Takes some events of a request that isn't a stream. Raises `SrbError` for a fault in the whole request."""
+        """Takes the next events of a request that isn't a stream. Raises `SrbError` if the whole request failed."""
         for event in events:
             match event:
                 case StreamEvent():
@@ -103,9 +103,9 @@ class Completion:
                     self._alternatives[event.index].error = event.error
 
     def result(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The result of a request that is over, or a list of several. One that failed has an `error`.
+        """The result of a finished request, or a list of results if it has several alternatives.
 
-        Raises `SrbError` if all failed.
+        The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
         """
         alternatives = self._alternatives
         if alternatives[0].error and all(each.error for each in alternatives):
@@ -118,7 +118,7 @@ class Completion:
         return results[0] if len(results) == 1 else results
 
     def overdue(self) -> list[int]:
-        """The indexes of those that have been generated for longer than `t_max_predict_ms` and have a new line."""
+        """The indexes of the alternatives that have a new line, and have run for longer than `t_max_predict_ms`."""
         limit = self._parsed.t_max_predict_ms / 1000
         if not limit:
             return []
@@ -169,7 +169,7 @@ class Completion:
         return _only(result, self._parsed.response_fields) if self._parsed.response_fields else result
 
     def _probability(self, token: Token) -> dict[str, Any]:
-        """A token and the likeliest at its place."""
+        """The JSON of a token, with the likeliest tokens at its place."""
         if not self._request.post_sampling_probs:
             return native.token_json(token) | {"top_logprobs": [native.token_json(each) for each in token.top_logprobs]}
         top = [_prob(each) for each in token.top_logprobs]
@@ -177,7 +177,7 @@ class Completion:
 
 
 def _prob(token: Token) -> dict[str, Any]:
-    """A token with its probability in place of the logarithm."""
+    """The JSON of a token, with its probability in place of the logarithm."""
     result = native.token_json(token)
     logprob = result.pop("logprob")
     return result | {"prob": None if logprob is None else math.exp(logprob)}
@@ -192,7 +192,7 @@ def _stop_type(event: StopEvent) -> str:
 
 
 def _only(result: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """The fields at these paths; those that there are. `a/b` is the field b of the object a, and keeps that name."""
+    """The fields of a result at these paths, if they exist. The path `a/b` is the field b of the object a."""
     chosen = {}
     for path in paths:
         value: Any = result
@@ -219,7 +219,7 @@ _PRIVATE = (
 def generation_settings(params: SamplingParams, request: CompletionRequest | None) -> dict[str, Any]:
     """`generation_settings`: how an alternative is drawn, with the defaults and its own seed."""
     result = dataclasses.asdict(params)
-    del result["logits_processor"]  # the library's own
+    del result["logits_processor"]  # a Python function, which only callers of the library can pass
     biases = [{"token": token, "bias": None if bias == -math.inf else bias} for token, bias in params.logit_bias]
     return result | {
         "logit_bias": biases,
@@ -234,5 +234,5 @@ def generation_settings(params: SamplingParams, request: CompletionRequest | Non
 
 
 def public_settings(params: SamplingParams, request: CompletionRequest) -> dict[str, Any]:
-    """The settings without what may quote somebody's text."""
+    """The `generation_settings` without the fields that may quote somebody's text."""
     return {name: value for name, value in generation_settings(params, request).items() if name not in _PRIVATE}

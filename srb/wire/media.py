@@ -1,4 +1,4 @@
-"""Images and sounds in bodies: files among the texts of a message, or beside a prompt."""
+"""Reads images and sounds in bodies: files among the texts of a message, or beside a prompt."""
 
 import base64
 import binascii
@@ -15,14 +15,14 @@ MARKER = "<__media__>"
 """Stands for a file in a `prompt_string`, as in llama-server."""
 
 TEXTS = ("text", "input_text", "output_text")
-"""The types of parts with a text, in OpenAI's chats and responses, and in Anthropic's messages."""
+"""The types of the parts that are texts, in OpenAI's chats and responses, and in Anthropic's messages."""
 
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file in a body: its contents, or the address of these."""
+    """A file in a body: its contents, or the address where they are."""
 
     data: bytes = b""
     url: str | None = None
@@ -32,18 +32,21 @@ Part = str | File
 
 
 class Mixed:
-    """Texts with files among them."""
+    """A content that has texts and files, in order."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
 
     @property
     def files(self) -> list[File]:
-        """The files."""
+        """The files among the parts, in order."""
         return [part for part in self.parts if isinstance(part, File)]
 
     def as_text(self, marker: str) -> str:
-        """The texts, with a marker for each file; like llama-server, with a line for each text, but beside files."""
+        """The texts, with a marker in the place of each file.
+
+        As in llama-server, there is a line break between two texts, but none between a text and a file.
+        """
         text, before = "", None
         for part in self.parts:
             if isinstance(part, str) and isinstance(before, str) and text:
@@ -54,18 +57,18 @@ class Mixed:
 
 
 Take = Callable[[Sequence[Part]], tuple[tuple[int, ...], tuple[Media, ...]]]
-"""The tokens of a prompt of texts and files, and the media that its placeholders stand for."""
+"""Returns the tokens of a prompt of texts and files, and the media that its placeholders stand for."""
 
 
 def not_here(_parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-    """Where no images are taken. Raises `InvalidRequestError`."""
+    """The `Take` for places where no images are accepted. Always raises `InvalidRequestError`."""
     raise InvalidRequestError(
         "images and sounds are taken in chats and at /completion, and not here", code="unsupported_media"
     )
 
 
 def as_content(content: Any) -> Any:
-    """The text of a content that may come in parts, or what is mixed of texts and files. Raises `ValueError`."""
+    """The text of a content that may come in parts, or a `Mixed` if there are files. Raises `ValueError`."""
     if not isinstance(content, list):
         return content
     parts = [_part(k, part) for k, part in enumerate(content)]
@@ -114,7 +117,7 @@ def _decoded(where: str, data: str) -> bytes:
 
 
 def split(text: str, marker: str, files: Sequence[File]) -> Mixed:
-    """A text with its markers replaced by files. Raises `InvalidRequestError` if there aren't as many of both."""
+    """The text with a file in the place of each marker. Raises `InvalidRequestError` if their numbers differ."""
     texts = text.split(marker)
     if len(texts) != len(files) + 1:
         raise InvalidRequestError(
@@ -129,9 +132,9 @@ def split(text: str, marker: str, files: Sequence[File]) -> Mixed:
 
 
 def with_data(prompt: dict[str, Any]) -> Mixed | str:
-    """llama-server's `{"prompt_string": ..., "multimodal_data": [...]}`, with a marker for each file, in base64.
+    """Reads llama-server's `{"prompt_string": ..., "multimodal_data": [...]}`.
 
-    Raises `InvalidRequestError`.
+    The text has a `MARKER` for each file, and the files are in base64. Raises `InvalidRequestError`.
     """
     text, data = prompt["prompt_string"], prompt.get("multimodal_data") or []
     if not (isinstance(text, str) and isinstance(data, list) and all(isinstance(each, str) for each in data)):
@@ -150,12 +153,12 @@ def with_data(prompt: dict[str, Any]) -> Mixed | str:
 
 
 def new_marker() -> str:
-    """A marker that nobody who writes a message can know."""
+    """A random marker. So nobody can write it into a message."""
     return f"<__media_{secrets.token_hex(16)}__>"
 
 
 def with_images(content: Any, images: Any, name: str) -> Any:
-    """A content with images before it, in base64, as Ollama has them. Raises `InvalidRequestError`."""
+    """A content with Ollama's `images`, which are in base64, before it. Raises `InvalidRequestError`."""
     if not images:
         return content
     if not (isinstance(images, list) and all(isinstance(each, str) for each in images)):

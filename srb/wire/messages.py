@@ -1,4 +1,4 @@
-"""Conversations: `messages` in place of a prompt."""
+"""Reads conversations, and makes prompts of them: bodies with `messages` in place of a prompt."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from srb.wire.tools import Tools
 
 
 def as_text(content: Any) -> Any:
-    """The text of a content that may come in parts; like llama-server, with a line for each."""
+    """The text of a content that may come in parts. As in llama-server, each part begins a new line."""
     if not isinstance(content, list):
         return content
     texts = []
@@ -36,7 +36,7 @@ Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list
 
 
 Content = Annotated[str | Mixed, BeforeValidator(as_content, json_schema_input_type=str | list[dict[str, Any]])]
-"""The same, with images and sounds among the parts."""
+"""A text, or parts that may be texts, images and sounds."""
 
 
 class CalledFields(BaseModel):
@@ -56,7 +56,7 @@ class CallFields(BaseModel):
 
 
 class Message(BaseModel):
-    """One message. What else a client puts into it goes to the template as it is."""
+    """One message. Other fields that a client puts into it are given to the template unchanged."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
@@ -74,14 +74,14 @@ class Message(BaseModel):
 
 
 def system_message(text: str | None) -> list[Message]:
-    """A conversation that begins with this, if it's there."""
+    """A list with the system message of this text. Empty without a text."""
     return [Message(role="system", content=text, tool_calls=None)] if text else []
 
 
 def mixed_prompt_of(
     messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None
 ) -> str | Mixed:
-    """The same as `prompt_of`, with the files of the messages."""
+    """Does what `prompt_of` does, for messages that may have files."""
     files = [file for message in messages if isinstance(message.content, Mixed) for file in message.content.files]
     if not files:
         return prompt_of(messages, variables, template, tools)
@@ -97,11 +97,12 @@ def prompt_of(
     *,
     marker: str | None = None,
 ) -> str:
-    """The prompt that a template makes of a conversation, and of the tools in it. Raises `InvalidRequestError`.
+    """The prompt that a template makes of a conversation and its tools. Raises `InvalidRequestError`.
 
-    If the last message is the assistant's, the prompt ends with it, unfinished, as in llama-server.
+    If the last message is the assistant's, the prompt ends with its text, so that the model continues this message, as
+    in llama-server.
 
-    marker: stands for each image or sound; None: there may be none.
+    marker: stands for each image or sound. None: the messages may have none.
     """
     if not messages:
         raise InvalidRequestError("messages must not be empty", param="messages")
@@ -115,7 +116,7 @@ def prompt_of(
     for message in conversation:
         if isinstance(mixed := message["content"], Mixed):
             message["content"] = mixed.as_text(marker) if marker else not_here(mixed.parts)
-    if "developer" not in template.source:  # OpenAI's newer name for the same
+    if "developer" not in template.source:  # OpenAI's newer name for `system`
         for message in conversation:
             if message["role"] == "developer":
                 message["role"] = "system"
@@ -146,7 +147,7 @@ def _convert_arguments(conversation: list[dict[str, Any]], convert: Callable[[An
 
 
 def _read(arguments: Any) -> Any:
-    """The arguments of a call as an object. What was cut short stays a text."""
+    """The arguments of a call as an object. If their JSON is incomplete, they stay a text."""
     if isinstance(arguments, str):
         with suppress(ValueError):
             return json.loads(arguments or "{}")

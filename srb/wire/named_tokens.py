@@ -1,4 +1,4 @@
-"""Tokens that a body names: by their ids, or by texts."""
+"""Reads the tokens that a body names by their ids or by texts."""
 
 import math
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from srb.wire.body_fields import not_a_bool
 from srb.wire.read import show
 
 MAX_LOGIT_BIASES = 10_000
-"""Entries of one alternative's `logit_bias` and `banned_tokens`, and tokens that they stand for."""
+"""How many entries one alternative's `logit_bias` and `banned_tokens` may have, and how many tokens these may mean."""
 
 MAX_BIASED_TEXTS = 10_000
-"""Texts among the entries of a whole request, since each is tokenized: 10,000 of them take a third of a second."""
+"""How many of a whole request's entries may be texts. Each is tokenized, which takes a third of a second for 10,000."""
 
 
 class Tokenize(Protocol):
@@ -22,7 +22,7 @@ class Tokenize(Protocol):
 
 
 def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) -> Iterator[int]:
-    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS as any other."""
+    """The tokens of ids and texts, one after the other. A prompt that begins with a text gets BOS, as other texts."""
     for place, part in enumerate(parts):
         if isinstance(part, str):
             yield from tokenize(part, is_prompt=is_prompt and place == 0)
@@ -31,7 +31,10 @@ def join_tokens(parts: list[int | str], tokenize: Tokenize, *, is_prompt: bool) 
 
 
 def biases_of(biases: Any, banned: list[Any], tokenize: Tokenize) -> tuple[tuple[int, float], ...]:
-    """(token id, bias) pairs of llama-server's two notations: {"15043": 1.0, "text": false} and [[15043, 1.0], ...]."""
+    """Pairs of token id and bias, read from one of llama-server's two notations.
+
+    These are {"15043": 1.0, "text": false} and [[15043, 1.0], ...]. Raises `InvalidRequestError`.
+    """
     n_entries = len(biases) + len(banned)
     if n_entries > MAX_LOGIT_BIASES:
         raise _too_many(f"{n_entries} entries")
@@ -66,7 +69,7 @@ def _bias(key: Any, value: Any) -> float:
         raise InvalidRequestError(
             f"logit_bias takes a number or false for {show(key)}, got {show(value)}", param="logit_bias"
         ) from None
-    return bias if math.isfinite(bias) else math.nan  # infinite only where it is false
+    return bias if math.isfinite(bias) else math.nan  # only `false` may become an infinite bias; the engine refuses NaN
 
 
 def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
@@ -79,15 +82,15 @@ def _tokens(name: str, key: Any, tokenize: Tokenize) -> tuple[int, ...]:
         return (int(key),)
     try:
         return tokenize(key, is_prompt=False)
-    except InvalidRequestError as error:  # tokenize takes it for a prompt
+    except InvalidRequestError as error:  # its message calls the text a prompt
         raise InvalidRequestError(f"{name} can't be {show(key)}: {error.message}", param=name) from None
 
 
 def is_text(key: Any) -> bool:
-    """Whether a key is a text to tokenize, and not an id, as a number or as digits."""
+    """Whether a key is a text to tokenize. Otherwise it is an id, as a number or as digits."""
     return isinstance(key, str) and not (key.isascii() and key.isdecimal() and len(key) < 10)
 
 
 def is_token(value: Any) -> bool:
-    """Whether it may be a token id: true and false are no numbers."""
+    """Whether a value may be a token id. In Python true and false are numbers, but they are no ids."""
     return isinstance(value, int) and not isinstance(value, bool)

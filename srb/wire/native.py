@@ -23,9 +23,10 @@ from srb.wire.openai import LEAST_LOGPROB
 def to_json(
     event: Event, *, model: str, created: int, ignored: list[str], nodes: list[int] | None = None
 ) -> dict[str, Any]:
-    """The JSON object of an event. `created` is in seconds since 1970.
+    """The JSON object of an event.
 
-    nodes: the ids of its alternatives' nodes, where it writes at a story.
+    created: when the request came, in seconds since 1970. ignored: the names of its fields that have no effect.
+    nodes: the ids of the nodes that its alternatives become, if the request writes to a story.
     """
     match event:
         case StreamEvent():
@@ -103,7 +104,7 @@ def to_json(
 
 
 def _special(event: StopEvent) -> dict[str, Any]:
-    """What is said only of alternatives that may go back, that a search has found, or that left something out."""
+    """The fields that only some alternatives have: if they may go back, if a search found them, or if they are cut."""
     said: dict[str, Any] = {}
     if event.rewinds is not None:
         said = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
@@ -135,7 +136,7 @@ def state(
     done: DoneEvent | None,
     last_event_id: int,
 ) -> dict[str, Any]:
-    """How far a request is. What is known only at its end is null until then."""
+    """How far a request has come. Fields that are known only at its end are null until then."""
     ends = {stop.index: stop for stop in stops}
     branches = request.branches
     choices = []
@@ -165,7 +166,7 @@ def state(
 
 
 def token_json(token: Token) -> dict[str, Any]:
-    """A token as llama-server's `completion_probabilities` have it."""
+    """A token in the form of llama-server's `completion_probabilities`."""
     return {
         "id": token.id,
         "token": token.piece.decode(errors="replace"),

@@ -1,4 +1,4 @@
-"""Ollama's wire format: `/api/generate`, `/api/chat`, and what it tells of models. Pure functions."""
+"""Ollama's wire format: `/api/generate`, `/api/chat`, and the routes that describe models. Pure functions."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,14 +21,14 @@ from srb.wire.tokens import Vocabulary
 from srb.wire.tools import ToolFields
 
 VERSION = "0.13.0"
-"""What this speaks: Ollama's interface of that version. Clients decide by it what to send."""
+"""The version of Ollama whose interface this is. Clients decide by the version what they send."""
 
 NEVER = "9999-12-31T23:59:59Z"
-"""When the model is unloaded."""
+"""The time that is given for when the model will be unloaded."""
 
 
 class OllamaFields(BodyFields):
-    """What the bodies of both have in common."""
+    """The fields that the bodies of `/api/generate` and `/api/chat` have in common."""
 
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
     stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
@@ -65,7 +65,7 @@ class OllamaShowFields(BodyFields):
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
     def ignored(self, model: str) -> list[str]:
-        """The names of the fields that have no effect, where there is this model."""
+        """The names of the fields that have no effect. model: the name of the server's model."""
         return [*(self.model_extra or ()), *(["model"] if self.model not in (None, model) else [])]
 
 
@@ -102,7 +102,7 @@ def chat(body: bytes, serving: Serving) -> Reply:
 
 
 def _number_calls(messages: list[Message]) -> None:
-    """Gives calls and what came of them ids in order: Ollama's clients send none, and some templates want them."""
+    """Gives ids to calls and to their results, in order. Ollama's clients send none, but some templates need them."""
     n, unanswered = 0, list[str]()
     for message in messages:
         for call in message.tool_calls or ():
@@ -118,11 +118,11 @@ def _reply(
     fields: OllamaFields, serving: Serving, content: Callable[[str], dict[str, Any]], asked: bool, **given: Any
 ) -> Reply:
     """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
-    if not asked:  # it's how clients load a model
+    if not asked:  # clients load a model with an empty request
         loaded = _Out(serving, content, Parts("", None)).head("") | {"done": True, "done_reason": "load"}
         return Reply(None, [], False, lambda: lambda _events: loaded)
     options = fields.options
-    if options and options.max_tokens == -2:  # as much as the context has room for
+    if options and options.max_tokens == -2:  # Ollama's number for all the room that the context has
         options.max_tokens = -1
     parsed = parse_one(
         fields,
@@ -155,7 +155,7 @@ def _schema(form: Any) -> dict[str, Any]:
 
 
 class _Out:
-    """An answer on its way out."""
+    """Makes one answer: takes the events of a request, and returns its JSON."""
 
     def __init__(self, serving: Serving, content: Callable[[str], dict[str, Any]], parts: Parts) -> None:
         self._model = serving.limits.model
@@ -164,14 +164,14 @@ class _Out:
         self._parts = parts
 
     def head(self, text: str, calls: list[Part] | None = None) -> dict[str, Any]:
-        """What every object has."""
+        """The fields that every object has."""
         head = {"model": self._model, "created_at": self._created, **self._content(text)}
         if shown := [_call(part) for part in calls or () if part.arguments is not None]:
             head["message"]["tool_calls"] = shown
         return head
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The lines of some events of a stream. A call is told when it's whole."""
+        """The lines for the next events of a stream. A call gets its line when it is complete."""
         for event in events:
             if isinstance(event, ErrorEvent):
                 yield error(event.error)
@@ -187,7 +187,7 @@ class _Out:
             yield self._last(self.head(""), self._parts.answer)
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The answer of a request that is over. Raises `SrbError` if it broke."""
+        """The answer of a finished request. Raises `SrbError` if the request failed."""
         for event in events:
             for _ in self._parts.take(event):
                 pass
@@ -197,7 +197,7 @@ class _Out:
         return self._last(head, self._parts.answer) | ({"logprobs": content_of(tokens)} if tokens else {})
 
     def _last(self, head: dict[str, Any], answer: Answer) -> dict[str, Any]:
-        """The object with the end of it all. Times are in nanoseconds."""
+        """The last object, which says how the answer ended. Times are in nanoseconds."""
         assert answer.stop
         assert answer.done
         timings, usage = answer.done.timings, answer.done.usage
@@ -215,7 +215,7 @@ class _Out:
 
 
 def _call(part: Part) -> dict[str, Any]:
-    """A call that has all of its arguments."""
+    """A complete call, in Ollama's notation."""
     return {"id": part.id, "function": {"name": part.name, "arguments": part.arguments}}
 
 
@@ -225,7 +225,7 @@ def error(error: SrbError) -> dict[str, Any]:
 
 
 def time_of(seconds: float) -> str:
-    """Seconds since 1970 as Ollama writes them."""
+    """A time in the notation of Ollama. seconds: since 1970."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -237,7 +237,7 @@ DETAILS: dict[str, Any] = {
     "parameter_size": "",
     "quantization_level": "",
 }
-"""What there is to know of how the model was made."""
+"""Ollama's details of how a model was made. Most are empty, because the server doesn't know them."""
 
 
 def model_json(name: str, size: int, modified: float) -> dict[str, Any]:
@@ -247,13 +247,13 @@ def model_json(name: str, size: int, modified: float) -> dict[str, Any]:
 
 
 def show_json(vocabulary: Vocabulary, modified: float, *, embeds: bool) -> dict[str, Any]:
-    """The answer of `POST /api/show`. embeds: whether it makes embeddings."""
+    """The answer of `POST /api/show`. embeds: whether the server makes embeddings."""
     return {
         "modelfile": "",
         "parameters": "",
         "template": vocabulary.template.source if vocabulary.template else "",
         "details": DETAILS,
-        # Clients look for a name that ends so.
+        # Clients look for a name that ends with `.context_length`.
         "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
         "capabilities": ["completion", *(["embedding"] if embeds else [])],
         "modified_at": time_of(modified),

@@ -1,4 +1,4 @@
-"""What the formats share whose answers have place for one alternative."""
+"""The common parts of the formats whose answers have place for one alternative only."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from srb.wire.reply import Serving
 
 @dataclass
 class Answer:
-    """What has come of the alternative."""
+    """The one alternative, as far as its events have come."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Answer:
     done: DoneEvent | None = None
 
     def take(self, event: Event) -> None:
-        """Takes the next event. Raises `SrbError` if it's a fault."""
+        """Takes the next event. Raises `SrbError` if the event is an error."""
         match event:
             case StartEvent():
                 self.start = event
@@ -43,10 +43,11 @@ class Answer:
 def parse_one(
     fields: BodyFields, sampling: SamplingFields | None, serving: Serving, *, prefix: str | None = None, **given: Any
 ) -> Parsed:
-    """What a body asks for in terms of `CompletionFields`, which are `given`, but for those of `sampling`.
+    """Makes a request of a body, by translating the body into `CompletionFields`.
 
-    It's a chat if there are `messages`. prefix: what the request's id begins with.
-    Raises `InvalidRequestError`, also for more alternatives than one.
+    sampling: the body's sampler fields, which have the same names there. given: the values of the other fields. If
+    `messages` are among them, the request is a chat. prefix: the beginning of the request's id.
+    Raises `InvalidRequestError`, also if the body asks for more than one alternative.
     """
     extra = fields.model_extra or {}
     for name in ("n", "best_of", "branches"):

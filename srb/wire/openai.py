@@ -1,4 +1,4 @@
-"""OpenAI's wire format for completions: chunks, or one object. Pure functions of the engine's events."""
+"""OpenAI's wire format for completions: turns the engine's events into chunks, or into one object."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,12 +22,12 @@ from srb.errors import SrbError
 from srb.wire.timings import RunningTimings, prompt_progress
 
 LEAST_LOGPROB = -9999.0
-"""The logprob of the impossible; JSON has no infinity."""
+"""Stands for the logprob of an impossible token, since JSON has no infinity."""
 
 
 @dataclass
 class _Choice:
-    """What has come of one alternative."""
+    """One alternative, as far as its events have come."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
@@ -50,11 +50,11 @@ class _Choice:
 
 
 class Completion:
-    """A completion on its way out.
+    """Makes one answer: takes the events of a completion, and returns its JSON.
 
-    created: in seconds since 1970. fingerprint: what made it, for `system_fingerprint`.
+    created: in seconds since 1970. fingerprint: the program that made the answer, for `system_fingerprint`.
     n: how many alternatives of each prompt to return, of the `per_prompt` that are run.
-    logprobs, usage, times: whether to show them; times are `timings` with each piece of text.
+    logprobs, usage, times: whether to show them. times: `timings` with each piece of text.
     clock: seconds from any beginning, for the time in `prompt_progress`.
     """
 
@@ -87,10 +87,10 @@ class Completion:
         self._choices: dict[int, _Choice] = {}
 
     def object(self, events: Iterable[Event]) -> dict[str, Any]:
-        """The object of a request that is over.
+        """The object of a finished request. events: all of its events.
 
         Of `per_prompt` alternatives the n with the highest mean log-probability are returned, the best first. Raises
-        `SrbError` for a fault in the whole request, or if no alternative came of it.
+        `SrbError` for a fault in the whole request, or if all alternatives failed.
         """
         usage: dict[str, Any] = {}
         timings: dict[str, Any] = {}
@@ -128,7 +128,7 @@ class Completion:
         return result
 
     def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
-        """The chunks of some events, and after the last one `[DONE]`."""
+        """The chunks of the next events of a stream. After the last chunk comes `[DONE]`."""
         for event in events:
             match event:
                 case StartEvent():
@@ -150,7 +150,7 @@ class Completion:
                     yield chunk | self.timings(event.timings, self._prompt_tokens)
                 case ErrorEvent(index=None):
                     yield {"error": event.error.body()}
-                case ErrorEvent(index=int(index)):  # told at its end: clients give the stream up for a bare error
+                case ErrorEvent(index=int(index)):  # sent with the last chunk: clients end a stream at a bare error
                     self._choice(index).error = event.error
                 case DoneEvent():
                     if self._usage:
@@ -159,7 +159,7 @@ class Completion:
                     yield "[DONE]"
 
     def _said(self, index: int, contents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The chunks of these contents; the first has the tokens since the last one."""
+        """A chunk for each of these contents. The first one has all tokens since the chunk before."""
         choice = self._choice(index)
         for content in contents:
             yield self._chunk(index, content, choice)
@@ -169,7 +169,7 @@ class Completion:
         choice = self._choice(event.index)
         choice.finish_reason = event.finish_reason
         choice.mean_logprob = event.mean_logprob or 0.0
-        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens don't show
+        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
             choice.drop_textless()
         return choice
 
@@ -190,28 +190,28 @@ class Completion:
             **({"error": choice.error.body()} if choice.error else {}),
         } | content
 
-    # Where chat completions differ
+    # Chat completions override these.
 
     shows_end: ClassVar[bool] = True
-    """Whether the end token, which has no text, is among those with probabilities."""
+    """Whether the probabilities include that of the end token, which has no text."""
 
     first: ClassVar[dict[str, Any]] = {}
-    """What the first chunk of every choice has, if there is one before its text."""
+    """The content of the chunk that begins every choice, before its text. Empty: there is no such chunk."""
 
     def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """An alternative's text in the object."""
+        """The fields for an alternative's whole text, in the object."""
         return {"text": text}
 
     def parts(self, index: int, text: str) -> list[dict[str, Any]]:
-        """More of its text, in chunks."""
+        """The contents of the chunks for the next piece of an alternative's text."""
         return [{"text": text}] if text else []
 
     def rest(self, index: int) -> list[dict[str, Any]]:
-        """What `parts` kept back of its text, in chunks."""
+        """The contents of the chunks for the text that `parts` kept back, when no more text comes."""
         return []
 
     def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
-        """A chunk without more of its text."""
+        """The content of a chunk that has no text."""
         return {"text": ""}
 
     def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class Completion:
 
 
 def text_of(token: Token) -> str:
-    """A token's text; bytes that aren't text as OpenAI writes them."""
+    """A token's text. Bytes that aren't text are written as OpenAI does, as in `bytes:\\xe2\\x80`."""
     try:
         return token.piece.decode()
     except UnicodeDecodeError:
@@ -242,7 +242,7 @@ def text_of(token: Token) -> str:
 
 
 def logprob_of(token: Token) -> float | None:
-    """Its logprob as JSON can say it."""
+    """A token's logprob as a number that JSON has. None if the token has none."""
     return None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6)
 
 

@@ -1,4 +1,4 @@
-"""The parts of an answer with one alternative, as it comes: a text, and the calls of tools behind it."""
+"""Splits an answer with one alternative into its parts while it comes: a text, and the calls of tools after it."""
 
 import json
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from srb.wire.tool_calls import CallReader, Delta, call_id
 
 @dataclass
 class Part:
-    """A text, or a call.
+    """A part of an answer: a text, or a call.
 
-    index: its number. name: of the function that is called; None: it's a text. id: the call's.
+    index: the number of the part. name: of the function that is called; None for a text. id: of the call.
     text: the text so far, or the JSON text of the arguments. tokens: those of a text, if they were asked for.
     """
 
@@ -27,7 +27,7 @@ class Part:
 
     @property
     def arguments(self) -> dict[str, Any] | None:
-        """The arguments of a call; None if they were cut short."""
+        """The arguments of a call. None if their JSON is incomplete."""
         try:
             found = json.loads(self.text)
         except ValueError:
@@ -37,9 +37,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Change:
-    """A part begins, has more, or ends. Each ends before the next one begins.
+    """One change: a part begins, grows, or ends. Each part ends before the next one begins.
 
-    text, tokens: what it has more.
+    text, tokens: those that a growing part gets.
     """
 
     kind: Literal["begin", "more", "end"]
@@ -49,9 +49,9 @@ class Change:
 
 
 class Parts:
-    """An answer, read from its events.
+    """Reads an answer from its events.
 
-    calls: how the model writes calls, if it may call something. If not, there is one text, also if it stays empty.
+    calls: how the model writes calls. None: it may call nothing; then there is always one text, even an empty one.
     """
 
     def __init__(self, request_id: str, calls: CallFormat | None) -> None:
@@ -59,7 +59,7 @@ class Parts:
         self.all: list[Part] = []
         self._request_id = request_id
         self._reader = CallReader(calls) if calls else None
-        self._tokens: list[Token] = []  # whose text was kept back, or is none
+        self._tokens: list[Token] = []  # tokens whose text isn't in a part yet, or that have no text
 
     @property
     def calls(self) -> list[Part]:
@@ -68,12 +68,12 @@ class Parts:
 
     @property
     def ends_with_calls(self) -> bool:
-        """Whether it has ended by itself, and with calls."""
+        """Whether the model has ended the answer itself, with complete calls."""
         stop = self.answer.stop
         return bool(self._reader and self._reader.is_complete and stop and stop.finish_reason == "stop")
 
     def take(self, event: Event) -> Iterator[Change]:
-        """What the next event changes. Raises `SrbError` if it's a fault."""
+        """The changes that the next event makes. Raises `SrbError` if the event is an error."""
         self.answer.take(event)
         match event:
             case StartEvent() if not self._reader:

@@ -1,4 +1,4 @@
-"""Places in stories, where requests go on."""
+"""Makes the prompts of requests that continue a node of a story."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,16 @@ from srb.errors import InvalidRequestError, NotSupportedError
 from srb.wire.completion_fields import CompletionFields
 
 PathTo = Callable[[str, int | None, bool], list[int | str]]
-"""The prompt that goes on from a node of a story. The last argument: if it's needed, or the node is only checked."""
+"""Returns the prompt that continues a node of a story. The last argument: false if the node only has to be checked."""
 
 
 def no_stories(_story: str, _node: int | None, _is_needed: bool) -> list[int | str]:
-    """A `PathTo` where there are no stories."""
+    """The `PathTo` for servers without stories. Always raises `NotSupportedError`."""
     raise NotSupportedError("this server keeps no stories; start it with --history FILE", param="story")
 
 
 def take_path(fields: CompletionFields, chat: bool, path_to: PathTo) -> None:
-    """Makes the prompt of a request that goes on from a node of a story, if it has none of its own.
+    """Sets the prompt of a request that continues a node of a story, if the request has none of its own.
 
     Raises `InvalidRequestError`, and what `path_to` raises.
     """

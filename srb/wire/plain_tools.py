@@ -1,4 +1,4 @@
-"""Tools for chat templates that don't know them: descriptions, calls and results as texts. Pure functions."""
+"""Writes tools, calls and results as texts, for chat templates that don't know tools. Pure functions."""
 
 import json
 from typing import Any
@@ -15,7 +15,10 @@ To call one, write its name and its arguments like this:
 
 
 def without_tools(conversation: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation that says the same in texts. The tools go to the end of its first system message."""
+    """The conversation with its calls and results written as texts.
+
+    The descriptions of the tools go to the end of its first system message, or into a new one.
+    """
     result: list[dict[str, Any]] = []
     after_result = False
     for message in conversation:
@@ -25,7 +28,7 @@ def without_tools(conversation: list[dict[str, Any]], tools: list[dict[str, Any]
         is_result = message["role"] == "tool"
         if is_result:
             message = {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
-            if after_result:  # several calls have one answer, as roles alternate in most templates
+            if after_result:  # results are joined into one message, because in most templates roles must alternate
                 message["content"] = f"{result.pop()['content']}\n{message['content']}"
         result.append(message)
         after_result = is_result

@@ -1,4 +1,4 @@
-"""The prompts of a body: texts, token ids, both, or what the model's template writes of messages; as tokens."""
+"""Turns the prompts of a body into tokens. A prompt is a text, token ids, both, or the messages of a chat."""
 
 from typing import Any
 
@@ -15,7 +15,10 @@ from srb.wire.tools import Tools
 
 
 def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: bool, tools: Tools | None) -> Any:
-    """The prompt as it was sent, or as the model's template writes the messages."""
+    """The prompt as it was sent, or the text that the model's template makes of the messages.
+
+    Raises `InvalidRequestError`.
+    """
     if fields.messages is not None:
         if fields.prompt is not None:
             raise InvalidRequestError("prompt and messages exclude each other", param="prompt")
@@ -28,9 +31,9 @@ def sent_prompt(fields: CompletionFields, template: ChatTemplate | None, chat: b
 def make_prompts(
     prompt: Any, limits: Limits, n: int, tokenize: Tokenize, take: Take = not_here
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Media, ...]]:
-    """The token ids of each prompt, and the media in them.
+    """The token ids of each prompt, and the media in them. Raises `InvalidRequestError`.
 
-    A list with a token id in it is one prompt, any other a list of prompts.
+    A list with a token id in it is one prompt: [1, 2, "text"]. Any other list is a list of prompts: ["one", "two"].
     """
     if prompt is None:
         raise InvalidRequestError("prompt is missing", param="prompt")

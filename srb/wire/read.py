@@ -1,4 +1,4 @@
-"""From bytes to the fields of a body, or to an error that names the field, the value and what it should be."""
+"""Reads a body's bytes into its fields. An error names the field, its value, and what the value should be."""
 
 import json
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from srb.errors import InvalidRequestError
 
 @contextmanager
 def depth_refused() -> Iterator[None]:
-    """Where a body is read: turns too deep a nesting into `InvalidRequestError`."""
+    """A context for reading a body. Raises `InvalidRequestError` if the body is nested too deeply."""
     try:
         yield
-    except RecursionError:  # reading it, and quoting it in an error, go down as deep as it does
+    except RecursionError:  # reading a body, or quoting it in an error, recurses as deeply as the body is nested
         raise InvalidRequestError("the body is nested too deeply", code="invalid_json") from None
 
 
@@ -25,7 +25,7 @@ Fields = TypeVar("Fields", bound=BaseModel)
 def read_fields(body: bytes, kind: type[Fields]) -> Fields:
     """The fields of a body. Raises `InvalidRequestError` if it isn't a JSON object with fields of these types.
 
-    A `RootModel` is of a body that is a list.
+    If `kind` is a `RootModel`, the body has to be a list.
     """
     return validate(_read_json(body), kind)
 
@@ -43,7 +43,7 @@ def _read_json(body: bytes) -> Any:
 
 
 def validate(data: Any, kind: type[Fields]) -> Fields:
-    """The fields of a body as JSON. Raises `InvalidRequestError`."""
+    """The fields of a body that json has read. Raises `InvalidRequestError`."""
     wanted, name = (list, "list") if issubclass(kind, RootModel) else (dict, "object")
     if not isinstance(data, wanted):
         raise InvalidRequestError(f"the body must be a JSON {name}, got {kind_of(data)}")
@@ -61,14 +61,14 @@ def validate(data: Any, kind: type[Fields]) -> Fields:
                 continue
             value = _inside(value, part)
         message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "model_type":  # pydantic's words name our class
+        if first["type"] == "model_type":  # pydantic's message names the class, which clients don't know
             message = "Input should be an object"
         got = kind_of(first["input"]) if param.startswith("messages") else show(first["input"])
         raise InvalidRequestError(f"{param}: {message}, got {got}", param=param) from None
 
 
 def _inside(value: Any, part: str | int) -> Any:
-    """What is at this place of an object or a list, if there is anything."""
+    """The value at this place of an object or a list. None if there is none."""
     try:
         return value[part]
     except (LookupError, TypeError):
@@ -76,7 +76,7 @@ def _inside(value: Any, part: str | int) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """What something is in JSON: messages are logged, prompts are not."""
+    """The JSON type of a value, in words. Errors name it in place of a prompt, because errors are logged."""
     if isinstance(value, list):
         return "a list with something else in it"
     names = {str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
@@ -84,6 +84,6 @@ def kind_of(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as an error message quotes it."""
+    """A value as error messages quote it, in up to 60 characters."""
     text = repr(value) if not isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

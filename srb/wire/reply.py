@@ -1,4 +1,4 @@
-"""What every wire format is to the server: the body of a request in, and the engine's events out."""
+"""The common interface of all wire formats: a function that reads a body, and the reply that it returns."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from srb.wire.tokens import Vocabulary
 
 
 def nothing_before(response_id: str) -> list[Message]:
-    """Where no responses are kept. Raises `InvalidRequestError`."""
+    """The `before` of places where no responses are kept. Always raises `InvalidRequestError`."""
     raise InvalidRequestError(f"there is no response {response_id:.100}", param="previous_response_id")
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What a body is read with.
+    """Everything beside the body that reading it needs.
 
-    now: when it came, in seconds since 1970. fingerprint: what will have made the answer, by name and version.
-    path_to: tells the prompt that goes on from a node of a story.
-    texts_of: tells what a request has said that is kept.
-    take: makes a part of the prompt of images and sounds.
-    before: tells the conversation that ends with a response. It raises `InvalidRequestError` if that isn't kept.
-    made: what was made of the body when it came, if it is read again; its answer is then to that.
+    now: when the body came, in seconds since 1970. fingerprint: name and version of the program that answers.
+    path_to: returns the prompt that continues a node of a story.
+    texts_of: returns the texts of a request that is kept.
+    take: makes a part of a prompt of images and sounds.
+    before: returns the conversation that ends with a response. Raises `InvalidRequestError` if that isn't kept.
+    made: if the body is read again, the request that was made of it the first time. The answer is to this request.
     """
 
     limits: Limits
@@ -46,33 +46,36 @@ class Serving:
 
 
 class Answering(Protocol):
-    """A response that is asked for again while its request is kept; made anew each time, and called once."""
+    """A response that a client asks for again, while its request is kept.
+
+    Each time there is a new object, of which one method is called once.
+    """
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The numbered objects of a stream."""
+        """The objects of a stream, with their numbers."""
 
     def state(self, events: list[Event]) -> dict[str, Any]:
-        """The response, which these are all events of so far."""
+        """The response. events: all of its events so far."""
 
     def conversation(self, events: list[Event]) -> list[Message]:
-        """What was asked, and the answer. Raises `InvalidRequestError` if that isn't over."""
+        """The conversation that was sent, and the answer. Raises `InvalidRequestError` if the answer isn't finished."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A request in one of the formats.
+    """The result of reading a body: a request, and how to answer it in one of the formats.
 
-    completion: what to run; None if the answer is known without.
-    ignored: the names of the fields in its body that have no effect.
-    story, node: the story that its alternatives belong to, and the node there that they go on from.
-    stream: whether to answer while it runs.
-    begin: begins an answer, anew for each reader, and returns what makes it: of a stream, it turns some events into the
-        objects and texts to send; else all of them into the answer, and raises `SrbError` if there is none.
-        None: the answer is native events.
-    blame: what the engine's refusal of the request is in terms of its body, where that isn't the same.
-    detach: whether it lives on without readers.
-    again: makes what answers those who come again by its format's own routes, if it has such.
-    at_once: whether it's answered with its state, and not when it's over.
+    completion: the request to run; None if the answer is known without running one.
+    ignored: the names of the body's fields that have no effect.
+    story, node: the story that the alternatives belong to, and the node there that they continue.
+    stream: whether to answer while the request runs.
+    begin: begins an answer. It is called once for each reader, and returns a function. For a stream this function turns
+        the next events into the objects and texts to send. Otherwise it turns all events into the answer, and raises
+        `SrbError` if there is none. None: the answer is native events.
+    blame: translates the engine's refusal of the request into the terms of the body; None if they are the same.
+    detach: whether the request goes on without readers.
+    again: makes the object that answers clients who ask for the response again, if the format has routes for this.
+    at_once: whether to answer at once with the request's state, instead of when it has finished.
     """
 
     completion: CompletionRequest | None

@@ -1,4 +1,7 @@
-"""Ranking documents by how well they answer a query, as Jina, Cohere, TEI and llama-server have it. Pure functions."""
+"""Ranks documents by how well they answer a query, in the format of Jina, Cohere, TEI and llama-server.
+
+Pure functions.
+"""
 
 import re
 from dataclasses import dataclass
@@ -30,9 +33,10 @@ class RerankFields(BodyFields):
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a body asks for.
+    """The ranking that a body asks for.
 
-    prompts: the tokens to score for each document. ignored: the names of the fields in the body that have no effect.
+    prompts: the tokens to score for each document. most: how many documents the answer has. has_texts: whether it has
+    their texts. is_tei: whether it has TEI's format. ignored: the names of the body's fields that have no effect.
     """
 
     documents: list[str]
@@ -44,7 +48,7 @@ class Ranking:
 
 
 def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, model: str) -> Ranking:
-    """What a body asks for. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
+    """Reads a body. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, RerankFields)
     ignored = list(fields.model_extra or ())
@@ -84,7 +88,7 @@ def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, 
 
 
 def _written(template: str, **texts: str) -> str:
-    # Both at once, so that a query may have {document} in it.
+    # One pass replaces both, so that a query may have the text {document} in it.
     return re.sub(r"\{(query|document)\}", lambda found: texts[found[1]], template)
 
 
@@ -99,7 +103,7 @@ def _text(entry: Any, name: str) -> str:
 
 
 def to_json(ranking: Ranking, scores: list[float], model: str) -> Any:
-    """The answer, with the score of each document, higher for a better one."""
+    """The answer. scores: one for each document; a higher one is better."""
     best = sorted(range(len(scores)), key=lambda i: -scores[i])[: ranking.most]
     if ranking.is_tei:
         return [

@@ -71,7 +71,7 @@ def input_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
 
 
 class _Out:
-    """A response on its way out. conversation: what it answers."""
+    """Makes one response, from the events of its request. conversation: the messages that it answers."""
 
     def __init__(self, parsed: Parsed, serving: Serving, fields: ResponseFields, conversation: list[Message]) -> None:
         self._asked = conversation
@@ -102,7 +102,7 @@ class _Out:
         self._n_sent = 0
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The response of a request that is over. Raises `SrbError` if it broke."""
+        """The response of a finished request. Raises `SrbError` if the request failed."""
         for event in events:
             for _ in self._parts.take(event):
                 pass
@@ -120,7 +120,7 @@ class _Out:
         return self._response("in_progress" if answer.start else "queued", items)
 
     def conversation(self, events: list[Event]) -> list[Message]:
-        """What was asked, and the answer. Raises `InvalidRequestError` if that isn't over."""
+        """The conversation that was sent, and the answer. Raises `InvalidRequestError` if the answer isn't finished."""
         state = self.state(events)
         if not self._parts.answer.done:
             raise InvalidRequestError(
@@ -133,14 +133,14 @@ class _Out:
         return [*self._asked, *conversation_of([InputItem.model_validate(item) for item in items])]
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The events of some of a stream's, in the order of their numbers."""
+        """OpenAI's events for the next events of the engine, in a stream. Each has its number."""
         for event in events:
             for each in self._said(event):
                 yield each | {"sequence_number": self._n_sent}
                 self._n_sent += 1
 
     def _said(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What one event becomes."""
+        """OpenAI's events for one event of the engine."""
         if isinstance(event, ErrorEvent):
             self._error = event.error
             return
@@ -154,11 +154,11 @@ class _Out:
         if isinstance(event, DoneEvent):
             response = self._over()
             status = response["status"]
-            ended = "incomplete" if status == "cancelled" else status  # there is no event for that
+            ended = "incomplete" if status == "cancelled" else status  # OpenAI has no event for cancelled responses
             yield {"type": f"response.{ended}", "response": response}
 
     def _text(self, change: Change) -> Iterator[dict[str, Any]]:
-        """What has changed of a message."""
+        """OpenAI's events for a change of a message."""
         part = change.part
         place = {"item_id": self._item_id(part), "output_index": part.index, "content_index": 0}
         if change.kind == "begin":
@@ -174,7 +174,7 @@ class _Out:
             yield {"type": "response.output_text.delta", **place, "delta": change.text, "logprobs": shown}
 
     def _call(self, change: Change) -> Iterator[dict[str, Any]]:
-        """What has changed of a call."""
+        """OpenAI's events for a change of a call."""
         part = change.part
         place = {"item_id": self._item_id(part), "output_index": part.index}
         if change.kind == "begin":
@@ -187,7 +187,7 @@ class _Out:
             yield {"type": "response.function_call_arguments.delta", **place, "delta": change.text}
 
     def _over(self) -> dict[str, Any]:
-        """The response at its end."""
+        """The response of a request whose events have all come."""
         answer = self._parts.answer
         stop, done = answer.stop, answer.done
         assert stop
@@ -220,7 +220,7 @@ class _Out:
         return f"fc_{part.id}" if part.name is not None else f"msg_{self._id.removeprefix('resp_')}"
 
     def _item(self, part: Part, status: str | None = None) -> dict[str, Any]:
-        """A part as an item of the output. status: left out: as the part's end says it."""
+        """A part as an item of the output. status: if left out, it follows from how the answer ended."""
         stop = self._parts.answer.stop
         is_last = part is self._parts.all[-1]
         is_cut = is_last and stop is not None and stop.finish_reason != "stop"

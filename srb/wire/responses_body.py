@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`: its fields, and its items as messages. Pure functions."""
+"""The body of `POST /v1/responses`: its fields, and functions that turn its items into messages."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,11 +13,11 @@ from srb.wire.read import show
 from srb.wire.tools import FunctionFields
 
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` may have."""
+"""The only entry of `include` that has an effect."""
 
 
 class InputItem(BaseModel):
-    """One of `input`: a message, a call, or what came of one."""
+    """One item of `input`: a message, a call, or the result of a call."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
@@ -42,11 +42,11 @@ _NEEDED = {
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
 }
-"""What the types of items have."""
+"""The fields that items of each type must have."""
 
 
 def conversation_of(items: list[InputItem]) -> list[Message]:
-    """Items as messages. Calls join what the assistant says before them."""
+    """Items as messages. A call joins the message of the assistant that comes before it."""
     messages: list[dict[str, Any]] = []
     for item in items:
         match item.type:
@@ -69,7 +69,7 @@ class _OfFunction(BaseModel):
 
 class ResponseTool(
     FunctionFields, _OfFunction
-):  # the last one's fields come first, so that another type is refused by its name
+):  # pydantic puts the fields of the last base first, so that an error for another type names `type`
     """One of `tools`."""
 
 
@@ -111,7 +111,7 @@ class ResponseFields(SamplingFields):
     detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
 
     def chat(self, messages: list[Message]) -> dict[str, Any]:
-        """The conversation, which begins with the instructions, and the tools as chats have them."""
+        """The conversation, which begins with the instructions, and the tools, in OpenAI's notation for chats."""
         return {
             "messages": [*system_message(self.instructions), *messages],
             "tools": [{"function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
@@ -132,7 +132,7 @@ def refuse(fields: ResponseFields, *names: str) -> None:
 
 
 def response_format(text: dict[str, Any] | None) -> dict[str, Any]:
-    """`text.format` as chats have it."""
+    """`text.format` as the `response_format` of chats. Raises `InvalidRequestError`."""
     form = (text or {}).get("format")
     if form is None:
         return {}

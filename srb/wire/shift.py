@@ -1,4 +1,4 @@
-"""Whether the context of a request is shifted: as its body says, or else the server. Pure functions."""
+"""Decides whether the context of a request is shifted, by its body or else by the server's settings. Pure functions."""
 
 import dataclasses
 from functools import partial
@@ -15,14 +15,15 @@ def _is_wanted(fields: CompletionFields, limits: Limits) -> bool:
 
 
 def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -> Tokenize:
-    """What makes tokens of a prompt, which may be longer than the context if that is shifted."""
+    """The `Tokenize` for a prompt. If the context is shifted, the prompt may be longer than the context."""
     return partial(tokenize, any_length=True) if _is_wanted(fields, limits) else tokenize
 
 
 def with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
-    """The request, and what may be moved for it: what is longer than the context, and what is known at other places.
+    """The request with the fields of context shift and of `n_cache_reuse`.
 
-    The server's wish is for those that it can be done for. Raises `InvalidRequestError`.
+    A shift that only the server's settings ask for is left out if it can't be done for this request. Raises
+    `InvalidRequestError`, also if the body asks for a shift that can't be done.
     """
     reuse = limits.cache_reuse if fields.n_cache_reuse is None else fields.n_cache_reuse
     if reuse:
@@ -34,5 +35,5 @@ def with_shift(request: CompletionRequest, fields: CompletionFields, limits: Lim
 
 
 def ignored_of_shift(fields: CompletionFields, limits: Limits) -> list[str]:
-    """The names of the fields that have no effect, as the context isn't shifted."""
+    """The names of the fields that have no effect because the context isn't shifted."""
     return [] if _is_wanted(fields, limits) else sorted({"n_keep", "n_discard"} & fields.model_fields_set)

@@ -1,4 +1,4 @@
-"""The bodies of the routes for stories."""
+"""The fields in the bodies of the routes for stories."""
 
 from typing import Annotated, Any, Literal
 
@@ -79,7 +79,10 @@ class StoryFields(_Fields):
 
     @property
     def ignored(self) -> list[str]:
-        """The names of the fields that were sent and have no effect, but for those of another story's own."""
+        """The names of the fields that were sent and have no effect.
+
+        Fields that `GET /v1/stories/{story}` shows, such as `created`, aren't among them.
+        """
         known = {"id", "object", "created", "changed", "change", "node_count"}
         of_nodes = {f"nodes.{name}": None for node in self.nodes for name in node.ignored}
         return [*(name for name in super().ignored if name not in known), *of_nodes]
@@ -92,7 +95,7 @@ class TitleFields(_Fields):
 
 
 class RemarkFields(_Fields):
-    """The body of `PATCH /v1/stories/{story}/nodes/{node}`. What is left out stays; null takes it back."""
+    """The body of `PATCH /v1/stories/{story}/nodes/{node}`. Fields that are left out stay; null removes a value."""
 
     kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
     notes: Text | None = Field(None, description="a note about the node.")

@@ -1,4 +1,4 @@
-"""The wire format of Hugging Face's Text Generation Inference: `/generate`, `/generate_stream`. Pure functions."""
+"""The wire format of Hugging Face's Text Generation Inference: `/generate` and `/generate_stream`. Pure functions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from srb.wire.read import depth_refused, read_fields, show
 from srb.wire.reply import Reply, Serving
 
 _SAMPLE = {"temperature", "top_k", "top_p", "typical_p"}
-"""Fields that say that tokens are drawn, and not just the likeliest taken."""
+"""If one of these fields is sent, tokens are drawn. Otherwise the likeliest token is taken."""
 
 
 class TgiParameters(SamplingFields):
@@ -50,7 +50,10 @@ class TgiFields(BodyFields):
 
 
 def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: bool = False) -> Reply:
-    """Reads the body. stream: whatever it says, it's to be a stream. listed: an object is alone in a list."""
+    """Reads the body of a request.
+
+    stream: answer with a stream, whatever the body says. listed: put the answer's object into a list.
+    """
     with depth_refused():
         fields = read_fields(body, TgiFields)
         parameters = fields.parameters or TgiParameters.model_validate({})
@@ -121,7 +124,10 @@ def _prompt(text: str, truncate: int | None, serving: Serving) -> str | list[int
 
 
 def _grammar(grammar: Any) -> dict[str, Any]:
-    """The fields of `CompletionFields` for a grammar in one of TGI's notations, or in llama.cpp's."""
+    """The fields of `CompletionFields` for a grammar in one of TGI's notations.
+
+    Empty for a text in llama.cpp's notation, which is the field `grammar` already. Raises `InvalidRequestError`.
+    """
     if grammar is None or isinstance(grammar, str):
         return {}
     kind, value = (grammar.get("type"), grammar.get("value")) if isinstance(grammar, dict) else (None, None)
@@ -139,10 +145,11 @@ def _grammar(grammar: Any) -> dict[str, Any]:
 
 
 class _Out:
-    """An answer on its way out.
+    """Makes one answer, from the events of its request.
 
-    before: what its text begins with. n_prompt: the tokens of the prompt. n_echoed: those that come before the answer.
-    count: how many alternatives there are. details, top: whether to show these, and the likeliest tokens.
+    before: a text that the answer begins with. n_prompt: how many tokens the prompt has. n_echoed: how many of them are
+    events before the answer. count: how many alternatives there are. details: whether to show details. top: whether to
+    show the likeliest tokens.
     """
 
     def __init__(
@@ -159,11 +166,11 @@ class _Out:
         self._n_tokens = 0
 
     def listed(self, events: list[Event]) -> list[dict[str, Any]]:
-        """The object in a list, as `POST /` has it."""
+        """The object in a list, which is the answer at `POST /`."""
         return [self.object(events)]
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The likeliest alternative of a request that is over. Raises `SrbError` if all broke."""
+        """The likeliest alternative of a finished request. Raises `SrbError` if all failed."""
         fault: SrbError | None = None
         for event in events:
             match event:
@@ -172,7 +179,7 @@ class _Out:
                 case StreamEvent() | StopEvent():
                     answer = self._answers[event.index]
                     if isinstance(event, StreamEvent) and len(answer.tokens) < self._n_echoed:
-                        event = replace(event, text="")  # the prompt's
+                        event = replace(event, text="")  # the text of the prompt isn't a part of the answer
                     answer.take(event)
                 case ErrorEvent(index=None):
                     raise event.error
@@ -195,9 +202,9 @@ class _Out:
         return {"generated_text": text} | ({"details": details} if self._details else {})
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The chunks of some events of a stream: one for each token, the last one with the text and how it ended."""
+        """The chunks for the next events of a stream: one for each token. The last has the whole text, and its end."""
         (answer,) = self._answers
-        held: StreamEvent | None = None  # the last token comes in one batch with its end
+        held: StreamEvent | None = None  # the last token comes in one batch with the end, and both become one chunk
         for event in events:
             match event:
                 case StartEvent():
@@ -258,11 +265,11 @@ class _Out:
 
 
 _NOTHING = Token(0, b"", 0.0)
-"""The token of the last chunk where an alternative ends without one."""
+"""The token of the last chunk, if an alternative ends without a token."""
 
 
 def _finish(stop: StopEvent) -> str:
-    """TGI has only these three."""
+    """The reason in TGI's terms, which has only these three."""
     if stop.finish_reason != "stop":
         return "length"
     return "stop_sequence" if stop.stop_reason else "eos_token"

@@ -7,7 +7,7 @@ from srb.engine.events import ProgressEvent, StartEvent, StreamEvent, Timings
 
 
 def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:
-    """How long the n_prompt tokens of a prompt and those after it took."""
+    """How long the `n_prompt` tokens of a prompt and the tokens after it took, as JSON."""
     return {
         "cache_n": n_prompt - timings.n_cut - timings.prompt_n,
         **_pace("prompt", timings.prompt_n, timings.prompt_ms),
@@ -25,7 +25,7 @@ def _pace(name: str, n: int, ms: float) -> dict[str, Any]:
 
 
 class RunningTimings:
-    """`timings` of alternatives that still run, as their readers see them: llama-server's `timings_per_token`.
+    """`timings` of alternatives while they run, measured when their events come, for `timings_per_token`.
 
     clock: seconds from any beginning.
     """
@@ -37,11 +37,11 @@ class RunningTimings:
         self._n_tokens: dict[int, int] = {}
 
     def begin(self, event: StartEvent) -> None:
-        """The request was admitted."""
+        """Call this when the request is admitted."""
         self._started, self._start = self._clock(), event
 
     def after(self, event: StreamEvent) -> dict[str, Any]:
-        """The timings of the alternative of an event, which has its `tokens`."""
+        """The timings of an alternative after its next event, which must have its `tokens`."""
         assert self._start
         now = self._clock()
         if not self._n_tokens:
@@ -54,7 +54,7 @@ class RunningTimings:
 
 
 def prompt_progress(event: ProgressEvent, seconds: float) -> dict[str, Any]:
-    """How far the prompts of a request have come, so many seconds after its start."""
+    """How far the evaluation of a request's prompts has come. seconds: since the request's start."""
     return {
         "total": event.total,
         "cache": event.cached,

@@ -1,4 +1,4 @@
-"""Texts to tokens and back, as the clients of several servers ask for it. Pure functions from a body to an answer."""
+"""Turns texts into tokens and back, in the formats of several servers. Pure functions from a body to an answer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from srb.wire.tools import ToolFields, tools_of
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What is asked: the model by its name, its tokenizer, and its chat template if it has one.
+    """What these functions need of a model: its name, its tokenizer, and its chat template if it has one.
 
     n_cells: the size of the context, in tokens.
     """
@@ -43,7 +43,7 @@ class Vocabulary:
 
 
 Answer = tuple[dict[str, Any], list[str]]
-"""What to answer, and the names of the fields that have no effect."""
+"""The JSON of an answer, and the names of the fields that have no effect."""
 
 
 class TemplateFields(BodyFields):
@@ -146,14 +146,14 @@ def decode(data: bytes, vocabulary: Vocabulary) -> Answer:
 def input_tokens(data: bytes, vocabulary: Vocabulary) -> Answer:
     """`POST /v1/chat/completions/input_tokens`: how many tokens the prompt of a chat has.
 
-    The body is that of the chat; what says how to draw the answer has no effect here, and isn't reported.
+    The body is that of the chat. Fields that say how to draw the answer have no effect here, and aren't reported.
     """
     text = chat_prompt(read_fields(data, CompletionFields), vocabulary.template)
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "messages"))}, []
 
 
 def tokenizer_info(vocabulary: Vocabulary) -> dict[str, Any]:
-    """`GET /tokenizer_info`: what vLLM's has of a `tokenizer_config.json`. A token that isn't there is null."""
+    """`GET /tokenizer_info`: the fields of a `tokenizer_config.json` that vLLM shows. A missing token is null."""
     tokenizer = vocabulary.tokenizer
     return {
         "tokenizer_class": "llama.cpp",
@@ -177,7 +177,7 @@ def _ignored(fields: BodyFields, vocabulary: Vocabulary) -> list[str]:
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
-    """What a token stands for; its bytes if they aren't text."""
+    """The text of a token; a list of its bytes if they aren't text."""
     piece = tokenizer.detokenize((token,))
     try:
         return piece.decode()

@@ -1,4 +1,4 @@
-"""Calls read out of a model's text, as it comes. Pure functions."""
+"""Reads the calls of tools out of a model's text, while the text comes."""
 
 import hashlib
 import re
@@ -13,9 +13,9 @@ _LETTERS = string.digits + string.ascii_letters
 
 @dataclass(frozen=True)
 class Delta:
-    """More of an answer: text that is no call; a call's name, at its beginning; or more of its arguments.
+    """The next piece of an answer: text that is no call, the name of a call that begins, or a piece of its arguments.
 
-    call: the call's number, or None for text.
+    call: the number of the call, or None for text.
     """
 
     kind: Literal["text", "name", "arguments"]
@@ -24,9 +24,9 @@ class Delta:
 
 
 class CallReader:
-    """Reads one alternative.
+    """Reads the text of one alternative.
 
-    n_calls: the calls that have begun.
+    n_calls: how many calls have begun.
     """
 
     def __init__(self, form: CallFormat) -> None:
@@ -42,11 +42,11 @@ class CallReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there are calls, and all have all of their arguments."""
+        """Whether there are calls, and all of them are complete."""
         return self.n_calls > 0 and self._json is None
 
     def push(self, text: str) -> list[Delta]:
-        """What is now known of the answer. Text that may turn out to be a call's beginning is kept back."""
+        """The pieces that the next piece of text adds. Text that may be the beginning of a call is kept back."""
         self._held += text
         result: list[Delta] = []
         while more := self._read():
@@ -54,11 +54,11 @@ class CallReader:
         return [delta for delta in result if delta.text]
 
     def flush(self) -> list[Delta]:
-        """The text that was kept back, now that nothing more comes. What stands around calls is none."""
+        """The text that was kept back, when no more comes. The characters around calls don't count as text."""
         return [Delta("text", self._held)] if self._held and not self.n_calls else []
 
     def _read(self) -> list[Delta]:
-        """The next piece of what is held, or nothing if more has to come before."""
+        """The next pieces of the held text. Empty if more text has to come first."""
         if self._json:
             return self._arguments(self._json)
         if self.n_calls:
@@ -76,7 +76,7 @@ class CallReader:
         return [Delta("text", text)] if text else []
 
     def _undecided(self) -> int:
-        """How much at the end of what is held may yet be the beginning of a call, or spaces before one."""
+        """How many characters at the end of the held text may be the beginning of a call, or spaces before one."""
         begin = self._form.begin
         if not self._form.trigger:
             return len(self._held) if not self._said and begin.startswith(self._held) else 0
@@ -111,7 +111,7 @@ class _JsonEnd:
         self._escaped = False
 
     def find(self, text: str) -> int:
-        """How much of the text belongs to the object."""
+        """How many characters of the next piece belong to the object."""
         for place, char in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -131,6 +131,6 @@ class _JsonEnd:
 
 
 def call_id(request_id: str, index: int, call: int) -> str:
-    """The id of a call: the same whenever its request is read, and nine letters and digits, as Mistral's are."""
+    """The id of a call: nine letters and digits, as Mistral's are. It is the same each time the request is read."""
     number = int.from_bytes(hashlib.sha256(f"{request_id}/{index}/{call}".encode()).digest()[:8])
     return "".join(_LETTERS[number // 62**place % 62] for place in range(9))

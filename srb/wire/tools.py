@@ -1,4 +1,4 @@
-"""OpenAI's tools: what a request offers, and the grammar of the calls that it allows. Pure functions."""
+"""OpenAI's tools: reads the functions that a request offers, and makes a grammar of the calls that it allows."""
 
 import json
 import re
@@ -36,10 +36,10 @@ class ToolFields(BaseModel):
 
 @dataclass(frozen=True)
 class Tools:
-    """The functions that may be called, and how.
+    """The functions that the model may call.
 
-    functions: in OpenAI's notation, as templates take them. required: there has to be a call. parallel: there may be
-    several; left out: as the model's template has it.
+    functions: in OpenAI's notation, as templates take them. required: whether there must be a call. parallel: whether
+    there may be several; None: if the model's template can write several.
     """
 
     functions: tuple[dict[str, Any], ...]
@@ -48,11 +48,14 @@ class Tools:
 
     @property
     def described(self) -> list[dict[str, Any]]:
-        """Them as a template shows them to the model."""
+        """The functions in the form that templates show to the model."""
         return [{"type": "function", "function": function} for function in self.functions]
 
     def constrain(self, params: SamplingParams, form: CallFormat) -> SamplingParams:
-        """The parameters of an alternative that may or must call them. Raises `InvalidRequestError`."""
+        """The parameters with a grammar, by which an alternative may or must call functions.
+
+        Raises `InvalidRequestError`.
+        """
         for name in CONSTRAINTS:
             if name != "json_schema" and getattr(params, name) is not None:
                 raise InvalidRequestError(
@@ -63,7 +66,7 @@ class Tools:
         return replace(params, json_schema=None, lark=self._lark(form, params.json_schema))
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
-        """The error for a request that `constrain` made: it names the tool whose parameters can't be a grammar."""
+        """The engine's error for a request that `constrain` made, changed to name the tool with wrong parameters."""
         line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "lark" else None
         if not line:
             return error
@@ -74,7 +77,7 @@ class Tools:
 
     @property
     def unenforced(self) -> list[str]:
-        """What the functions' schemas ask for that a call needn't match, as `ignored` names it."""
+        """The rules in the functions' schemas that aren't enforced, as names for `ignored`."""
         return [
             f"tools.{function['name']}.{name}"
             for function in self.functions
@@ -82,10 +85,10 @@ class Tools:
         ]
 
     def _lark(self, form: CallFormat, answer: str | None) -> str:
-        """The grammar of an answer that is text, or one that matches a JSON schema, or calls."""
+        """The grammar of an answer: calls, or text if no call is required. answer: the text's JSON schema, if any."""
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
-        rules = [  # each in a line of its own: `blame` reads their numbers
+        rules = [  # each function has a line of its own, whose number `blame` finds in an error
             f"f{k}: {_text(function['name'] + form.middle)} {_json(_arguments(function['parameters']), lenient=True)}"
             for k, function in enumerate(self.functions)
         ]
@@ -113,12 +116,12 @@ def _json(schema: Any, **options: bool) -> str:
 
 
 def _arguments(parameters: dict[str, Any]) -> Any:
-    """The schema of a function's arguments: an object that has no other properties than it names, unless it says so."""
+    """The schema of a function's arguments: an object. Properties that it doesn't name need its permission."""
     return closed({"type": "object", "properties": {}} | parameters)
 
 
 def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tools | None:
-    """What `tools`, `tool_choice` and `parallel_tool_calls` ask for; None if nothing is to be called.
+    """The tools that `tools`, `tool_choice` and `parallel_tool_calls` allow. None if the model may call nothing.
 
     Raises `InvalidRequestError`.
     """
@@ -152,7 +155,10 @@ def tools_of(tools: list[ToolFields] | None, choice: Any, parallel: Any) -> Tool
 
 
 def _choice(choice: Any) -> tuple[str, list[Any] | None]:
-    """The mode of a `tool_choice`, and the names it has: none, auto or required, or function for one by its name."""
+    """The mode of a `tool_choice`, and the names in it, or None if it has none.
+
+    The mode is none, auto or required, or `function` if it names one function that must be called.
+    """
     if choice is None or choice in ("none", "auto", "required"):
         return choice or "auto", None
     if isinstance(choice, dict) and choice.get("type") == "function":
@@ -169,6 +175,6 @@ def _choice(choice: Any) -> tuple[str, list[Any] | None]:
 
 
 def _name(tool: Any) -> Any:
-    """The name in a function's notation, with the object `function` in it or without."""
+    """The name in a tool, which may have it in an object `function` or not."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     return function.get("name") if isinstance(function, dict) else None
