@@ -1,4 +1,4 @@
-"""`srb compare`: prompts with sampler settings and models, side by side in a report."""
+"""`srb compare`: generates texts with different prompts, settings and models, and reports on them side by side."""
 
 import argparse
 import asyncio
@@ -23,11 +23,11 @@ from srb.terminal.source import Source, open_source
 from srb.terminal.spec import read_spec
 
 EXTRAS = ("matplotlib", "sacrebleu", "scipy")
-"""What every comparison needs beside srb's own requirements."""
+"""The modules that every comparison needs beside srb's own requirements."""
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what `srb compare` takes."""
+    """Adds the arguments of `srb compare`."""
     parser.add_argument(
         "spec", type=Path, nargs="?", help="TOML file with prompts, settings, n and seeds; see docs/terminal.md"
     )
@@ -78,7 +78,7 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         try:
             _run(settings, results, usage)
         except (SettingsError, InvalidRequestError):
-            raise  # the spec is wrong, and what is there may be of another one
+            raise  # the spec is wrong, and the folder's results may be those of another spec, so no report is written
         except BaseException:
             if not results.is_empty:
                 _finish(folder, results, usage)
@@ -95,14 +95,14 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, results: Results, usage: Usage) -> None:
-    """Generates with one model after the other, and has each judge what it is to judge when all texts are there."""
+    """Generates with one model after the other. When all texts are there, the judges' models are asked."""
     spec = results.spec
     judges = spec.scorers.judges
-    # All of them now: none is to be missing when the others have run.
+    # All models are looked for now, so that none is found missing after hours of work with the others.
     sources = {model: open_source(_settings_of(model, settings, results)) for model in spec.models}
     last = [*spec.models][-1]
     for model, source in sources.items():
-        # When the last one has run, the texts of all models are there, and it needn't be loaded again to judge them.
+        # After the last model all texts are there. It judges while it is loaded, and needn't be loaded again.
         asyncio.run(_run_model(source, model, results, settings.max_n, usage, is_last=model == last))
     for model in sorted({each.model for each in judges.values()} - {last}):
         asyncio.run(_judge(open_source(_settings_of(model, settings, results)), model, results, usage))
@@ -143,7 +143,7 @@ def _finish(folder: Path, results: Results, usage: Usage) -> None:
 
 
 def _report(folders: list[Path], out: Path | None) -> int:
-    """One report about several runs, each called by its folder."""
+    """Writes one report about several runs. Each run has the name of its folder."""
     names = [folder.name or str(folder) for folder in map(Path.absolute, folders)]
     if len({*names}) < len(names):
         raise SettingsError(f"--report takes folders of different names, got {', '.join(names)}")
@@ -160,7 +160,7 @@ def _report(folders: list[Path], out: Path | None) -> int:
 
 
 def _rate(folder: Path) -> int:
-    """Has a person rate what is in a folder, and writes its report anew."""
+    """Lets a person rate the texts in a folder, and writes its report anew."""
     results = read_results(folder)
     ratings = Ratings(folder, results)
     if not ratings.left and not ratings.given:

@@ -1,4 +1,4 @@
-"""What texts of one kind have in common: how likely, how long, how much alike they are."""
+"""Measures texts of one kind: how likely, how long and how much alike they are."""
 
 import math
 from collections import Counter
@@ -10,16 +10,17 @@ from typing import Any
 from srb.terminal.statistics import Interval, Paired, adjusted, interval, paired
 
 MAX_INTERVALS = 200
-"""Of more cells than that only the measures over all prompts have intervals, which take some milliseconds each."""
+"""An interval takes some milliseconds. With more cells than this, only the measures over all prompts have intervals."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """An alternative, with all that it came from, as results.jsonl has it.
+    """An alternative, with everything that it came from, as results.jsonl has it.
 
-    run: the folder, where a report is about several. length: in tokens. finish_reason: `abort` if it was cut.
-    mean_logprob: of its tokens, by the model; None without tokens. tokens: `[text, logprob, [[text, logprob], ...]]` of
-    each, the last of them the likeliest at that place. scores: by the scorers' names.
+    run: the name of the folder, if a report is about several. length: in tokens. finish_reason: `abort` if the text was
+    cut off. mean_logprob: the mean log-probability of its tokens, by the model; None without tokens.
+    tokens: for each token `[text, logprob, [[text, logprob], ...]]`; the inner list has the likeliest tokens at that
+    place. scores: by the names of the scorers.
     """
 
     prompt: str
@@ -40,12 +41,12 @@ class Result:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it came to its end. What was cut counts in no measure."""
+        """Whether the text came to its end. A text that was cut off counts in no measure."""
         return self.finish_reason != "abort"
 
     @property
     def kind(self) -> "Kind":
-        """What it has in common with those that it is compared with others by."""
+        """The kind of text, which measures and tests compare with other kinds."""
         return self.run, self.model, self.setting
 
 
@@ -58,15 +59,15 @@ Cells = dict[tuple[str, Kind], "Measures"]
 
 @dataclass(frozen=True)
 class Measures:
-    """What is measured of a cell: the alternatives of one prompt with one setting.
+    """The measures of a cell, which is the alternatives of one prompt and one kind.
 
-    count: alternatives. different: different texts among them.
+    count: how many alternatives there are. different: how many different texts they have.
     mean_logprob: the mean natural log-probability of all tokens, by the model and before the samplers.
     perplexity: e to the power of -mean_logprob.
-    length: the mean, in tokens.
+    length: the mean length, in tokens.
     distinct_1, distinct_2, self_bleu: see the functions.
-    scores: the mean of each scorer's.
-    intervals: of the means, by their names; see `statistics.interval`.
+    scores: the mean of each scorer's scores.
+    intervals: those of the means, by their names; see `statistics.interval`.
     """
 
     count: int
@@ -81,13 +82,16 @@ class Measures:
     intervals: dict[str, Interval | None] = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
-        """A measure by its name, or a score."""
+        """A measure or a score, by its name."""
         return self.scores[name] if name in self.scores else getattr(self, name, None)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What there is to say about results. pooled: the measures over all prompts. tests: against the first kind."""
+    """Everything that a report says of results.
+
+    pooled: the measures over all prompts. tests: each kind against the first one.
+    """
 
     results: list[Result]
     cells: Cells
@@ -102,22 +106,22 @@ class Findings:
 
     @property
     def kinds(self) -> list[Kind]:
-        """In the order of the results."""
+        """The kinds of text, in the order of the results."""
         return list(self.pooled)
 
     @property
     def names(self) -> dict[Kind, str]:
-        """What to call each kind."""
+        """The name of each kind in reports."""
         return labels(self.kinds)
 
     @property
     def scores(self) -> list[str]:
-        """The scorers that were used."""
+        """The names of the scorers that were used."""
         return names_of_scores(self.results)
 
 
 def values(results: Sequence[Result], name: str) -> dict[tuple[str, int], float]:
-    """What each alternative has of `mean_logprob`, `length` or a score, by its prompt and seed."""
+    """The `mean_logprob`, the `length` or a score of each alternative, by its prompt and seed."""
     found = {}
     for each in results:
         value = each.scores[name] if name in each.scores else getattr(each, name, None)
@@ -129,7 +133,10 @@ def values(results: Sequence[Result], name: str) -> dict[tuple[str, int], float]
 def measure(
     results: Sequence[Result], *, diversity: dict[str, Any] | None = None, with_intervals: bool = True
 ) -> Measures:
-    """The measures of a cell; None where too little is there to measure. diversity: what is known of that already."""
+    """The measures of a cell; None for each that the texts are too few for.
+
+    diversity: the measures of diversity, if they are known already.
+    """
     results = [each for each in results if each.is_whole]
     scored = [(result.mean_logprob, result.length) for result in results if result.mean_logprob is not None]
     n_scored = sum(length for _, length in scored)
@@ -168,7 +175,7 @@ def _intervals(results: Sequence[Result], scores: dict[str, list[float]]) -> dic
 
 
 def names_of_scores(results: Sequence[Result]) -> list[str]:
-    """The scorers that were used, in their order."""
+    """The names of the scorers that were used, in their order."""
     return list(dict.fromkeys(name for each in results for name in each.scores))
 
 
@@ -182,7 +189,11 @@ def measures_of(results: Sequence[Result]) -> Cells:
 
 
 def pooled(results: Sequence[Result], cells: Cells) -> dict[Kind, Measures]:
-    """The measures of each kind over all prompts: those of texts alone over all texts, the others' means of cells."""
+    """The measures of each kind over all prompts.
+
+    Likelihood, length and scores are means over all texts. Measures that compare texts with each other, as self-BLEU
+    does, are means over the cells, because only texts of the same prompt are compared. `different` is the sum.
+    """
     found = {}
     for kind in dict.fromkeys(each.kind for each in results):
         own = [measures for (_, other), measures in cells.items() if other == kind]
@@ -200,14 +211,14 @@ def _mean(found: Sequence[float | None]) -> Any:
 
 
 def tests_of(results: Sequence[Result]) -> list[Paired]:
-    """Each kind against the first one, by prompt and seed, in each measure that an alternative has alone."""
+    """Tests each kind against the first one, by prompt and seed, in each measure that a single alternative has."""
     kinds = list(dict.fromkeys(each.kind for each in results))
     names = labels(kinds)
     tests = []
     for name in ("mean_logprob", "length", *names_of_scores(results)):
         by_kind = {kind: values([each for each in results if each.kind == kind], name) for kind in kinds}
         if len({value for each in by_kind.values() for value in each.values()}) < 2:
-            continue  # where nothing differs there is nothing to test, and it would weaken the other tests
+            continue  # nothing differs here, and a needless test would weaken the others
         for kind in kinds[1:]:
             test = paired(names[kinds[0]], names[kind], name, by_kind[kinds[0]], by_kind[kind])
             tests += [test] if test else []
@@ -215,13 +226,13 @@ def tests_of(results: Sequence[Result]) -> list[Paired]:
 
 
 def labels(kinds: Sequence[Kind]) -> dict[Kind, str]:
-    """What to call each kind: of run, model and setting the parts in which they differ; else the setting."""
+    """Names for kinds: of run, model and setting the parts in which the kinds differ; if they don't, the setting."""
     parts = [k for k in range(3) if len({kind[k] for kind in kinds}) > 1] or [2]
     return {kind: " · ".join(filter(None, (kind[k] for k in parts))) for kind in kinds}
 
 
 def perplexity(mean_logprob: float | None) -> float | None:
-    """e to the power of the negative mean log-probability; infinite where that is too much for a float."""
+    """e to the power of the negative mean log-probability; infinite if that is too large for a float."""
     if mean_logprob is None:
         return None
     try:
@@ -231,14 +242,14 @@ def perplexity(mean_logprob: float | None) -> float | None:
 
 
 def repeats(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """The different texts, each with how often it's there, the most frequent first. Space around them doesn't count."""
+    """The different texts, each with how often it comes, the most frequent first. Space around texts doesn't count."""
     return Counter(text.strip() for text in texts).most_common()
 
 
 def distinct(texts: Sequence[str], n: int) -> float | None:
     """distinct-n of Li et al. 2016 (arXiv:1510.03055): the different n-grams, divided by all words; 0 to 1.
 
-    Words are what stands between spaces.
+    Words are the parts of a text between spaces.
     """
     words = [text.split() for text in texts]
     total = sum(map(len, words))
@@ -249,7 +260,7 @@ def distinct(texts: Sequence[str], n: int) -> float | None:
 def self_bleu(texts: Sequence[str]) -> float | None:
     """Self-BLEU of Zhu et al. 2018 (arXiv:1802.01886): the mean BLEU of each text against all others, 0 to 100.
 
-    BLEU is sacreBLEU's sentence score with up to 4-grams, or less where a text is shorter.
+    BLEU is sacreBLEU's sentence score with up to 4-grams, or shorter ones if a text is shorter.
     """
     if len(texts) < 2:
         return None
@@ -261,6 +272,6 @@ def self_bleu(texts: Sequence[str]) -> float | None:
 
 @cache
 def _bleu() -> Any:
-    from sacrebleu.metrics.bleu import BLEU  # here, because it belongs to an extra
+    from sacrebleu.metrics.bleu import BLEU  # imported here, because it belongs to an extra
 
     return BLEU(effective_order=True)

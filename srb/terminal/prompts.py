@@ -1,4 +1,4 @@
-"""The prompts of a spec: texts or chats, filled in with variables, and what comes after different tokens."""
+"""Reads the prompts of a spec: texts or chats. Their places are filled with variables, and they may fork."""
 
 import csv
 import difflib
@@ -23,9 +23,11 @@ _PLACE = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Prompt:
-    """body: `prompt` or `messages`, as a request has it. variables: what its places were filled with.
+    """A prompt of a spec.
 
-    forks: how many of the likeliest tokens it's to be continued after, or the texts to continue it after.
+    body: `prompt` or `messages`, as a request has it. variables: the values that its places were filled with.
+    forks: replace the prompt by one for each of so many likeliest next tokens, or one for each of these texts. The
+        token, or the text, is added to its end.
     """
 
     body: dict[str, Any]
@@ -34,13 +36,13 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """What a person reads: of a chat its messages, each with its role."""
+        """The prompt as a person reads it. A chat becomes its messages, each with its role."""
         if "prompt" in self.body:
             return str(self.body["prompt"])
         return "\n".join(f"{each['role']}: {each['content']}" for each in self.body["messages"])
 
     def forked(self, texts: tuple[str, ...]) -> dict[str, "Prompt"]:
-        """A prompt for each of these texts behind it, by the text."""
+        """For each text, this prompt with the text added to its end."""
         before = self.body["prompt"]
         return {text: Prompt({"prompt": before + text}, self.variables) for text in texts}
 
@@ -56,7 +58,7 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
             continue
         for number, row in enumerate(rows, 1):
             filled = replace(prompt, body=filled_body(prompt.body, row, f"prompts.{name} {number}"), variables=row)
-            if filled.body == prompt.body:  # it has no places
+            if filled.body == prompt.body:  # it has no places, so all rows would give the same prompt
                 found[name] = prompt
                 break
             found[f"{name} {number}"] = filled
@@ -66,7 +68,7 @@ def read_prompts(named: Mapping[str, Any], variables: Any, folder: Path) -> dict
 
 
 def fill(text: str, values: Mapping[str, Any], where: str) -> str:
-    """The text with the values in its places, `{name}`; `{{` and `}}` are braces. Raises `InvalidRequestError`."""
+    """The text with values in its places, `{name}`. `{{` and `}}` become braces. Raises `InvalidRequestError`."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1]
@@ -84,7 +86,7 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
 
 
 def body_of(value: Any, where: str) -> dict[str, Any]:
-    """The body of a text, or of a table with `user` and maybe `system`, or with `messages`."""
+    """A request's body for a text, or for a table with `text`, with `user` and maybe `system`, or with `messages`."""
     if isinstance(value, str) and value:
         return {"prompt": value}
     if isinstance(value, dict):
@@ -126,7 +128,7 @@ def _prompt(where: str, value: Any, folder: Path) -> Prompt:
 
 
 def read_text(folder: Path, name: Any, where: str) -> str:
-    """The text of a file beside the spec. Raises `InvalidRequestError`."""
+    """The text of a file; `name` is relative to the spec's folder. Raises `InvalidRequestError`."""
     if not isinstance(name, str):
         raise InvalidRequestError(f"{where}: file takes a name, got {name!r:.60}")
     path = folder / name

@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML file that needs nothing else."""
+"""Writes the report of a comparison: one HTML file that needs no other files."""
 
 import json
 import math
@@ -44,12 +44,12 @@ by Benjamini and Hochberg. Texts that were cut off count in no measure."""
 
 
 def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> None:
-    """Writes the report of what there is. notes: what else to say at the top. date: of the report, in words."""
+    """Writes the report. notes: paragraphs for its top. date: the date of the report, in words."""
     path.write_text(render(found, notes=notes, date=date, ratings=ratings), encoding="utf-8")
 
 
 def render(found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> str:
-    """The report as a page."""
+    """The HTML of the report."""
     prompts = {each.prompt: each.prompt_text for each in found.results}
     models = list(dict.fromkeys(each.model for each in found.results))
     seeds = sorted({each.seed for each in found.results})
@@ -124,7 +124,7 @@ def _tests(found: Findings) -> str:
 
 
 def _ratings(found: Findings, ratings: Sequence[Rating]) -> str:
-    # What was rated of kinds that are no longer there says something of the others, but has no name.
+    # Ratings of kinds that the results no longer have count for the other kinds, but such kinds have no name to show.
     known = {kind: each for kind, each in strengths(ratings).items() if kind in found.names}
     if not known:
         return ""
@@ -150,7 +150,7 @@ def _settings(found: Findings) -> str:
 
 
 def _aligned(found: Findings, results: list[Result]) -> str:
-    """A column for each kind, a row for each seed. Where a kind has the same whole text again, it says so."""
+    """A column for each kind, and a row for each seed. A text that a kind has had already is only referred to."""
     kinds = [kind for kind in found.kinds if any(each.kind == kind for each in results)]
     by_place = {(each.kind, each.seed): each for each in results}
     whole = [each for each in results if each.is_whole]
@@ -184,8 +184,8 @@ def _alternative(each: Result, count: int, first_seed: int) -> str:
 
 
 def _tokens(each: Result) -> str:
-    """The text, each token with how unlikely it was, in percent of shade, and what was likelier."""
-    if "".join(token[0] for token in each.tokens) != each.text:  # what a stop string took away, for example
+    """The text, each token with a shade that shows how unlikely it was, and with the likeliest tokens in its title."""
+    if "".join(token[0] for token in each.tokens) != each.text:  # a stop string was cut off, for example
         return _text(each.text)
     parts = []
     for text, logprob, likeliest in each.tokens:
@@ -208,7 +208,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _ranges(seeds: list[int]) -> str:
-    """Such as 0 to 3, 100 to 103."""
+    """Seeds as ranges, such as `0 to 3, 100 to 103`."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][1] + 1:

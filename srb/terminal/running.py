@@ -1,4 +1,4 @@
-"""How a comparison is run: its requests on a source, and what comes of them; then the judges' questions."""
+"""Runs a comparison: sends its requests to a source, and keeps the results; then asks the judges."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ from srb.terminal.source import Body, Events, Source
 from srb.terminal.spec import Spec, check_prompts
 
 MAX_REQUESTS = 64
-"""How many requests are there at once; fewer than servers let wait."""
+"""How many requests are sent at once: fewer than a server's queue takes."""
 
 
 Item = TypeVar("Item")
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 @dataclass
 class Usage:
-    """What a run has cost, in tokens, and what went wrong."""
+    """How many tokens a run has taken, and what went wrong."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -48,14 +48,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Request:
-    """Alternatives of one prompt."""
+    """A request for some alternatives of one prompt."""
 
     alternatives: list[Alternative]
     body: Body
 
 
 async def run(source: Source, model: str, results: Results, max_n: int, usage: Usage) -> None:
-    """Generates what is missing of a model, whose source is entered."""
+    """Generates the missing alternatives of a model. `source` must be entered already."""
     results.spec = await _with_forks(source, results.spec)
     spec = results.spec
     missing = results.open(model, source.model, source.identity)
@@ -66,13 +66,13 @@ async def run(source: Source, model: str, results: Results, max_n: int, usage: U
         advance = partial(progress.advance, task)
         for group in _batched([*requests(missing, spec, max_n)]):
             async with AsyncExitStack() as stack:
-                # All are taken before any is read: what one can't do, it says at the beginning.
+                # All requests are opened before any is read, so that one which can't be done fails at once.
                 opened = [(each, await _open(stack, source, each)) for each in group]
                 await _all([_read(each, events, spec, results, usage, advance) for each, events in opened])
 
 
 async def judge(source: Source, name: str, judge: Judge, results: Results, usage: Usage) -> None:
-    """Asks a judge, whose model's source is entered, about all that it hasn't seen."""
+    """Asks a judge about all results that it hasn't scored yet. `source` must be entered, and have its model."""
     lines = results.unjudged(judge)
     without = 0
     with _progress() as progress:
@@ -105,7 +105,7 @@ async def judge(source: Source, name: str, judge: Judge, results: Results, usage
 
 
 async def _with_forks(source: Source, spec: Spec) -> Spec:
-    """The spec with each prompt that forks replaced by what it becomes; the first model says what is likeliest."""
+    """The spec with each prompt that forks replaced by its forks. The first model says which tokens are likeliest."""
     prompts: dict[str, Prompt] = {}
     for name, prompt in spec.prompts.items():
         if not prompt.forks:
@@ -118,7 +118,7 @@ async def _with_forks(source: Source, spec: Spec) -> Spec:
 
 
 async def _likeliest(source: Source, prompt: Prompt, count: int) -> tuple[str, ...]:
-    """The texts of the likeliest tokens behind a prompt, but for those that are a part of a character, or none."""
+    """The texts of the likeliest tokens after a prompt. Parts of characters, and empty texts, are left out."""
     body = prompt.body | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
     async with source.submit(body) as events:
         found = [event async for event in events if event["event"] == "stream"]
@@ -137,7 +137,7 @@ def _progress() -> Progress:
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs them side by side; the first error cancels the others."""
+    """Runs coroutines side by side. The first error cancels the others, and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             for each in coroutines:
@@ -147,16 +147,16 @@ async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def requests(missing: list[Alternative], spec: Spec, max_n: int) -> Iterator[Request]:
-    """As few requests as there are prompts, or more where max_n is less than a prompt's alternatives.
+    """The requests for the missing alternatives: one for each prompt, or more if it has more than max_n alternatives.
 
-    Alternatives that depend on others are in a request with these, all of them, also if some are there already.
-    Prompts that begin alike follow each other, so that what they share is known, or kept, when it's asked for.
+    Alternatives that depend on each other are always in one request, also if some of them have a result already.
+    Prompts that begin alike follow each other, so that what they share is still known when it is needed.
     """
 
     def beginning(each: Alternative) -> str:
         return json.dumps(spec.prompts[each.prompt].body, ensure_ascii=False)
 
-    by_text = sorted(missing, key=beginning)  # stable: settings and seeds keep their order
+    by_text = sorted(missing, key=beginning)  # a stable sort: settings and seeds keep their order
     for _, group in itertools.groupby(by_text, beginning):
         alone, joint = [], dict[Alternative, list[Alternative]]()
         for each in group:
@@ -183,7 +183,7 @@ async def _open(stack: AsyncExitStack, source: Source, request: Request) -> Even
 async def _read(
     request: Request, events: Events, spec: Spec, results: Results, usage: Usage, advance: Callable[[float], None]
 ) -> None:
-    """Keeps each alternative as soon as it has ended; failed ones are left for the next run."""
+    """Keeps each alternative as soon as it has ended. Alternatives that failed are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
     living = set(range(len(tokens)))
 
@@ -225,6 +225,6 @@ def _name(request: Request, index: int) -> str:
 
 
 def _token(event: dict[str, Any]) -> list[Any]:
-    """The text of a stream event, its log-probability, and the likeliest tokens at its place with theirs."""
+    """The text of a stream event, its log-probability, and the likeliest tokens at its place, each with its own."""
     likeliest = [[each["token"], each["logprob"]] for each in event.get("top_logprobs", ())]
     return [event["text"], event.get("logprob"), likeliest]

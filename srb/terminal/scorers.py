@@ -1,4 +1,4 @@
-"""What says how good a text is: a regular expression, a JSON schema, a Python function, or a judge's prompt."""
+"""Scorers, which say how good a text is: a regular expression, a JSON schema, a Python function, or a judge."""
 
 import copy
 import importlib
@@ -28,11 +28,13 @@ Rule = Callable[[Row], float | None]
 
 @dataclass(frozen=True)
 class Judge:
-    """A prompt whose next token tells a score: the mean of the answers' numbers by the model's probabilities.
+    """Asks a model about a text. The score is the mean of the answers' numbers, weighted by the model's probabilities.
 
-    That is the weighting of Liu et al. 2023, G-Eval (arXiv:2303.16634). body: `prompt` or `messages`, in which `{text}`
-    stands for a text, `{prompt}` for what it goes on with, and a variable's name for its value. model: by whose name
-    in the spec it is asked.
+    Only the first token of the answer counts. The weighting is that of Liu et al. 2023, G-Eval (arXiv:2303.16634).
+
+    body: `prompt` or `messages`, with the places `{text}` for a text, `{prompt}` for the text's prompt, and one for
+        each variable by its name.
+    answers: the possible answers, each with its number. model: the name in the spec of the model that is asked.
     """
 
     body: dict[str, Any]
@@ -40,15 +42,16 @@ class Judge:
     model: str
 
     def request(self, row: Row) -> dict[str, Any]:
-        """What to ask of a text. Raises `InvalidRequestError` for a place that nothing fills."""
+        """The body of the request about a text. Raises `InvalidRequestError` for a place that has no value."""
         values = row["variables"] | {"text": row["text"], "prompt": row["prompt_text"]}
         asked = filled_body(self.body, values, "the judge's prompt")
         return asked | {"n": 1, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": 100}
 
     def score(self, top_logprobs: list[dict[str, Any]]) -> float | None:
-        """The score by the likeliest tokens; None where no answer is among them.
+        """The score, computed from the likeliest tokens; None if no answer is among them.
 
-        A token stands for the one answer that begins with its letters; case and space don't count.
+        A token stands for an answer if this is the only answer that begins with its letters. Neither case nor space
+        counts.
         """
         weights = dict.fromkeys(self.answers, 0.0)
         for each in top_logprobs:
@@ -62,13 +65,13 @@ class Judge:
 
 @dataclass(frozen=True)
 class Scorers:
-    """The scorers of a spec by their names. rules: those that need no model."""
+    """The scorers of a spec, by their names. rules: the scorers that need no model."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
     judges: dict[str, Judge] = field(default_factory=dict)
 
     def score(self, row: Row) -> dict[str, float | None]:
-        """What the rules say of a text. Raises `SettingsError` for what a function raises."""
+        """The scores that the rules give a text. Raises `SettingsError` if a function fails."""
         return {name: rule(row) for name, rule in self.rules.items()}
 
 
@@ -126,7 +129,7 @@ def _regex(pattern: str, where: str) -> Rule:
 
 def _schema(schema: Any, folder: Path, where: str) -> Rule:
     try:
-        import jsonschema  # here, because it belongs to an extra
+        import jsonschema  # imported here, because it belongs to an extra
     except ImportError:
         command = pip_install("'llama-srb[compare]'")
         raise SettingsError(f"{where} needs jsonschema: {command}") from None
@@ -151,14 +154,14 @@ def _schema(schema: Any, folder: Path, where: str) -> Rule:
             return 0.0
         try:
             return float(validator.is_valid(value))
-        except Exception as error:  # such as for a $ref that leads nowhere
+        except Exception as error:  # for a $ref that leads nowhere, for example
             raise SettingsError(f"{where}: schema can't be used: {type(error).__name__}: {error}") from None
 
     return rule
 
 
 def _refuse(constant: str) -> None:
-    """Python reads NaN and Infinity, which aren't JSON."""
+    """Refuses NaN and Infinity, which Python reads, but which aren't JSON."""
     raise ValueError(constant)
 
 
@@ -167,7 +170,7 @@ def _function(name: str, folder: Path, where: str) -> Rule:
     sys.path.insert(0, str(folder.resolve()))
     try:
         function = getattr(importlib.import_module(module), attribute) if colon and attribute else None
-    except Exception as error:  # whatever a module raises
+    except Exception as error:  # a module may raise anything
         raise InvalidRequestError(f"{where}: {name} can't be had: {type(error).__name__}: {error}") from None
     finally:
         sys.path.remove(str(folder.resolve()))
@@ -177,7 +180,7 @@ def _function(name: str, folder: Path, where: str) -> Rule:
     def rule(row: Row) -> float | None:
         text = f"the text of {row['prompt']}, {row['setting']}, seed {row['seed']}"
         try:
-            value = function(copy.deepcopy(row))  # it may change what it gets
+            value = function(copy.deepcopy(row))  # a copy, because the function may change it
         except Exception as error:
             raise SettingsError(f"{where}: {name} has failed for {text}: {type(error).__name__}: {error}") from error
         try:

@@ -1,4 +1,4 @@
-"""What `srb compare` is asked to compare: a TOML file, checked as a whole before anything runs."""
+"""Reads a spec, the TOML file that says what `srb compare` compares. All of it is checked before anything runs."""
 
 import itertools
 import json
@@ -21,16 +21,16 @@ from srb.wire.body_fields import ALIASES
 from srb.wire.limits import Limits
 
 MAX_ALTERNATIVES = 256
-"""The most alternatives in a cell: self-BLEU compares each with all others, which takes some seconds for so many."""
+"""The most alternatives of a cell. Self-BLEU compares each with all others, which takes some seconds for so many."""
 
 MAX_NAME_CHARS = 80
 
 LIKELIEST = 3
-"""Of the likeliest tokens at each place, how many the report shows if the spec doesn't say."""
+"""How many of the likeliest tokens at each place the report shows, if the spec doesn't say."""
 
 KEYS = {"prompts", "variables", "settings", "models", "scorers", "n", "seeds", "logprobs"}
 FIELDS = {name for name in BRANCH_NAMES if ALIASES.get(name, name) not in ("seed", "label")}
-"""What settings may have. Seeds are for all of them, and their labels are their names."""
+"""The fields that a setting may have. It has no seed, because seeds are for all settings, and its label is its name."""
 
 
 TAKES = {"prompts": "a list of texts, or a table of them", "models": "a list of paths, or tables of options"}
@@ -38,11 +38,11 @@ TAKES = {"prompts": "a list of texts, or a table of them", "models": "a list of 
 
 @dataclass(frozen=True)
 class Spec:
-    """Prompts x settings x models make the cells; each has n alternatives for each of the seeds.
+    """What is compared. There is a cell for each prompt, setting and model, with n alternatives for each of the seeds.
 
-    prompts, settings, models: by their names. settings: the fields of a request, `max_tokens` among them. models: the
-    options that each has; the one model that a spec has without `models` is called "". logprobs: how many of the
-    likeliest tokens are reported at each place.
+    prompts, settings, models: by their names. settings: the fields of a request, always with `max_tokens`.
+    models: the options of each model; the only model of a spec without `models` is called "".
+    logprobs: how many of the likeliest tokens are reported at each place.
     """
 
     prompts: dict[str, Prompt]
@@ -59,7 +59,7 @@ class Spec:
         return [seed + k for seed in self.seeds for k in range(self.n)]
 
     def siblings(self, setting: str, seed: int) -> list[int]:
-        """The seeds of the alternatives that one depends on, itself among them: those of a request of their own."""
+        """The seeds of all alternatives that depend on each other and on this one, and so must be in one request."""
         fields = self.settings[setting]
         if not float(fields.get("diversity") or 0) and fields.get("avoid") is None:
             return [seed]
@@ -67,12 +67,12 @@ class Spec:
         return [first + k for k in range(self.n)]
 
     def most_tokens(self, setting: str) -> int:
-        """How many tokens an alternative may have, for a progress bar; 1 where that isn't known."""
+        """How many tokens an alternative may have, for a progress bar; 1 if that isn't known."""
         return max(1, int(self.settings[setting]["max_tokens"]))
 
 
 def read_spec(path: Path, settings: Settings) -> Spec:
-    """The spec in a file; what it doesn't say of `n` and `max_tokens`, the settings do. Raises `SettingsError`."""
+    """The spec in a file. `n` and `max_tokens` come from the settings if the spec has none. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             data = tomllib.load(file)
@@ -119,7 +119,7 @@ def _spec(data: dict[str, Any], settings: Settings, folder: Path) -> Spec:
 
 
 def check_prompts(prompts: dict[str, Prompt]) -> None:
-    """Raises `InvalidRequestError` for two that are the same, whatever their variables: they have the same results."""
+    """Raises `InvalidRequestError` for equal prompts, even with other variables: their results would be the same."""
     _check_different("prompts", {name: (each.body, each.forks) for name, each in prompts.items()})
 
 
@@ -136,7 +136,7 @@ def _integer(key: str, value: Any, low: int, high: int) -> int:
 
 
 def _named(key: str, value: Any) -> dict[str, Any]:
-    """What a list or a table names: the things of a list are numbered."""
+    """A list or a table as a table. The names of a list's items are their numbers."""
     named = {str(k): item for k, item in enumerate(value, 1)} if isinstance(value, list) else value
     if not isinstance(named, dict) or not named:
         takes = TAKES.get(key, "tables, such as [settings.wild]")
@@ -150,7 +150,7 @@ def _named(key: str, value: Any) -> dict[str, Any]:
 
 
 def _models(value: Any, settings: Settings, folder: Path) -> dict[str, dict[str, Any]]:
-    """The options of each model: a table of them, or the path of its file. Paths are beside the spec."""
+    """The options of each model. The spec has a table of them, or a path. Paths are relative to the spec's folder."""
     named = {"": {}} if value == {"": {}} else _named("models", value)
     paths = ("model", "models_dir", "chat_template_file")
     result = {}
@@ -172,7 +172,7 @@ def _models(value: Any, settings: Settings, folder: Path) -> dict[str, dict[str,
 
 
 def _check_places(scorers: Scorers, prompts: dict[str, Prompt]) -> None:
-    """Refuses judges that ask for what a prompt hasn't."""
+    """Refuses judges with a place that a prompt has no variable for."""
     for name, judge in scorers.judges.items():
         for prompt in prompts.values():
             try:
@@ -182,12 +182,12 @@ def _check_places(scorers: Scorers, prompts: dict[str, Prompt]) -> None:
 
 
 def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Fields by their own names, checked as the server would."""
+    """Fields with their aliases replaced by their names, checked as a server checks them."""
     if not isinstance(fields, dict):
         raise InvalidRequestError(f"{where} must be a table of sampler fields, got {fields!r:.60}")
     check_names(fields, FIELDS, where)
     result: dict[str, Any] = {}
-    fields = json.loads(json.dumps(fields, default=str))  # TOML has dates, and JSON has not
+    fields = json.loads(json.dumps(fields, default=str))  # TOML has dates, which JSON doesn't have
     for given, value in fields.items():
         name: str = ALIASES.get(given, given)
         if name in result:
@@ -200,7 +200,7 @@ def _fields(where: str, fields: Any, common: dict[str, Any] | None = None) -> di
         parsed = parse(body.encode(), Limits("", 1, 1), tokenize_nothing)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{where}: {error.message}") from None
-    if "max_tokens" in result:  # may be a number in quotes
+    if "max_tokens" in result:  # it may be a number in quotes
         result["max_tokens"] = parsed.completion.branches[0].max_tokens
     if vain := [name for name in parsed.ignored if name in result or name.startswith("samplers.")]:
         raise InvalidRequestError(f"{where}: {', '.join(vain)} would have no effect; leave it out")
