@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from srb.engine.backend import Batch, Logprobs, ModelInfo, SpecialTokens, State, Tokenizer
+from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
+from srb.engine.model import ModelInfo, SpecialTokens, Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 

@@ -19,7 +19,6 @@ Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` w
 __version__ = "0.1.0"
 
 from srb.async_engine import AsyncEngine
-from srb.engine.backend import ModelInfo
 from srb.engine.engine import Engine
 from srb.engine.events import (
     DoneEvent,
@@ -33,6 +32,7 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
+from srb.engine.model import ModelInfo
 from srb.engine.request import CompletionRequest, Explore, Resumed
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams

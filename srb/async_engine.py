@@ -15,10 +15,11 @@ from srb.client import EngineClient, Record, client_options
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
 from srb.engine.adapters import Adapters
-from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.backend import Backend
 from srb.engine.engine import Answer, Engine
 from srb.engine.events import AbortReason, Event
 from srb.engine.media import Media, Part
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.slots import Slots

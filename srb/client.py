@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Self
 
 from srb.engine.adapters import Adapters
-from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, Event
 from srb.engine.media import Media, Part, no_media
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats

@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from srb.engine.backend import Embedder, Tokenizer
 from srb.engine.events import ErrorEvent, Event, NodeEvent
 from srb.engine.kinds import Text
+from srb.engine.model import Embedder, Tokenizer
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved

@@ -14,9 +14,10 @@ from functools import cache, lru_cache
 from itertools import repeat
 
 from srb.engine.adapters import Adapter, Lora, key_of
-from srb.engine.backend import Batch, ChatTemplate, Embedder, Logprobs, ModelInfo, Ranked, SpecialTokens, State
+from srb.engine.backend import Batch, Logprobs, Ranked, State
 from srb.engine.costs import Costs
 from srb.engine.media import Media, MediaReader, whole
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, SpecialTokens
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 

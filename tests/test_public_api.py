@@ -73,6 +73,7 @@ WIRE_SEES = (
     "srb.engine.combinations",
     "srb.engine.media",
     "srb.engine.meanings",
+    "srb.engine.model",
     "srb.engine.request",
     "srb.engine.sampling_params",
     "srb.errors",

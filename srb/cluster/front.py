@@ -17,10 +17,10 @@ from srb.cluster.parts import Whole, split
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
 from srb.engine.adapters import Adapters
-from srb.engine.backend import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.engine import Answer
 from srb.engine.events import AbortReason, Event
 from srb.engine.intake import Intake
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.slots import Slots

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from srb.engine.adapters import Lora
-from srb.engine.backend import Compiled, Tokenizer
+from srb.engine.backend import Compiled
 from srb.engine.banned import BannedStrings, Watch
 from srb.engine.diversity import Diversity
 from srb.engine.events import AbortReason
+from srb.engine.model import Tokenizer
 from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sequence import Prompt, Sequence

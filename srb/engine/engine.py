@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from srb.engine.active_request import ActiveRequest
 from srb.engine.adapters import Adapters
-from srb.engine.backend import Backend, ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.backend import Backend
 from srb.engine.cells import Cells
 from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
@@ -21,6 +21,7 @@ from srb.engine.keeping import Keeping
 from srb.engine.kv_cache import KVCache
 from srb.engine.mailbox import Abort, Mailbox, Question
 from srb.engine.media import Media, MediaReader, Part
+from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.outbox import Outbox
 from srb.engine.prefix import PrefixIndex
 from srb.engine.request import CompletionRequest

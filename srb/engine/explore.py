@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from srb.engine.backend import Tokenizer
 from srb.engine.events import NodeEvent
+from srb.engine.model import Tokenizer
 from srb.engine.request import CompletionRequest, Explore
 
 _LONGEST_CHARACTER = 4  # bytes of UTF-8

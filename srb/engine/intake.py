@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from srb.engine.backend import Tokenizer
 from srb.engine.media import Media, MediaReader, Part, no_media, placed, words
+from srb.engine.model import Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.errors import ContextSizeError, InvalidRequestError
 

@@ -2,7 +2,7 @@
 
 import re
 
-from srb.engine.backend import Tokenizer
+from srb.engine.model import Tokenizer
 from srb.engine.sampling_params import AVOIDED_CHARS
 
 OPENING_WORDS = 8

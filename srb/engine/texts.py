@@ -9,9 +9,9 @@ from math import fsum, hypot, inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-from srb.engine.backend import Embedder, Tokenizer
 from srb.engine.events import ErrorEvent, Event, StreamEvent
 from srb.engine.kinds import Text, check_text
+from srb.engine.model import Embedder, Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import LogitsProcessor, SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved

@@ -1,7 +1,6 @@
 """The backend: one model and its KV cache."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property
@@ -11,8 +10,9 @@ from typing import Any, Self
 import llama_cpp
 import numpy as np
 
-from srb.engine.backend import Batch, Logprobs, ModelInfo, State
+from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
+from srb.engine.model import ModelInfo
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
@@ -27,11 +27,12 @@ from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.fit import cells_of, fit
 from srb.llama.flash_attn import MEASURED, can_choose
+from srb.llama.loading import Progress, load_model
 from srb.llama.logprobs import Floats, entropy, logprobs
 from srb.llama.media import check_media, load_media
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.model_info import read_model_info
-from srb.llama.params import is_on_gpu, model_params, overridden, start
+from srb.llama.params import is_on_gpu, start
 from srb.llama.ranker import LlamaRanker
 from srb.llama.sampler import LlamaSampler
 from srb.llama.tokenizer import LlamaTokenizer
@@ -41,9 +42,6 @@ from srb.settings import EVALUATION, Settings, check_settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
-
-Progress = Callable[[float], bool]
-"""Gets the loaded fraction of the model, 0 to 1; False ends the loading."""
 
 
 class LlamaBackend:
@@ -289,44 +287,6 @@ class LlamaBackend:
     def ranker(self, params: SamplingParams) -> LlamaRanker:
         """Ranks tokens by the model's probabilities, after biases. See `Backend.ranker`."""
         return LlamaRanker(self.tokenizer, params)
-
-
-def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only: bool = False) -> Any:
-    """A `llama_model` that srb can run, or only the vocabulary of it. Raises `ModelLoadError`."""
-    params = model_params(settings)
-    params.vocab_only = vocab_only
-    params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
-        lambda fraction, _data: progress(fraction)
-    )
-    with log.collected() as complaints:
-        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-    del on_progress
-    if not model:
-        raise ModelLoadError(f"the model {path} can't be loaded: {complaints.reason}")
-    problem = None if vocab_only else _unheeded(settings, complaints)
-    complaints.log()
-    if problem:
-        pass
-    elif llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model):
-        problem = "it isn't a decoder-only model, and srb runs no others"
-    elif llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:
-        problem = "it has no vocabulary"
-    if problem:
-        llama_cpp.llama_model_free(model)
-        raise ModelLoadError(f"the model {path} can't be used: {problem}")
-    return model
-
-
-def _unheeded(settings: Settings, complaints: log.Complaints) -> str | None:
-    """What of `--override-kv` the model's file or llama.cpp has no use for."""
-    for key in overridden(settings):
-        if not any("Using metadata override" in line and f"'{key}'" in line for line in complaints.told):
-            wrong = [line for line in complaints.told if "Bad metadata override" in line and f"'{key}'" in line]
-            expected = wrong[0].partition("expected ")[2] if wrong else ""
-            return f"--override-kv {key}: " + (
-                f"it is {expected}" if expected else "llama.cpp doesn't ask for this key"
-            )
-    return None
 
 
 def _fitted(choice: Choice) -> Choice:

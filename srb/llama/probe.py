@@ -14,9 +14,9 @@ import numpy as np
 
 from srb.engine.backend import Batch
 from srb.engine.costs import NEVER
-from srb.llama.backend import load_model
 from srb.llama.context import Context, window_of
 from srb.llama.flash_attn import Pace
+from srb.llama.loading import load_model
 from srb.llama.logprobs import Floats
 from srb.llama.params import start
 from srb.llama.state import moved

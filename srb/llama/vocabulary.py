@@ -5,12 +5,12 @@ from functools import cached_property
 
 import llama_cpp
 
-from srb.engine.backend import ModelInfo
+from srb.engine.model import ModelInfo
 from srb.engine.sampling_params import SamplingParams
-from srb.llama.backend import load_model
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
+from srb.llama.loading import load_model
 from srb.llama.model_file import find_model, fingerprint
 from srb.llama.model_info import read_model_info
 from srb.llama.params import start

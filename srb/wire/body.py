@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from srb.engine.backend import ChatTemplate
+from srb.engine.model import ChatTemplate
 from srb.engine.request import CompletionRequest, new_request_id
 from srb.errors import InvalidRequestError
 from srb.wire.alternatives import count_alternatives, make_branches, take_all_room

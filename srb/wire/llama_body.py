@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, RootModel
 
-from srb.engine.backend import Tokenizer
 from srb.engine.media import Media
+from srb.engine.model import Tokenizer
 from srb.engine.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire import body

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from srb.engine.backend import ChatTemplate
 from srb.engine.media import Media
+from srb.engine.model import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.limits import Limits
