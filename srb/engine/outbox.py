@@ -177,7 +177,7 @@ class Outbox:
         seq.untold = []
 
     def found(self, nodes: Iterable[NodeEvent]) -> None:
-        """Tells the nodes that a request has found which explores."""
+        """Tells the nodes that an exploring request has found."""
         self._events += nodes
 
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:

@@ -27,7 +27,7 @@ _BYTES_PER_TOKEN = 8
 class Piece:
     """The state of `tokens`, of which the first has the position `start`. The tokens before these are its parent's.
 
-    first: the text can be continued in this piece after so many of its tokens, counted from its beginning, or more.
+    first: to be continued in this piece, the text must keep at least so many tokens, counted from its beginning.
     state, logits: None if they aren't in memory. name: its name in the store.
     """
 

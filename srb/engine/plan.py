@@ -84,7 +84,7 @@ class Plan:
 class Planner:
     """Fills one batch after the other. It counts tokens and computes their costs, and measures no time.
 
-    While sequences are running, each has a row at least every `PAUSE` seconds, by the backend's costs, and prompts get
+    While sequences are running, each has a row about every `PAUSE` seconds, by the backend's costs, and prompts get
     the rest of the time. If the rows alone take more than half of the pause, prompts get as much time as the rows. A
     piece of a prompt that is cheaper in a decode of its own has one, in turn with the rows.
 

@@ -22,15 +22,15 @@ from srb.engine.retained import WORTH_SHARING, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
 
 _TRIES = 32
-"""For at most so many holders that begin alike, the backend is asked whether they can be continued. Only if the model
-forgets, the first one may not be."""
+"""For at most so many holders that begin alike, the backend is asked whether they can be continued. Unless the model
+forgets, the first one can."""
 
 _CHECKPOINT_EVERY = 512
-"""If the model forgets, the state of a long prompt is saved each time that so many more of its tokens are evaluated.
-The distance is doubled until `_CHECKPOINTS` are enough."""
+"""If the model forgets, the state of a long prompt is saved each time that so many more of its tokens are evaluated, or
+twice as many, or four times as many and so on, so that there are at most `_CHECKPOINTS` states."""
 
 _CHECKPOINTS = 8
-"""The most regular points at which the state of one prompt is saved."""
+"""At most so many states of one prompt are saved at regular distances."""
 
 
 class PrefixIndex:

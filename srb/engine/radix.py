@@ -175,7 +175,7 @@ class Match(Generic[Holder]):
             nodes.extend(node.children.values())
 
     def ends(self) -> Iterator[tuple[int, Holder]]:
-        """The holders whose tokens are all of them a beginning of these, with their length, the longest first."""
+        """The holders whose tokens are a beginning of the searched ones, with their number, the longest first."""
         for node in reversed(self._path):
             for holder in node.holders:
                 yield node.end, holder

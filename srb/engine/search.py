@@ -195,7 +195,7 @@ class StochasticSearch(Search):
             self._highest_left = max(self._highest_left, rivals[self.width][0])
 
     def weight(self, beam: Beam) -> float:
-        """The text's probability divided by that of a score above the threshold (section 4.2 of the paper)."""
+        """The text's probability, divided by that of its score being above the threshold (section 4.2 of the paper)."""
         above = beam.logprob - self._highest_left
         if above < -_FAR:  # equals the fraction below to the last bit, whose numbers may be too small for a float
             return math.exp(self._highest_left)
