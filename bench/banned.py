@@ -1,12 +1,14 @@
-"""`banned_strings` with phrases that the model loves: whether one appears anywhere, and what they cost.
+"""Tests `banned_strings` with the model's most frequent phrases: if one still appears, and how much time they take.
 
 usage: python bench/banned.py [--model FILE | --kind window [--large]] [--alternatives 1000] [--rounds 20]
 
-First it asks for many alternatives, and counts which three tokens in a row come most often in them. The texts of the 50
-most frequent ones are banned, and the same alternatives are asked for again: each phrase is looked for in what is
-streamed, in the journal, in the tokens, and in the tokens that come with log-probabilities. Then it times 16
-alternatives without banned strings, and with 50 that are begun as often and never come: the same ones with a character
-behind them that the model doesn't say. They take turns, and what is printed is the ratio of the sums.
+First the program asks for many alternatives, and counts which three tokens in a row come most often in them. It bans
+the texts of the 50 most frequent ones, and asks for the same alternatives again. It looks for each phrase in the
+stream, in the journal, in the tokens, and in the tokens that come with log-probabilities.
+
+Then it times 16 alternatives without banned strings, and with 50 that the model begins as often but never completes:
+the same phrases, each with a character behind it that the model doesn't write. Both take turns, and the program prints
+the ratio of the sums.
 
 --kind is a small model with random weights whose memory forgets: window (gemma3), recurrent (mamba) or hybrid (jamba).
 With --large its tokens take as long as those of a model of 150 million weights.
@@ -43,7 +45,7 @@ NEVER = "\u2603"
 
 @dataclasses.dataclass
 class Said:
-    """What each alternative has said: as text, in the journal, as tokens, and as tokens with probabilities."""
+    """The text of each alternative: as streamed, as the journal has it, as tokens, and as tokens with probabilities."""
 
     streamed: list[str]
     kept: list[str]
@@ -55,7 +57,7 @@ class Said:
     seconds: float = 0.0
 
     def with_one_of(self, phrases: tuple[str, ...], engine: Engine) -> list[int]:
-        """How many alternatives have one of the phrases: in each of the four."""
+        """How many alternatives have one of the phrases: a number for each of the four forms."""
         pieces = [
             b"".join(engine.tokenizer.piece(token) for token in tokens if not engine.tokenizer.is_end(token))
             for tokens in self.tokens
@@ -69,7 +71,7 @@ class Said:
 
 
 def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_timed: bool = False) -> Said:
-    """Asks for n alternatives. is_timed: all have as many tokens, and no probabilities are told."""
+    """Asks for n alternatives. is_timed: all have equally many tokens, and come without probabilities."""
     params = SamplingParams(seed=1, max_tokens=max_tokens, banned_strings=banned, ignore_eos=is_timed)
     branches = params.alternatives(n)
     request = CompletionRequest(
@@ -98,7 +100,7 @@ def ask(engine: Engine, n: int, max_tokens: int, banned: tuple[str, ...], *, is_
 
 
 def loved(said: Said, engine: Engine) -> list[tuple[str, int]]:
-    """The texts of the three tokens in a row that come most often, and how often they do."""
+    """The texts of the most frequent three tokens in a row, and how often each comes."""
     counts = Counter(tuple(tokens[k : k + 3]) for tokens in said.tokens for k in range(len(tokens) - 2))
     found: dict[str, int] = {}
     for gram, n in counts.most_common():
@@ -111,7 +113,7 @@ def loved(said: Said, engine: Engine) -> list[tuple[str, int]]:
 
 
 def look(engine: Engine, n: int, max_tokens: int) -> tuple[str, ...]:
-    """Counts what comes without and with banned strings; returns these."""
+    """Bans the most frequent phrases, counts them without and with the ban, and returns them."""
     plain = ask(engine, n, max_tokens, ())
     found = loved(plain, engine)
     phrases = tuple(text for text, _ in found)
@@ -130,7 +132,7 @@ def look(engine: Engine, n: int, max_tokens: int) -> tuple[str, ...]:
 
 
 def compare(engine: Engine, phrases: tuple[str, ...], rounds: int) -> None:
-    """Times phrases that never come against none, in turns."""
+    """Compares the time with phrases that never come to that without any, in turns."""
     never = tuple(phrase + NEVER for phrase in phrases)
     seconds = [0.0, 0.0]
     for k in range(rounds + 1):
@@ -141,7 +143,7 @@ def compare(engine: Engine, phrases: tuple[str, ...], rounds: int) -> None:
 
 
 def main() -> None:
-    """Runs all of it."""
+    """Runs both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--model", type=Path)

@@ -1,7 +1,7 @@
-"""How decoding goes on beside programs that want the cores, too: `python bench/busy.py [MODEL.gguf]`.
+"""Measures decoding while other programs use the cores, too: `python bench/busy.py [MODEL.gguf]`.
 
-Each line is a process of its own that runs 8 alternatives, beside so many busy loops. Its threads wait for each other
-spinning, sleeping, or in the one of both that srb chooses. Prints tokens a second, and milliseconds of a step.
+Each printed line is a process of its own that runs 8 alternatives beside 0 to 2 busy loops. Its threads wait for each
+other spinning or sleeping, or as srb chooses. The program prints tokens a second, and milliseconds of a step.
 """
 
 import itertools
@@ -19,11 +19,11 @@ WAYS: dict[str, dict[str, str]] = {
     "sleeping": {"GOMP_SPINCOUNT": "0"},
     "as srb chooses": {},
 }
-"""The first is how libgomp waits by default."""
+"""The ways in which threads wait. The first is libgomp's default."""
 
 
 def measure(model: Path | None, busy_loops: int) -> str:
-    """Runs in a process that has its way to wait."""
+    """Measures in this process, whose environment sets how threads wait. Returns columns of the table."""
     from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
     from srb.engine.events import StreamEvent
 

@@ -1,24 +1,25 @@
-"""Where requests go in a cluster, and what that is worth.
+"""Measures how a cluster places requests, and how much is gained by it.
 
 usage: python bench/cluster.py families [--fronts 2] [--seeds 5]
        python bench/cluster.py simulation [--requests 100000]
        python bench/cluster.py speed [--repeat 5]
 
-families: 200 requests in 20 families that each begin alike, on 4 replicas with a cache that has room for 8 families
-each. Only the choice is real. Replicas are simulated, as fast as a small model on a few cores. Printed are:
+families: 200 requests in 20 families on 4 replicas. The prompts of a family begin alike. The cache of each replica has
+room for 8 families. Only the choice of the replica is real: the replicas are simulated, as fast as a small model on a
+few cores. The program prints:
 
-    hit rate   tokens of prompts that needn't be evaluated
-    whole      seconds until all have ended
-    mean       seconds from the arrival of a request to its end
-    busiest    how long the busiest replica has worked, against the mean of all
-    load       the alternatives that wait or run on the most loaded replica, against the mean, summed up over arrivals
+    hit rate   share of the prompts' tokens that needn't be evaluated
+    whole      seconds until all requests have ended
+    mean       mean seconds from the arrival of a request to its end
+    busiest    working time of the busiest replica, divided by the mean of all
+    load       alternatives that wait or run on the most loaded replica, divided by the mean, summed over arrivals
 
-simulation: requests in many families, a few of which are famous, on up to 1,000 replicas. Prompts have 6,000 tokens.
-Printed are the same hit rate and load, and the time of the processor that a choice takes, in microseconds.
+simulation: requests in many families, of which a few are frequent, on up to 1,000 replicas. Prompts have 6,000 tokens.
+The program prints the same hit rate and load, and the processor time of a choice, in microseconds.
 
-speed: real servers, asked in turn: one engine of one thread, and of two, and replicas of one thread each, one and two
-of them. Printed are the time to the first token and the tokens of a second for one request with n = 8, which is what
-handing over costs, and the tokens of a second with eight clients at once. Each replica wants a core of its own.
+speed: asks real servers in turn: one engine with one thread and with two, and one and two replicas with one thread
+each. The program prints the time to the first token and the tokens a second for one request with n = 8, which show what
+handing over costs, and the tokens a second with eight clients at once. Each replica needs a core of its own.
 """
 
 import argparse
@@ -40,19 +41,19 @@ from srb.cluster.placement import BLOCK, Placement, blocks_of
 from srb.llama.model_file import find_model
 
 SECONDS_PER_TOKEN = 0.001
-"""Of a prompt that is evaluated."""
+"""The time that evaluating a token of a prompt takes."""
 SECONDS_PER_STEP = 0.03
 SECONDS_PER_ROW = 0.002
 CHUNK = 256
-"""Tokens of prompts in a step, at most."""
+"""How many tokens of prompts a step has at most."""
 N_PARALLEL = 32
-"""Alternatives that run on a replica, at most."""
+"""How many alternatives run on a replica at most."""
 REPORT_SECONDS = 1.0
-"""Between two reports of a replica."""
+"""The time between two reports of a replica."""
 
 
 class Cache:
-    """The blocks that were used last."""
+    """A replica's cache: the blocks that were used last."""
 
     def __init__(self, n_blocks: int) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
@@ -62,11 +63,11 @@ class Cache:
         return iter(self._blocks)
 
     def known(self, blocks: Sequence[int]) -> int:
-        """How many blocks at a prompt's beginning are there."""
+        """How many blocks at a prompt's beginning the cache has."""
         return next((at for at, block in enumerate(blocks) if block not in self._blocks), len(blocks))
 
     def use(self, blocks: Iterable[int]) -> None:
-        """Puts a prompt's blocks in, the first as the last to be dropped."""
+        """Puts a prompt's blocks in. Its first block will be dropped last."""
         for block in reversed(list(blocks)):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -92,7 +93,7 @@ class Request:
 
 
 class Replica:
-    """A replica of known speed: in each step a row for every running alternative, and a piece of prompt."""
+    """A simulated replica: each step has a row for every running alternative, and a piece of prompt."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -107,7 +108,7 @@ class Replica:
         return sum(request.n for request in itertools.chain(self.waiting, self.running))
 
     def step(self) -> tuple[float, list[Request]]:
-        """Does a step; returns the seconds it takes, and the requests that end with it."""
+        """Does a step. Returns the seconds that it takes, and the requests that end with it."""
         while self.waiting and sum(each.n for each in self.running) + self.waiting[0].n <= N_PARALLEL:
             request = self.waiting.popleft()
             known = self.cache.known(request.blocks) * BLOCK
@@ -135,7 +136,7 @@ Choose = Callable[[Request], int]
 
 @dataclass
 class Result:
-    """What a run has come to. Times are in seconds, balances are of the most loaded replica against the mean."""
+    """The result of a run. Times are in seconds. busy, load: the most loaded replica's, divided by the mean."""
 
     hit_rate: float
     whole: float
@@ -218,7 +219,7 @@ def family_requests(gap: float, rng: random.Random) -> list[Request]:
 
 
 def by_placement(requests: list[Request], replicas: list[Replica], n_fronts: int) -> Result:
-    """The requests come to the fronts in turn; each front knows what it has sent, and what replicas report."""
+    """Sends the requests to the fronts in turn. Each front knows what it has sent, and what replicas report."""
     fronts = [Placement() for _ in range(n_fronts)]
     turns = itertools.cycle(fronts)
     asked: dict[Request, Placement] = {}
@@ -241,7 +242,7 @@ def by_placement(requests: list[Request], replicas: list[Replica], n_fronts: int
 
 
 def families(options: argparse.Namespace) -> None:
-    """Prints what each way to choose a replica comes to."""
+    """Prints the results of each way to choose a replica."""
     n, n_blocks = 4, 8 * 2_300 // BLOCK
 
     def alone() -> list[Replica]:
@@ -290,13 +291,13 @@ BLOCKS = 6_000 // BLOCK
 SERVICE_SECONDS = 5.0
 """How long a request of `simulate` runs."""
 PERIOD = 10.0
-"""Between two reports of a replica of `simulate`, in seconds."""
+"""The time between two reports of a replica of `simulate`, in seconds."""
 
 
 def simulate(n: int, n_requests: int) -> None:
     """Prints a row: requests on n replicas, each with room for 8 families, and with two requests at a time on average.
 
-    All requests take the same time, wherever they are. The family number k is as frequent as 1 / k.
+    All requests take the same time, wherever they are. The frequency of family number k is in proportion to 1 / k.
     """
     rng = random.Random(n)
     names = [f"replica {number}" for number in range(n)]
@@ -321,7 +322,7 @@ def simulate(n: int, n_requests: int) -> None:
         while reports[0][0] < now:
             when, name = reports[0]
             heapq.heapreplace(reports, (when + PERIOD, name))
-            placement.report(name, 0, list(caches[name]))  # all that runs there is from here
+            placement.report(name, 0, list(caches[name]))  # a load of 0: all that runs there was sent from here
         prompts = [beginning + [rng.getrandbits(64) for _ in range(3)]]
         start = time.process_time()
         name = placement.choose(prompts, 8)[0]
@@ -346,7 +347,7 @@ def simulate(n: int, n_requests: int) -> None:
 
 
 def simulation(options: argparse.Namespace) -> None:
-    """Prints what a choice takes, and how good it is."""
+    """Prints how long a choice takes, and how good it is."""
     tokens = tuple(random.Random(1).choices(range(50_000), k=6_000))
     times = []
     for _ in range(100):
@@ -370,7 +371,7 @@ PAIRS: list[dict[str, tuple[int, tuple[str, ...]]]] = [
         "2 replicas, 1 thread each": (1, ("--replicas", "2", "--replica-cpus", "1")),
     },
 ]
-"""Servers that run at the same time, each with its threads and what it's started with."""
+"""Servers that run at the same time, each with its number of threads and its options."""
 
 
 async def measure(pair: dict[str, tuple[int, tuple[str, ...]]], repeat: int) -> None:
@@ -403,7 +404,7 @@ def _with_range(values: list[float]) -> str:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Prints what handing over costs, and what more replicas bring."""
+    """Prints what it costs to hand requests over to replicas, and what more replicas gain."""
     print("| | first token, ms | n = 8, tokens/s | eight clients, tokens/s |")
     print("|---|---|---|---|", flush=True)
     for pair in PAIRS:

@@ -1,11 +1,14 @@
-"""srb beside llama-server of the same llama.cpp: `./build.sh bench [--quick]` builds the peers and runs this.
+"""Compares srb with llama-server of the same llama.cpp: `./build.sh bench [--quick]` builds the peers and runs this.
 
-All servers run at once and are asked in turn, so that drift of the machine strikes all alike; medians are compared.
-Every repetition has a text of its own, the same for all servers, so that nothing is known before it is asked.
-srb runs as `srb tune` has it. llama-server runs on the file, in two ways, and on the tuned weights with the tuned cache
-and flash attention. The goals are of srb beside the better one on the file. Two models of random weights stand for what
-others have: one in Q4_K_M, and one with as large a vocabulary as Gemma's.
-Writes comparison.json, comparison.md and comparison.svg into docs/ or --folder; without --quick growth.svg, too.
+All servers run at once and are asked in turn, so a machine that gets slower affects all alike. Medians are compared.
+Every repetition has a text of its own, the same for all servers, so no server knows a text before it is asked.
+
+srb runs with the result of `srb tune`. llama-server runs in two ways on the model's file as it is, and once with the
+tuned weights, cache and flash attention. The goals compare srb with the better one of the two on the file. Two models
+with random weights stand for the models of other people: one in Q4_K_M, and one with as large a vocabulary as Gemma's.
+
+The program writes comparison.json, comparison.md and comparison.svg into docs/ or --folder; without --quick also
+growth.svg.
 """
 
 import argparse
@@ -37,7 +40,7 @@ from srb.settings import Settings
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
-TOKENS_PER_WORD = 1.36  # of the texts, on the default model
+TOKENS_PER_WORD = 1.36  # of this program's texts with the default model
 PROMPT_TOKENS = int(400 * TOKENS_PER_WORD)
 THOUGHT = 0.2  # seconds until a prompt is sent again
 CEILINGS = {f"A: n = {n}": n for n in (1, 8, 32)}
@@ -50,7 +53,7 @@ LLAMA_SERVERS = (
     Peer("llama-server", False, ("-np", "64", "-kvu")),
     Peer("llama-server -fa off", False, ("-np", "64", "-kvu", "-fa", "off")),
 )
-"""It needs -np for more than four alternatives, and then -kvu to have its whole context for one prompt."""
+"""llama-server needs -np for more than four alternatives, and then -kvu to use its whole context for one prompt."""
 
 TUNED = "llama-server, tuned"
 ON_THE_FILE = tuple(peer.name for peer in LLAMA_SERVERS)
@@ -70,20 +73,20 @@ GOALS = {
     ("J: 3600 words", "all"): 0.7,
     ("K: cold start", "first"): 1.5,
 }
-"""srb's, as a part of the better one's of llama-server on the file: at most that, or at least for tokens/s."""
+"""srb's number divided by that of the better llama-server on the file: at most this, or at least this for tokens/s."""
 
 Numbers = dict[str, float]
-Results = dict[str, dict[str, list[Numbers]]]  # of the repetitions, by scenario and server
+Results = dict[str, dict[str, list[Numbers]]]  # the numbers of each repetition, by scenario and server
 Scenario = Callable[[Server, int], Awaitable[Numbers]]
 
 
 def text(words: int, seed: int) -> str:
-    """So many words that no other seed has in this order."""
+    """A text of so many words. No other seed has these words in this order."""
     return " ".join(random.Random(seed).choices(WORDS, k=words))
 
 
 def numbers(answers: list[Answer]) -> Numbers:
-    """What is told of requests that were sent together."""
+    """The numbers of some requests that were sent together."""
     start = min(answer.sent for answer in answers)
     first = [answer.sent - start + each for answer in answers for each in answer.first.values()]
     end = max(answer.sent - start + answer.end for answer in answers)
@@ -105,7 +108,7 @@ def alternatives(n: int, words: int = 400, max_tokens: int = 64) -> Scenario:
 
 
 async def alternatives_of_tokens(server: Server, n: int) -> Numbers:
-    """The same for a prompt of 512 token ids, where words would be many tokens each."""
+    """One request with n alternatives of a prompt of 512 token ids. For these models a word would be many tokens."""
     prompt = random.Random(n).choices(range(100), k=512)
     return numbers([await server.ask(prompt, n, 64)])
 
@@ -123,13 +126,13 @@ async def shared_beginning(server: Server, seed: int) -> Numbers:
 
 
 async def shared_beginning_as_list(server: Server, seed: int) -> Numbers:
-    """The same as a list in one request."""
+    """The prompts of `shared_beginning` as a list in one request."""
     prompts = [f"{text(380, seed)}\n{text(20, 1000 * seed + k)}" for k in range(8)]
     return numbers([await server.ask(prompts)])
 
 
 async def again(server: Server, seed: int) -> Numbers:
-    """The same prompt again, an answer continued, and a fork in the middle of another, each after a moment."""
+    """The same prompt again, then a continued answer, then a fork in the middle of another one, with short pauses."""
     prompt = text(400, seed)
     before = await server.ask(prompt, 4, 32)
     await asyncio.sleep(THOUGHT)
@@ -174,7 +177,7 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def with_memory(scenario: Scenario) -> Scenario:
-    """Also tells the most memory that the server has had in it."""
+    """The scenario, with the server's peak memory among its numbers."""
 
     async def measured(server: Server, seed: int) -> Numbers:
         server.forget_peak()
@@ -185,7 +188,7 @@ def with_memory(scenario: Scenario) -> Scenario:
 
 
 def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
-    """Each with its repetitions."""
+    """The scenarios by name, each with the number of its repetitions."""
     few = 1 if quick else 3
     result: dict[str, tuple[Scenario, int]] = {
         **{name: (alternatives(n), few) for name, n in CEILINGS.items()},
@@ -206,7 +209,7 @@ def scenarios(quick: bool) -> dict[str, tuple[Scenario, int]]:
 
 
 async def cold_start(peer: Peer, model: Path, threads: int, binaries: Path) -> Numbers:
-    """From the start of the process to the first token."""
+    """Seconds from the start of the process to the first token."""
     start = time.perf_counter()
     async with running(peer, model, CELLS, threads, binaries) as server:
         await server.ask("Once upon a time,", 1, 1)
@@ -214,7 +217,7 @@ async def cold_start(peer: Peer, model: Path, threads: int, binaries: Path) -> N
 
 
 async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
-    """What llama-batched-bench decodes in a second, without samplers and HTTP, with flash attention and without."""
+    """The tokens a second that llama-batched-bench decodes without samplers and HTTP, by flash attention on and off."""
     result = {}
     for flash_attn in ("on", "off"):
         process = await asyncio.create_subprocess_exec(
@@ -233,7 +236,7 @@ async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
 
 
 def peers_of(model: Path) -> list[Peer]:
-    """srb, llama-server on the file, and llama-server as srb is tuned."""
+    """srb, llama-server on the model's file as it is, and llama-server with what `srb tune` has chosen."""
     choice = choose(model, Settings())
     flash_attn = choice.paces.usual if choice.paces else choice.settings.flash_attn
     cache = ("-ctk", str(choice.settings.cache_type_k), "-ctv", str(choice.settings.cache_type_v))
@@ -246,7 +249,7 @@ def peers_of(model: Path) -> list[Peer]:
 async def measure(
     model: Path, threads: int, binaries: Path, quick: bool, others: dict[str, str]
 ) -> tuple[Results, dict[str, list[Numbers]]]:
-    """The numbers of all repetitions, by scenario and server; and the ceilings in turn with those of A.
+    """The numbers of all repetitions, by scenario and server; and the ceilings, measured in turn with scenario A.
 
     others: the kinds of the other models, by the names of their scenarios.
     """
@@ -259,7 +262,7 @@ async def measure(
             await server.ask(text(50, 0), 2, 4)
         for number, (name, (scenario, repetitions)) in enumerate(scenarios(quick).items()):
             for repetition in range(repetitions):
-                first = repetition % len(servers)  # who comes first may be better off
+                first = repetition % len(servers)  # the server that is asked first may have an advantage
                 for server in (*servers[first:], *servers[:first]):
                     found = await scenario(server, 100 * number + repetition + 1)
                     results.setdefault(name, {}).setdefault(server.peer.name, []).append(found)
@@ -288,7 +291,7 @@ async def measure(
 
 
 def table(results: Results) -> str:
-    """Medians, with the spread behind; and what srb's are, as a part of llama-server's better one."""
+    """A table of medians with their spread, and of srb's median divided by that of the better llama-server."""
     names = list(next(iter(results.values())))
     lines = [
         f"| | | {' | '.join(names)} | srb / the better on the file | goal | srb / tuned |",
@@ -311,7 +314,7 @@ def table(results: Results) -> str:
 
 
 def ceiling_table(results: Results, ceilings: dict[str, list[Numbers]]) -> str:
-    """What srb decodes in A beside what llama-batched-bench does, in the same way and at about the same time."""
+    """A table of what srb decodes in scenario A, beside what llama-batched-bench decodes at about the same time."""
     lines = ["| | srb | flash attention on | off | srb / on |", "|---|---|---|---|---|"]
     for name, n in CEILINGS.items():
         srb = [each["decode tokens/s"] for each in results[name]["srb"]]
@@ -330,7 +333,7 @@ def _spread(values: list[float]) -> str:
 
 
 def _pyplot() -> Any:
-    """matplotlib, which takes a while to import, without a display."""
+    """matplotlib's pyplot, for a machine without a display. It is imported here, because this takes a while."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -340,7 +343,7 @@ def _pyplot() -> Any:
 
 
 def plot(results: Results, path: Path) -> None:
-    """A bar for each server: how long everything took."""
+    """Draws a bar for each server: how long each scenario took."""
     timed = {name: by_peer for name, by_peer in results.items() if "all" in by_peer["srb"][0] and name[0] != "J"}
     figure, axes = _pyplot().subplots(figsize=(9, 0.55 * len(timed) + 1.2), layout="constrained")
     names = list(next(iter(results.values())))
@@ -357,7 +360,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def plot_growth(results: Results, path: Path) -> None:
-    """Lines for each server: how time and memory grow with n and with the prompt."""
+    """Draws lines for each server: how time and memory grow with n and with the prompt."""
     figure, axes = _pyplot().subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col", sharey="row")
     series = (("n", {n: f"J: n = {n}" for n in GROWING_N}), ("words", {k: f"J: {k} words" for k in GROWING_WORDS}))
     for column, (label, scenario_at) in enumerate(series):
@@ -417,7 +420,7 @@ def publish(
 
 
 def _card() -> dict[str, str]:
-    """The graphics card, where llama.cpp was built for one of NVIDIA's."""
+    """The name of the graphics card, if llama.cpp was built for one of NVIDIA's; else empty."""
     if not llama_cpp.llama_supports_gpu_offload():
         return {}
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]

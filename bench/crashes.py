@@ -1,11 +1,10 @@
-"""Kills a server with SIGKILL at random moments while stories are written, and looks at what is left.
+"""Kills a server with SIGKILL at random moments while stories are written, and checks what the file has.
 
     .venv/bin/python bench/crashes.py --rounds 100
 
-Four writers add nodes and remarks, and have the model write at them in requests that live on without readers. After
-each kill the file must pass SQLite's integrity check, and have each node that the server has acknowledged. After the
-next start the requests go on: each text must begin with what a reader had seen of it, and none may be left unfinished
-at the end.
+Four writers add nodes, and let the model continue some of them in requests that live on without readers. After each
+kill, the file must pass SQLite's integrity check, and must have each node that the server has acknowledged. After the
+next start the requests go on. At the end each text must begin with what a reader had seen of it, and must be complete.
 """
 
 import argparse
@@ -28,7 +27,7 @@ WRITERS = 4
 
 
 class Round:
-    """A server's life, and what its clients know by its end."""
+    """A server from its start to its kill, and what its clients know by then."""
 
     def __init__(self, path: Path, known: dict[int, str], seen: dict[tuple[str, int], str], options: list[str]) -> None:
         self.known = known  # the texts of the acknowledged nodes, by id
@@ -44,13 +43,13 @@ class Round:
         self.url = match[1]
 
     def send(self, path: str, body: Any = None) -> Any:
-        """What the server answers."""
+        """Sends a request, and returns the server's answer."""
         data = None if body is None else json.dumps(body).encode()
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data=data), timeout=60) as answer:
             return json.load(answer)
 
     def write(self, story: str, number: int) -> None:
-        """Writes until the server is gone."""
+        """Writes nodes until the server is gone."""
         chance, parent = random.Random(), None
         try:
             while True:
@@ -64,7 +63,7 @@ class Round:
             pass
 
     def generate(self, story: str, node: int, max_tokens: int) -> None:
-        """Has the model write, and reads some of it."""
+        """Lets the model continue a node, and reads its texts."""
         body = {"story": story, "node": node, "n": 4, "max_tokens": max_tokens, "detach": True, "stream": "events"}
         request = urllib.request.Request(f"{self.url}/v1/completions", data=json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -77,7 +76,7 @@ class Round:
                         self.seen[key] = self.seen.get(key, "") + event["text"]
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
+        """Ends the server as a crash does."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         assert self.process.stdout is not None
@@ -85,7 +84,7 @@ class Round:
 
 
 def check(path: Path, known: dict[int, str]) -> None:
-    """Sees to it that the file is whole, and has what was acknowledged."""
+    """Checks that the file is undamaged, and has all acknowledged nodes."""
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     db.execute("INSERT INTO search(search, rank) VALUES ('integrity-check', 1)")

@@ -1,12 +1,12 @@
-"""What `diversity` and `avoid` do to the texts, and the plot of it.
+"""Measures what `diversity` and `avoid` do to the texts, and draws a plot of it.
 
 usage: python bench/diversity.py FOLDER [--plot docs/diversity.svg]
 
-First it runs `srb compare bench/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and perplexity of
-eight alternatives, for twelve prompts of three genres and two seeds each. Printed and drawn are the means of a genre,
-and how much they change. Then it asks five times for eight alternatives of each prompt, without `avoid` and with all
-texts so far in it, and counts how many of the 40 begin with different words. The model is srb's default one; variables
-such as SRB_MODEL name another.
+First the program runs `srb compare bench/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and
+perplexity of eight alternatives, for twelve prompts of three genres and two seeds each. It prints and draws the means
+of each genre, and how much they change. Then it asks five times for eight alternatives of each prompt, without `avoid`
+and with all texts so far in it, and counts how many of the 40 begin with different words. The model is srb's default
+one; variables such as SRB_MODEL name another.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Cell = dict[str, float]
 
 
 def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
-    """The means of each genre by its name and the diversity. What is measured is the n alternatives of a seed."""
+    """The means of each genre, by its name and the diversity. Each measured group is the n alternatives of a seed."""
     lines = (folder / "results.jsonl").read_text().splitlines()
     groups: dict[tuple[str, float], dict[tuple[str, int], list[Result]]] = {}
     for values in map(json.loads, lines):
@@ -58,7 +58,7 @@ def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
 
 
 def show(genres: dict[str, dict[float, Cell]]) -> None:
-    """Prints a Markdown table. A text loops where less than half of its pairs of words differ."""
+    """Prints a Markdown table. A text counts as a loop if less than half of its pairs of words differ."""
     print("| genre | diversity | self-BLEU | perplexity | distinct-2 | tokens | loops |\n|---|---|---|---|---|---|---|")
     for genre, cells in genres.items():
         for diversity, cell in cells.items():
@@ -71,7 +71,7 @@ def show(genres: dict[str, dict[float, Cell]]) -> None:
 
 
 def change(cells: dict[float, Cell], diversity: float, name: str) -> float:
-    """How much a measure differs from what it is without diversity, as a part of that."""
+    """The change of a measure against its value without diversity, as a part of that value."""
     return cells[diversity][name] / cells[0][name] - 1
 
 
@@ -96,9 +96,10 @@ def plot(genres: dict[str, dict[float, Cell]], path: Path) -> None:
 
 
 def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int], object]) -> None:
-    """Asks for eight alternatives again and again, avoiding all that came before, with and without `avoid`.
+    """Asks for eight alternatives of each prompt again and again: without `avoid`, and with all earlier texts in it.
 
-    observe: gets a prompt's name, how many openings differ without and with it, and how many tokens were thrown away.
+    observe: gets a prompt's name, how many openings differ without and with `avoid`, and how many tokens were thrown
+    away.
     """
     for name, each in spec.prompts.items():
         prompt = engine.tokenize(each.text)
@@ -123,7 +124,7 @@ def eight_more(engine: Engine, spec: Spec, observe: Callable[[str, int, int, int
 
 
 def main() -> None:
-    """Runs all of it."""
+    """Runs both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--plot", type=Path)

@@ -1,7 +1,9 @@
-"""When flash attention is worth it on a CPU: `python bench/flash_attn.py` measures the rule of `--flash-attn auto`.
+"""Measures when flash attention is faster on a CPU, to check the rule of `--flash-attn auto`.
 
-Milliseconds of a step for n alternatives of a prompt, by how many tokens each has generated, with flash attention on
-and off in turn, and what it saves to turn it off, as the rule sees it.
+usage: python bench/flash_attn.py
+
+The program prints the milliseconds of a step for n alternatives of a prompt, by how many tokens each has generated,
+with flash attention on and off in turn. Beside them it prints what turning it off saves according to the rule.
 """
 
 import statistics
@@ -23,7 +25,7 @@ class Alternatives:
         self.evaluated = 0
 
     def decode(self, seq_ids: range, start: int, n_tokens: int) -> float:
-        """Evaluates tokens of each sequence; returns milliseconds."""
+        """Evaluates some tokens of each sequence. Returns milliseconds."""
         batch = Batch()
         for seq_id in seq_ids:
             batch.add((5,) * n_tokens, start, seq_id, outputs=int(n_tokens == 1))

@@ -1,10 +1,11 @@
-"""What `heal` does to a prompt that ends with a space: the first tokens with it, without it, and without the space.
+"""Measures what `heal` does to a prompt that ends with a space.
 
 usage: python bench/healing.py [MODEL.gguf]
 
-Draws 2,000 first tokens each, with all samplers off. Prints how many of them begin with a digit, and the chi-square
-statistic of the healed ones against the model's probabilities after the prompt without its space, of the tokens that
-begin with one. z is the same as a deviation of the normal distribution (Wilson and Hilferty): from -3 to 3 is chance.
+The program draws 2,000 first tokens of each prompt, with all samplers off: without the space, with the space, and with
+the space and `heal`. It prints how many of them begin with a digit. It also compares the healed tokens with the model's
+probabilities after the prompt without its space, of all tokens that begin with a space, and prints the chi-square
+statistic. z is this statistic as a deviation of the normal distribution (Wilson and Hilferty): from -3 to 3 is chance.
 """
 
 import sys
@@ -36,7 +37,7 @@ def first_tokens(engine: Engine, prompt: str, *, heal: bool) -> list[int]:
 
 
 def z_of(backend: LlamaBackend, tokens: list[int], prompt: str) -> tuple[float, int, float]:
-    """The chi-square statistic of these tokens, its degrees of freedom, and the deviation that it is."""
+    """The chi-square statistic of these tokens, its degrees of freedom, and z."""
     batch = Batch()
     row = batch.add(backend.tokenizer.tokenize(prompt), 0, 0, outputs=1)
     backend.decode(batch, None)

@@ -1,4 +1,4 @@
-"""What the history costs: a step of 32 alternatives, and a file with many requests.
+"""Measures what the history costs, in a step of 32 alternatives, and in a file with many requests.
 
 .venv/bin/python bench/history.py --requests 100000
 """
@@ -31,12 +31,12 @@ def submitted(n: int, prompt: int) -> Submitted:
 
 
 def texts(count: int) -> str:
-    """So many words, the frequent ones more often than others, as in any language."""
+    """A text of so many words. As in any language, a few words are frequent."""
     return " ".join(WORDS[int(random.paretovariate(0.7)) % len(WORDS)] for _ in range(count))
 
 
 def finished(each: Submitted, length: int) -> list[Event]:
-    """All events of a request, with alternatives of that many tokens, in one step."""
+    """All events of a request, whose alternatives have so many tokens each, in one step."""
     request_id, count = each.request.id, each.request.count
     drawn = tuple(range(length))
     events: list[Event] = [StartEvent(request_id, count, 10, 0, length, (1,) * count, (None,) * count)]
@@ -46,7 +46,7 @@ def finished(each: Submitted, length: int) -> list[Event]:
 
 
 def measure_steps(path: Path) -> None:
-    """The time from a step's end until its events may be sent, and the processor time of the writer."""
+    """Prints the time from a step's end until its events may be sent, and the processor time of the writer."""
     with History(path, keep_seconds=900) as history:
         each = submitted(N, 2_000)
         history.begin(each).result()
@@ -70,7 +70,7 @@ def measure_steps(path: Path) -> None:
 
 
 def measure_size(path: Path, count: int) -> None:
-    """How long a start, a list and a search take in a file with many requests."""
+    """Prints how long a start, a list and a search take in a file with many requests."""
     with History(path) as history:
         for number in range(count):
             each = submitted(random.choice((1, 2, 4, 8)), 10)

@@ -4,8 +4,8 @@
     python bench/llama_server_suite.py llama.cpp/tools/server/tests [pytest arguments]
 
 Each test starts its server through this file, which turns llama-server's options into srb's. The model is srb's
-default one and not that of the tests, so texts aren't compared, and tests that count a prompt's tokens fail.
-Needs `requests` and `openai` besides pytest. docs/llama-server.md has the results.
+default one and not that of the tests. So texts aren't compared, and tests that count a prompt's tokens fail.
+The program needs `requests` and `openai` besides pytest. docs/llama-server.md has the results.
 """
 
 import os
@@ -45,7 +45,7 @@ SWITCHES = {
 
 
 def serve(arguments: list[str]) -> None:
-    """Becomes `srb serve` with the options of a llama-server that srb has, too."""
+    """Replaces this process by `srb serve`, with those of llama-server's options that srb has, too."""
     options = ["--n", "1"]
     for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
         if name in FLAGS:
@@ -55,12 +55,12 @@ def serve(arguments: list[str]) -> None:
     if "--max-n" not in options:
         options += ["--max-n", "4"]
     if "--embeddings" in options and "--pooling" not in options:
-        options += ["--pooling", "mean"]  # the tests' model for embeddings has one in its file
+        options += ["--pooling", "mean"]  # the tests' model for embeddings names a pooling in its file
     os.execv(sys.executable, [sys.executable, "-m", "srb", "serve", *options])
 
 
 def with_options(request: Callable[..., Any]) -> Callable[..., Any]:
-    """A request that says itself what llama-server's --seed and --n-predict are the defaults of."""
+    """Adds a seed and n_predict to a request's body. llama-server has options for their defaults, and srb hasn't."""
 
     def make(server: Any, method: str, path: str, data: Any = None, *more: Any, **named: Any) -> Any:
         if data is not None and path in ("/completion", "/completions", "/infill"):

@@ -1,8 +1,10 @@
-"""What a long prompt costs those that stream beside it: `python bench/long_prompt.py [--tokens 6000] [flags of serve]`.
+"""Measures how much a long prompt slows the requests that stream beside it.
+
+usage: python bench/long_prompt.py [--tokens 6000] [flags of serve]
 
 Four clients stream short stories, one after another: alone for ten seconds, and then until a long prompt has its first
-token. Prints what the time between a story's texts is then, as a multiple of the median alone, over the whole prompt
-and for each fifth of the time.
+token. The program prints the time between a story's texts, as a multiple of the median of the first ten seconds: for
+the whole time of the prompt, and for each fifth of this time.
 """
 
 import asyncio
@@ -59,7 +61,7 @@ async def tell(server: Server, number: int, stories: list[Answer]) -> None:
 
 
 def pairs(story: Answer) -> list[tuple[float, float]]:
-    """Of the times of texts that follow each other."""
+    """The times of two texts that follow each other, for all such pairs of a story."""
     return list(itertools.pairwise(story.times[0]))
 
 

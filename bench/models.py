@@ -1,4 +1,4 @@
-"""Models of random weights that are like those that people have, made once and kept in the user's cache."""
+"""Makes models with random weights in the shapes of common models, once, and keeps them in the user's cache."""
 
 import ctypes
 import os
@@ -15,18 +15,18 @@ from srb.llama import log
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 K_QUANTS = "k-quants"
-"""16 layers of 1,024 in Q4_K_M, the format of most files: rows of a multiple of 256, as these want them."""
+"""16 layers of 1,024 in Q4_K_M, the format of most files. K-quants need rows whose length is a multiple of 256."""
 
 LARGE_VOCABULARY = "large-vocabulary"
 """18 layers of 640 in Q8_0 with 262,144 tokens: as large as Gemma 3 270M."""
 
 
 LARGE = "large"
-"""32 layers of 4,096 in Q8_0 with 128,256 tokens, 8 GB: as large as Llama 3 8B, and for a graphics card."""
+"""32 layers of 4,096 in Q8_0 with 128,256 tokens, 8 GB: as large as Llama 3 8B. It is for a graphics card."""
 
 
 def random_model(name: str) -> Path:
-    """One of these, tuned for this machine."""
+    """The file of one of these models, after `srb tune` has measured it on this machine."""
     path = written(name)
     command = [sys.executable, "-m", "srb", "tune", "--model", str(path), "--once", "--budget", "40"]
     subprocess.run(command, check=True, stdout=sys.stderr)
@@ -34,7 +34,7 @@ def random_model(name: str) -> Path:
 
 
 def written(name: str) -> Path:
-    """One of these as it is."""
+    """The file of one of these models. It is written if it isn't there."""
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.gguf"

@@ -1,11 +1,11 @@
-"""Random traffic, until something is said that the same request doesn't say alone: the long run of tests/alone.py.
+"""Runs random traffic until a request gets another text than it gets alone: the long run of tests/alone.py.
 
 usage: python bench/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE]
 
-Runs the programs of tests/traffic.py one after the other, on the tiny model of each kind of memory in turn, or on a
-GGUF file, whose weights are turned into F32 first. The first failure is shrunk and printed, as text that
-tests/llama/test_oracle.py can hold, and the exit code is 1. A seed always makes the same program:
-`--seed N --minutes 0` runs it alone.
+It runs programs of tests/traffic.py one after the other, on the tiny model of each kind of memory in turn, or on a GGUF
+file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as text for
+tests/llama/test_oracle.py, and the exit code is 1. A seed always makes the same program: `--seed N --minutes 0` runs
+it alone.
 """
 
 import argparse
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from alone import KINDS, Model, exact_copy, failure, report, tiny_model
 from traffic import Program, generate, shrink
 
-_UNIT = 128  # for a model file: tokens; programs with the 512 of Gemma's window would take minutes each
+_UNIT = 128  # tokens, for a model file; a program with Gemma's window of 512 as the unit would take minutes
 _TELL_SECONDS = 60
 _SHRINK_SECONDS = 600
 
@@ -37,12 +37,12 @@ class Sandbox:
         self._start()
 
     def _start(self) -> None:
-        # A process that is forked would have ggml's state, and not its threads.
+        # Spawned, because a forked process would have ggml's state, but not its threads.
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,))
 
     def failure(self, model: tuple[Path, int], program: Program) -> str | None:
-        """What is wrong with the program's answers on a model of this path and unit, if anything is."""
+        """Runs a program on a model with this path and unit. Returns what is wrong with the answers, or None."""
         try:
             return self._pool.submit(_failure, model, program).result()
         except BrokenProcessPool:

@@ -1,9 +1,9 @@
-"""What reading costs the browser: the processor time that Chromium takes while the page shows 8 x 400 tokens.
+"""Measures the processor time that Chromium takes while the page shows 8 x 400 tokens as they come.
 
 usage: PYTHONPATH=.:tests python bench/page_cost.py [STEPS_PER_SECOND]
 
-The tokens come from a stand-in for the server that keeps its pace, 20 steps a second, so a slow model or a busy
-machine doesn't make the page look cheap. Prints the share of one core, and how long the page took to show it all.
+The tokens come from a small server of this program, at a fixed pace of 20 steps a second. So a slow model or a busy
+machine doesn't make the page look cheap. It prints the share of one core, and how long the page took to show all.
 """
 
 import asyncio
@@ -81,14 +81,14 @@ PACE = web.AppKey("pace", float)
 
 
 def children(pid: int) -> list[int]:
-    """The processes below one, on Linux."""
+    """The ids of all processes below a process, on Linux."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     below = [int(each) for task in tasks for each in (task / "children").read_text().split()]
     return below + [other for each in below for other in children(each)]
 
 
 def browser_seconds() -> float:
-    """The processor time of Chromium's processes so far; Playwright's own is none of them."""
+    """The processor time of Chromium's processes so far, in seconds, without Playwright's own process."""
     total = 0
     for pid in children(os.getpid()):
         name, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")

@@ -1,4 +1,4 @@
-"""The servers that bench/compare.py measures, and one way to ask them all."""
+"""Starts the servers that bench/compare.py measures, and asks all of them in the same way."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ import aiohttp
 class Peer:
     """A server under test.
 
-    flags: beside the model, the port, the context and the threads, which are the same for all.
+    flags: its other flags, beside the model, the port, the context and the threads, which all servers get.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Peer:
 
 @dataclass
 class Answer:
-    """What came of one request. Times are seconds since it was sent.
+    """The answer to one request. Times are seconds since the request was sent.
 
-    times: when each index had its texts.
+    sent: when that was, by `time.perf_counter`. times: when the texts of each index came.
     """
 
     sent: float
@@ -57,12 +57,12 @@ class Answer:
 
     @property
     def first(self) -> dict[int, float]:
-        """When each index had its first text."""
+        """When the first text of each index came."""
         return {index: times[0] for index, times in self.times.items()}
 
     @property
     def gaps(self) -> list[float]:
-        """Between the texts of an index."""
+        """The times between two texts of the same index."""
         return [after - before for times in self.times.values() for before, after in itertools.pairwise(times)]
 
 
@@ -84,7 +84,7 @@ class Server:
         async with self._session.post(self.url + path, json=body) as response:
             if response.status != 200:
                 raise RuntimeError(f"{self.peer.name}: {response.status} {await response.text()}")
-            # Read later: what the client does meanwhile is taken from the servers, on so few cores.
+            # The texts are parsed later: with few cores, work of the client now would slow the servers.
             pieces = [(time.perf_counter() - answer.sent, piece) async for piece in response.content.iter_any()]
         answer.end = time.perf_counter() - answer.sent
         rest = b""
@@ -108,7 +108,7 @@ class Server:
             answer.prompt_tokens = event["usage"]["prompt_tokens"]
 
     def forget_peak(self) -> None:
-        """Begins anew with the most resident memory. Linux only."""
+        """Resets the peak of the resident memory. Linux only."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def peak_memory(self) -> int:
@@ -128,7 +128,7 @@ async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: P
         *peer.command(model, port, cells, threads, binaries), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     timeout = aiohttp.ClientTimeout(total=600)
-    # llama-server closes connections while they are taken again.
+    # llama-server may close a kept connection at the moment when it is used again, so none is kept.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, read_bufsize=1 << 20) as session:
         server = Server(peer, process, f"http://127.0.0.1:{port}", session)

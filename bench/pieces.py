@@ -1,9 +1,9 @@
-"""A piece of a prompt beside running sequences, in one decode and in two: what `srb.engine.plan` rests on.
+"""Compares a piece of a prompt and running sequences in one decode with two decodes: `srb.engine.plan` builds on this.
 
 usage: python bench/pieces.py
 
-The sequences continue prompts of 300 tokens, two each; the piece comes after 300 tokens of a prompt of its own. Both
-ways are measured in turn. Prints medians in milliseconds.
+Each two sequences continue a prompt of 300 tokens. The piece follows 300 tokens of a prompt of its own. Both ways are
+measured in turn. The program prints medians in milliseconds.
 """
 
 import random
@@ -28,7 +28,7 @@ CASES = (
     (32, 32),
     (32, 128),
 )
-"""Sequences, and tokens of the piece."""
+"""Pairs of a number of sequences and the number of tokens in the piece."""
 
 REPETITIONS = 9
 PIECE = 120  # its seq_id
@@ -39,7 +39,7 @@ def random_tokens(n: int) -> tuple[int, ...]:
 
 
 def decode(backend: LlamaBackend, *parts: tuple[tuple[int, ...], int, int, int]) -> float:
-    """The milliseconds of a decode of these tokens, from a position on, of a sequence, the last ones with logits."""
+    """The milliseconds of one decode. A part has tokens, their first position, a seq_id, and how many have logits."""
     batch = Batch()
     for tokens, position, seq_id, outputs in parts:
         batch.add(tokens, position, seq_id, outputs=outputs)
@@ -49,7 +49,7 @@ def decode(backend: LlamaBackend, *parts: tuple[tuple[int, ...], int, int, int])
 
 
 def measure(backend: LlamaBackend, n_rows: int, n_piece: int) -> tuple[float, float, float]:
-    """The medians of both together, of the sequences alone, and of the piece alone."""
+    """The median times of both together, of the sequences alone, and of the piece alone."""
     for prompt in range(n_rows // 2):
         source = 64 + prompt
         decode(backend, (random_tokens(BEFORE), 0, source, 1))

@@ -1,9 +1,9 @@
-"""Prints how long a text the models of README's table have room for: what srb's own calculation says of their shapes.
+"""Prints for how long a text the models in README's table have room, as srb itself calculates it from their shapes.
 
     .venv/bin/python bench/room.py      # needs the extra bench
 
-The files are hollow: they have the names, types and shapes of tensors, and no data, since nobody reads any. All is
-counted as if it were in the memory of the card, what llama.cpp keeps in the machine's memory, too.
+The model files are hollow: they have the names, types and shapes of tensors, and no data, because nothing reads the
+data. Everything counts as if it were in the memory of the card, also what llama.cpp keeps in the machine's memory.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from srb.llama.tensors import read_tensors
 from srb.settings import Settings
 
 FREE = 0.95
-"""So much of its memory a card has for srb; the rest is the driver's, and a screen's."""
+"""The share of a card's memory that srb can use. The driver and a screen take the rest."""
 
 ALTERNATIVES = 8 * 250  # tokens
 WORD = 4 / 3
@@ -45,7 +45,7 @@ class Shape:
     context: int
 
 
-# As the models' makers publish them, and the sizes of the files.
+# The sizes that the makers of the models publish, and the sizes of the files.
 SHAPES = (
     Shape("gemma-3-4b-it-Q4_K_M", "gemma3", 8, 2_489_757_856, 34, 2560, 10240, 8, 4, 256, 262_208, 131_072),
     Shape(
@@ -56,7 +56,7 @@ SHAPES = (
 
 
 def write_hollow(path: Path, shape: Shape) -> None:
-    """Writes a file with all of a model but its numbers."""
+    """Writes a file with everything of a model but the numbers in its tensors."""
     is_gemma = shape.arch == "gemma3"
     writer = gguf.GGUFWriter(path, shape.arch)
     writer.add_context_length(shape.context)
@@ -105,14 +105,14 @@ def write_hollow(path: Path, shape: Shape) -> None:
     writer.close()
     n_bytes = sum(tensor.nbytes for tensors in writer.tensors for tensor in tensors.values())
     with path.open("r+b") as file:
-        file.truncate(path.stat().st_size + n_bytes + (1 << 20))  # and what aligns the tensors
+        file.truncate(path.stat().st_size + n_bytes + (1 << 20))  # one MiB more, for the alignment of the tensors
 
 
 def room(shape: Shape, folder: Path) -> int:
     """The tokens that `--ctx-size auto` has room for before the alternatives."""
     path = folder / "hollow.gguf"
     write_hollow(path, shape)
-    # A real file has some of its tensors in larger types.
+    # A real file is larger, because some of its tensors have larger types. The difference takes memory, too.
     missing = shape.file_bytes - sum(tensor.n_bytes for tensor in read_tensors(path))
     free = int(shape.card * FREE * (1 << 30)) - missing
     settings = Settings(model=path, ctx_size=-1, cache_ram=0, flash_attn="on")

@@ -1,12 +1,12 @@
-"""What the bookkeeping of a step takes, however much waits and however much is kept.
+"""Measures the bookkeeping of a step, with few and many requests that wait and that are retained.
 
 usage: python bench/scale.py [--quick]
 
-The engine runs on a backend that does nothing, so all that is timed is Python: admission, looking for what prompts have
-in common, forks, rows, draws, text, events. Prompts have 2,000, 20,000 and 100,000 tokens, with and without 500
-requests that wait and 1,000 that were retained. Printed are milliseconds of the processor: of a step of 255
-alternatives; of a step in which one of these ends and a request takes its place; and, in all, of a request that is
-admitted, forked to 8 and to 255 alternatives, and retained.
+The engine runs on a backend that does nothing, so only Python is timed: admission, the search for what prompts have in
+common, forks, rows, draws, text, events. Prompts have 2,000, 20,000 and 100,000 tokens, with and without 500 waiting
+and 1,000 retained requests. The program prints milliseconds of processor time: of a step of 255 alternatives; of a step
+in which a request takes the place of one that has ended; and of a whole request that is admitted, forked to 8 and to
+255 alternatives, and retained.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COMMON = 0.9
 
 
 class Nothing:
-    """Logits, and what is compiled for a request: nothing."""
+    """Stands for logits, and for what is compiled for a request. It holds nothing."""
 
     nbytes = 200_000
 
@@ -74,7 +74,7 @@ class Words:
 
 
 class Counting:
-    """Draws one token after the other."""
+    """A sampler that draws the tokens in the order of their ids."""
 
     def __init__(self) -> None:
         self._next = itertools.count(random.randrange(N_VOCAB))
@@ -191,7 +191,7 @@ def requests(length: int, count: int, n: int = 1, max_tokens: int = 2, seed: int
 
 
 def finish(engine: Engine) -> float:
-    """Steps until nothing is left to do; returns how many milliseconds that took."""
+    """Steps until nothing is left to do. Returns the milliseconds that this took."""
     began = time.process_time()
     while engine.has_work:
         engine.step()
@@ -199,14 +199,14 @@ def finish(engine: Engine) -> float:
 
 
 def timed_step(engine: Engine) -> float:
-    """A step; returns how many milliseconds it took."""
+    """Does a step. Returns the milliseconds that it took."""
     began = time.process_time()
     engine.step()
     return (time.process_time() - began) * 1000
 
 
 def measure(length: int, waiting: int, retained: int) -> tuple[float, ...]:
-    """Milliseconds: the median step, the median step with a change, and requests of 8 and 255 from start to end."""
+    """Milliseconds of the median step, of the median step with a change, and of whole requests with n = 8 and 255."""
     engine = Engine(Idle(), cache_bytes=1 << 40)
     for each in requests(length, retained, seed=1):
         engine.add_request(each)
@@ -215,7 +215,7 @@ def measure(length: int, waiting: int, retained: int) -> tuple[float, ...]:
     for n in (8, N):
         engine.add_request(requests(length, 1, n=n, seed=n)[0])
         whole.append(finish(engine))
-    # One request goes to the end; the others are n = 1, so that each that leaves makes room for one.
+    # The requests have n = 1, so each that leaves makes room for one other.
     for each in requests(length, N, max_tokens=1 << 20, seed=3):
         engine.add_request(each)
     for each in requests(length, waiting, max_tokens=1 << 20, seed=4):

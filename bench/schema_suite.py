@@ -1,4 +1,4 @@
-"""What `json_schema` takes, and whether each text then matches: judged by the JSON-Schema-Test-Suite and `jsonschema`.
+"""Tests which schemas `json_schema` takes, and if the texts match them: JSON-Schema-Test-Suite and `jsonschema` judge.
 
 usage: python bench/schema_suite.py SUITE [--texts 200] [--model MODEL.gguf] [--only TEXT]
 
@@ -6,9 +6,10 @@ SUITE is the suite's folder `tests`; the source package of jsonschema has it as 
 --no-binary :all: jsonschema). Needs jsonschema[format-nongpl]: without it some formats aren't judged.
 
 For each schema that isn't refused, texts are drawn from random logits, with the sampler that a request has. Each text
-that has ended must be JSON that matches, with numbers as exact decimals. And no value that the suite calls invalid may
-be possible. Where `jsonschema` contradicts the suite's own values for a schema, `jsonschema_rs` judges in its place.
-Prints a table of the drafts and why schemas are refused, and failures as they are found; exits with 1 if there is one.
+that has ended must be JSON that matches the schema, with numbers as exact decimals. No value that the suite calls
+invalid may be possible. If `jsonschema` contradicts the suite's own values for a schema, `jsonschema_rs` judges in its
+place. The program prints a table of the drafts, the reasons why schemas are refused, and each failure when it is found.
+It exits with 1 if there is a failure.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def cases(suite: Path, draft: str, only: str) -> Iterator[tuple[str, Any, list[d
         for case in json.loads(path.read_text()):
             name = f"{path.relative_to(suite)}: {case['description']}"
             schema = case["schema"]
-            if isinstance(schema, dict):  # else it would be of the newest draft
+            if isinstance(schema, dict):  # a schema that doesn't name its draft would count as one of the newest draft
                 schema = {"$schema": DRAFTS[draft].META_SCHEMA.get("$schema")} | schema
             if only in name and "optional/content" not in name:
                 yield name, schema, case["tests"]
@@ -99,7 +100,7 @@ def main() -> None:
 
 
 def reason(message: str) -> str:
-    """The kind of a refusal, without what is of one schema."""
+    """The reason of a refusal, without what belongs to a single schema."""
     message = message.removeprefix("json_schema can't be enforced: ").partition("; leave that out")[0]
     if keywords := re.search(r"Unimplemented keys: \[(.*)\]", message):
         return (

@@ -1,10 +1,11 @@
-"""Many requests at a running server, two thirds of them cancelled: does everybody get what they asked for?
+"""Sends many requests to a running server, cancels two thirds of them, and checks that all get what they asked for.
 
     python bench/soak.py http://127.0.0.1:9090 --rounds 10
 
-In each round so many requests of mixed n, lengths and samplers come at random moments. A third is cancelled with
-DELETE, a third by closing the connection, the others must deliver exactly their tokens. Every stream must have one
-`stop` per index and one `done`, and at the end every cell must be free. Prints the server's memory after each round.
+In each round, requests (--requests) with mixed n, lengths and samplers come at random moments. A third is cancelled
+with DELETE, and a third by closing the connection. The others must deliver exactly their tokens. Every stream must have
+one `stop` per index and one `done`, and at the end of a round every cell must be free. After each round the program
+prints the server's memory.
 """
 
 import argparse
@@ -50,7 +51,7 @@ class Soak:
         self.faults: list[str] = []
 
     async def request(self, number: int) -> None:
-        """One request: it survives, is cancelled, or its reader leaves."""
+        """Sends one request. It survives, is cancelled, or its reader leaves."""
         rng = self.rng
         fate = ("survives", "is cancelled", "leaves")[number % 3]
         start = rng.choice([0, 0, 20])
@@ -85,7 +86,7 @@ class Soak:
                 self.faults.append(f"DELETE: {deleted.status}")
 
     def check(self, body: dict[str, Any], fate: str, events: list[dict[str, Any]]) -> None:
-        """A whole stream."""
+        """Checks a whole stream."""
         stops = {event["index"]: event for event in events if event["event"] == "stop"}
         names = Counter(event["event"] for event in events)
         self.ends.update(stop["finish_reason"] for stop in stops.values())
@@ -99,7 +100,7 @@ class Soak:
 
 
 async def run(url: str, rounds: int, requests: int, seconds: float, seed: int) -> list[str]:
-    """Runs the rounds; returns what went wrong."""
+    """Runs the rounds. Returns what went wrong."""
     faults: list[str] = []
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(url, connector=connector) as session:
@@ -120,7 +121,7 @@ async def run(url: str, rounds: int, requests: int, seconds: float, seed: int) -
 
 
 async def resident(session: aiohttp.ClientSession) -> int:
-    """The server's memory, in MiB; 0 where its system doesn't tell."""
+    """The server's memory, in MiB; 0 if its system doesn't tell it."""
     async with session.get("/metrics") as response:
         lines = (line.split() for line in (await response.text()).splitlines())
         return next((int(float(line[1])) >> 20 for line in lines if line[0] == "process_resident_memory_bytes"), 0)

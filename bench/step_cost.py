@@ -1,9 +1,10 @@
-"""What a decode step costs beside the decode: sampling, text and bookkeeping, and writing the events.
+"""Measures what a step costs beside the decode: sampling, text and bookkeeping, and writing the events.
 
 usage: python bench/step_cost.py [MODEL.gguf | --vocab N]
 
---vocab makes a model with random weights, the size of Gemma 3 270M, and so many tokens in its vocabulary.
-Prints milliseconds per step, and what isn't decoding as a share of the decode. Medians over the steps of one run.
+--vocab makes a model with random weights, as large as Gemma 3 270M, with N tokens in its vocabulary.
+The program prints milliseconds per step, and everything but the decode as a share of the decode. The numbers are
+medians over the steps of one run.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from srb.wire import native
 
 
 def ban_last(tokens: Any, logits: Floats) -> None:
-    """A function that does little: what is left is what it costs to have one."""
+    """A `logits_processor` that does little, to measure what having one costs."""
     logits[tokens[-1]] = -np.inf
 
 
@@ -47,7 +48,7 @@ KINDS = {
 
 
 class Clock:
-    """Sums up the time spent in what it wraps."""
+    """Sums up the time that the functions take that are called through it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -109,7 +110,7 @@ class TimedBackend(LlamaBackend):
 
 
 def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int | None) -> list[float]:
-    """Median milliseconds of decoding, sampling, text and bookkeeping, and writing, per step."""
+    """The median milliseconds of decoding, sampling, text and bookkeeping, and writing in a step."""
     engine = Engine(backend, default_max_tokens=STEPS)
     branches = dataclasses.replace(params, ignore_eos=params.grammar is None).alternatives(n)
     engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), branches, logprobs=logprobs))
