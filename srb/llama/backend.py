@@ -1,4 +1,4 @@
-"""The backend: one model and its KV cache."""
+"""The backend: one model in llama.cpp, with its KV cache, for the engine to use."""
 
 import dataclasses
 from collections.abc import Callable
@@ -40,15 +40,16 @@ from srb.llama.tuned import Choice, choose
 from srb.llama.waiting import Crowd, Waiting
 from srb.settings import EVALUATION, Settings, check_settings
 
-_MAX_SEQS = 255  # llama.cpp has 256, and one is for what is saved or restored
-_PROMPT_OUTPUTS = 128  # smaller pieces take longer, and from 64 tokens on their logits are the same to the last bit
+_MAX_SEQS = 255  # llama.cpp has 256, and `Context` needs one to save and restore states
+_PROMPT_OUTPUTS = 128  # smaller pieces take longer; from pieces of 64 tokens on, logits are the same to the last bit
 
 
 class LlamaBackend:
     """A model in llama.cpp, ready to decode. Implements `srb.engine.backend.Backend`.
 
-    Loads the model of `settings`, which takes as long as reading the file; one from elsewhere must have been fetched by
-    `srb.download.fetch_model`. Raises `ModelLoadError`. Use it as a context manager, or call `close`.
+    Creating it loads the model of `settings`, which takes as long as reading the file. `srb.download.fetch_model` must
+    have fetched the model before, if it isn't on this machine. Raises `ModelLoadError`. Use it as a context manager, or
+    call `close`.
     """
 
     def __init__(self, settings: Settings, progress: Progress = lambda _fraction: True) -> None:
@@ -68,14 +69,14 @@ class LlamaBackend:
             self.adapters, self._pointers = load_adapters(model, settings.lora)
             self._control_vectors = load_control_vectors(model, settings.control_vector)
             vocabulary = model
-            if settings.sleep_idle_seconds > 0:  # texts become tokens in any thread, also while the model is asleep
+            if settings.sleep_idle_seconds > 0:  # any thread may tokenize, also while the model is asleep
                 vocabulary = load_model(choice.weights, settings, progress, vocab_only=True)
                 stack.callback(llama_cpp.llama_model_free, vocabulary)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(vocabulary))
             n_threads = settings.threads_batch or settings.threads or physical_cores()
             self.media = load_media(model, self.tokenizer, settings, n_threads)
             if self.media:
-                stack.callback(self.media.close)  # when nobody uses it any more, which the tokenizer waits for
+                stack.callback(self.media.close)  # runs after `tokenizer.close`, which waits for readers
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
@@ -106,14 +107,14 @@ class LlamaBackend:
             self._waiting = Waiting(Crowd.of_libgomp())
             stack.callback(self._waiting.close)
             self._paces = choice.paces or choice.machine or MEASURED
-            is_relaid = not (self.media and self.media.has_positions)  # state.py knows no such cells
+            is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
             self.n_cells = _wanted_cells(model, settings)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
-            self.can_shift = self._context.can_shift  # may be asked while the model is asleep
+            self.can_shift = self._context.can_shift  # kept, because it is also asked while the model is asleep
             self.embedder = None
             if settings.embeddings or settings.reranking:
                 self.embedder = LlamaEmbedder(self.path, model, settings)
@@ -123,7 +124,7 @@ class LlamaBackend:
         self._lark = LarkCompiler(self.tokenizer)
 
     def _load(self, settings: Settings, progress: Progress) -> tuple[Choice, Any]:
-        """The model, and what it is run with."""
+        """Loads the model. Returns the settings and weights that it runs with, and the `llama_model`."""
         choice = choose(self.path, settings)
         try:
             choice = _fitted(choice)
@@ -161,18 +162,18 @@ class LlamaBackend:
 
     @cached_property
     def model_info(self) -> ModelInfo:
-        """What the model's file says of it; see `Backend.model_info`."""
+        """What the model's file says of it. See `Backend.model_info`."""
         return read_model_info(self.path)
 
     @property
     def costs(self) -> Costs:
-        """What the decodes of the context take, as measured or estimated. See `Backend.costs`."""
+        """How long the decodes of the present context take, measured or estimated. See `Backend.costs`."""
         if self._estimated:
             return self._estimated
         return dataclasses.replace(self._paces.off, walks_all=True) if self._flash_attn == "off" else self._paces.on
 
     def sleep(self) -> None:
-        """Frees the context, and the model if it makes no embeddings. See `Backend.sleep`."""
+        """Frees the context, and also the model unless it makes embeddings. See `Backend.sleep`."""
         self._context.close()
         if not self.embedder:
             self._free_model()
@@ -180,10 +181,10 @@ class LlamaBackend:
     def _free_model(self) -> None:
         model, self._model = self._model, None
         if model:
-            llama_cpp.llama_model_free(model)  # and its adapters
+            llama_cpp.llama_model_free(model)  # frees its adapters, too
 
     def _wake(self) -> None:
-        """Loads what `sleep` has freed. Raises `ModelLoadError`."""
+        """Makes again what `sleep` has freed. Raises `ModelLoadError`."""
         if not self._model:
             if not self._weights.exists() or fingerprint(self._weights) != self._fingerprint:
                 raise ModelLoadError(f"the model {self._weights} has changed while it was asleep; restart the server")
@@ -202,7 +203,7 @@ class LlamaBackend:
         flash_attn = self._paces.best(work)
         if flash_attn != self._flash_attn:
             previous, self._flash_attn = self._flash_attn, flash_attn
-            self._context.close()  # first, since two at once would take twice the memory
+            self._context.close()  # before the other is made, since two at once would take twice the memory
             try:
                 self._context = self._make_context()
             except ModelLoadError as error:
@@ -212,12 +213,12 @@ class LlamaBackend:
                 self._context = self._make_context()
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
-        """Evaluates the rows. See `Backend.decode`. A GPU can be interrupted between ubatches only."""
+        """Evaluates the rows. See `Backend.decode`. On a GPU `interrupted` is asked only between ubatches."""
         with self._waiting.watched():
             return self._context.decode(batch, interrupted)
 
     def logits(self, row: int) -> Floats:
-        """This row of the last batch, of shape (n_vocab,), valid until the next."""
+        """The logits of this row of the last batch, of shape (n_vocab,), valid until the next decode."""
         return self._context.logits(row)
 
     def guided(self, logits: Floats, negative: Floats, scale: float) -> Floats:
@@ -225,15 +226,15 @@ class LlamaBackend:
         return negative + np.float32(scale) * (logits - negative)
 
     def logits_of(self, data: bytes) -> Floats:
-        """The row that these are the bytes of."""
+        """The row of logits that has these bytes."""
         return np.frombuffer(data, np.float32)
 
     def logprobs(self, logits: Floats, token: int, top: int) -> Logprobs:
-        """The log-probabilities of a token and the likeliest ones in a row of logits, as the model has them."""
+        """The log-probabilities that the model gives to a token and to the likeliest ones, from a row of logits."""
         return logprobs(logits, token, top)
 
     def entropy(self, logits: Floats) -> float:
-        """The entropy of what a row of logits foretells, in nats."""
+        """The entropy of the probabilities that a row of logits stands for, in nats."""
         return entropy(logits)
 
     def continuable_from(self, seq_id: int) -> int:
@@ -257,19 +258,19 @@ class LlamaBackend:
         self._context.remove(seq_id)
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
-        """What a sequence's cells from `start` to `end` hold. See `Backend.save`."""
+        """The state of a sequence's cells from `start` to `end`. See `Backend.save`."""
         return self._context.save(seq_id, start, end, max_bytes)
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
-        """Adds what `save` returned to a sequence. See `Backend.restore`."""
+        """Adds a state that `save` returned to a sequence. See `Backend.restore`."""
         return self._context.restore(state, seq_id, start, end, moved)
 
     def held(self) -> list[int]:
-        """The seq_ids that hold a cell, by llama.cpp's own account."""
+        """The seq_ids that hold a cell, as llama.cpp counts them."""
         return [seq_id for seq_id in range(self.n_seqs + 1) if self._context.length(seq_id) > 0]
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> CompiledSampling:
-        """What the samplers of a request share. May be called from any thread. See `Backend.compile`."""
+        """The parts that the samplers of a request share. May be called from any thread. See `Backend.compile`."""
         with self.tokenizer.in_use() as vocab:
             return CompiledSampling(vocab, self._lark, self.n_cells, branches, special_tokens)
 
@@ -281,16 +282,16 @@ class LlamaBackend:
         begun: tuple[int, ...],
         healed: bytes = b"",
     ) -> LlamaSampler:
-        """A sampler chain with these parameters, that has seen the prompt and has drawn the tokens in `begun`."""
+        """A sampler chain with these parameters that has seen the prompt, and has drawn the tokens in `begun`."""
         return LlamaSampler(self._candidates, self.tokenizer, params, compiled, prompt, begun, healed)
 
     def ranker(self, params: SamplingParams) -> LlamaRanker:
-        """Ranks tokens by the model's probabilities, after biases. See `Backend.ranker`."""
+        """A ranker of tokens by the model's probabilities, after biases. See `Backend.ranker`."""
         return LlamaRanker(self.tokenizer, params)
 
 
 def _fitted(choice: Choice) -> Choice:
-    """The choice with sizes that fit into what is free. Raises `ModelLoadError` if those asked for don't."""
+    """The choice, with sizes that fit into the free memory. Raises `ModelLoadError` if the given sizes don't fit."""
     settings = choice.settings
     try:
         settings = _fit(choice.weights, settings)
@@ -307,7 +308,7 @@ def _fit(weights: Path, settings: Settings) -> Settings:
         chooses = settings.flash_attn == "auto" and can_choose(window_of(model), settings)
         return engine_params(
             settings,
-            flash_attn="off" if chooses else settings.flash_attn,  # which takes more memory, and may be chosen later
+            flash_attn="off" if chooses else settings.flash_attn,  # takes more memory, and may be chosen later
             n_cells=n_cells,
             n_seqs=_n_seqs(settings),
             n_outputs=settings.parallel + _PROMPT_OUTPUTS,
@@ -317,8 +318,9 @@ def _fit(weights: Path, settings: Settings) -> Settings:
 
 
 def _n_seqs(settings: Settings) -> int:
-    # A prompt has one of its own, beside those that continue it. Where the model forgets, each of these may have
-    # another one to go back to, so that one with a negative prompt takes 6.
+    # Each of the `parallel` sequences may need a second seq_id for its mark, and two prompts have one each. Example: an
+    # alternative with a negative prompt, on a model that forgets, takes 6. These are the alternative, its guide, their
+    # marks, and both prompts.
     return min(2 * settings.parallel + 2, _MAX_SEQS)
 
 

@@ -108,7 +108,7 @@ class Context:
         self._positions = Positions()
         self._is_bf16 = settings.cache_type_k == "bf16"  # ggml can't move such keys, and ends the process
         self._has_positions = media is not None and media.has_positions  # of images, which don't have one per cell
-        self._lora: Lora = ()  # of the last batch
+        self._lora: Lora = ()  # the adapters of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
         llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
@@ -205,7 +205,7 @@ class Context:
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Makes `target` share the first `n_tokens` cells of `source`."""
-        if n_tokens < self.continuable_from(source):  # llama.cpp would go on with a state of other tokens, silently
+        if n_tokens < self.continuable_from(source):  # llama.cpp would silently go on with a state of other tokens
             raise RuntimeError(f"sequence {source} can't be forked after {n_tokens} tokens")
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, self._positions.of(source, n_tokens))
         self._positions.fork(source, target, n_tokens)

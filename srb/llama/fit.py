@@ -161,7 +161,7 @@ class _Trial:
         for tensor in self._tensors:
             weights[self._is_there(tensor, first)] += tensor.n_bytes
         there = of_cells * min(self._n_layers, max(0, layers - 1)) // self._n_layers if self._settings.kv_offload else 0
-        projector = _projector_bytes(self._settings)  # on the GPU wherever layers are
+        projector = _projector_bytes(self._settings)  # it is on the GPU if any layer is
         return (
             Needs(weights[False], of_cells - there, buffers_here, 0 if layers else projector),
             Needs(weights[True], there, buffers_there, projector) if layers else Needs(),
@@ -227,7 +227,7 @@ class _Trial:
 
 
 def _most(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest number up to the limit that fits; 0 if none does."""
+    """The largest number up to the limit for which `fits` is true; 0 if there is none."""
     low, high = 0, limit + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Loads a model of a file, and refuses what srb can't run."""
+"""Loads a model from its file, and refuses models that srb can't run."""
 
 import os
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from srb.llama.params import model_params, overridden
 from srb.settings import Settings
 
 Progress = Callable[[float], bool]
-"""Gets the loaded fraction of the model, 0 to 1; False ends the loading."""
+"""Called with the fraction of the model that is loaded, from 0 to 1. If it returns False, the loading ends."""
 
 
 def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only: bool = False) -> Any:
-    """A `llama_model` that srb can run, or only the vocabulary of it. Raises `ModelLoadError`."""
+    """A `llama_model` that srb can run. vocab_only: only its vocabulary. Raises `ModelLoadError`."""
     params = model_params(settings)
     params.vocab_only = vocab_only
     params.progress_callback = on_progress = llama_cpp.llama_progress_callback(
@@ -43,7 +43,7 @@ def load_model(path: Path, settings: Settings, progress: Progress, *, vocab_only
 
 
 def _unheeded(settings: Settings, complaints: log.Complaints) -> str | None:
-    """What of `--override-kv` the model's file or llama.cpp has no use for."""
+    """Why an entry of `--override-kv` has no effect on this model. None if all have."""
     for key in overridden(settings):
         if not any("Using metadata override" in line and f"'{key}'" in line for line in complaints.told):
             wrong = [line for line in complaints.told if "Bad metadata override" in line and f"'{key}'" in line]

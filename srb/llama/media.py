@@ -78,7 +78,7 @@ class LlamaMedia:
         params.print_timings = False
         params.n_threads = n_threads
         params.image_min_tokens, params.image_max_tokens = n_tokens
-        # llama.cpp ends the process if the file lacks tensors; this line then is the last one.
+        # llama.cpp ends the process if the file lacks tensors. Then this line of the log is the last, and tells why.
         log.logger.info("loading the projector %s", path)
         with log.collected() as complaints:
             self._context = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)

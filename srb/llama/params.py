@@ -22,11 +22,14 @@ _GPU_OPTIONS = frozenset(PLACEMENT) - {"mmap", "mlock", "numa", "override_tensor
 
 
 _parents: set[int] = set()
-"""The processes that have started llama.cpp: this one, and those that it was forked from."""
+"""The ids of the processes that have started llama.cpp: this process, and those that it was forked from."""
 
 
 def start(settings: Settings) -> None:
-    """Starts llama.cpp, once in a process. Raises `ModelLoadError` where it can't work."""
+    """Starts llama.cpp in this process.
+
+    Raises `ModelLoadError` if this process was forked from one that has used llama.cpp.
+    """
     _parents.add(os.getpid())
     if len(_parents) > 1:
         raise ModelLoadError(

@@ -33,7 +33,7 @@ _GAIN_APART = 1.03  # a decode of its own must be faster by this factor
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A way of attention: the type of the cache, and flash attention `on` or `off`."""
+    """A way of attention: the type of the cache, and flash attention `auto` or `off`."""
 
     cache_type: str
     flash_attn: str

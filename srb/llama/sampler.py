@@ -1,4 +1,4 @@
-"""llama.cpp's samplers, chained as llama-server chains them."""
+"""Draws tokens with llama.cpp's samplers, in a chain of the same order as llama-server's."""
 
 import ctypes
 from collections.abc import Collection, Mapping
@@ -27,11 +27,12 @@ class LlamaSampler:
     """The sampler chain of one sequence, with a random stream of its own.
 
     The tokens of the prompt count for penalties, as in llama-server. A grammar is asked as llama-server asks it: the
-    chain draws, the grammar checks that one token, and only if it refuses, all tokens go through it before the chain.
+    chain draws, and the grammar checks this one token. Only if the grammar refuses it, the grammar narrows all tokens,
+    and the chain draws again.
 
-    llama.cpp's samplers walk the whole vocabulary until one narrows it, and the penalties look each token up. But they
-    leave most logits as they are: only tokens that were seen, or that have a bias, can get others. So where `top_k`
-    narrows, the chain gets these and the `top_k` likeliest of the rest, which leaves the same tokens.
+    llama.cpp's samplers walk the whole vocabulary until one of them narrows it, and the penalties look up each token.
+    But most logits stay as they are. Only tokens that were seen, or that have a bias, can get other logits. So if
+    `top_k` narrows, the chain gets only these tokens and the `top_k` likeliest of the rest. The result is the same.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class LlamaSampler:
         self._candidates = candidates
         self._n_vocab = tokenizer.n_vocab
         self._seed = params.seed
-        # Whether the last sampler of the chain draws with a random number for each token, and keeps nothing else.
+        # Whether the last sampler of the chain uses one random number for each token, and has no other state.
         self._draws_plainly = not params.mirostat and params.adaptive_target < 0
         self._drawn = 0
-        self._first: Places | None = None  # the tokens that it may begin with
+        self._first: Places | None = None  # the tokens that may be drawn first; None: all
         if healed:
             self._first = tokenizer.beginning_with(healed)
         self._top_k = _narrowing_top_k(params, self._n_vocab)
         self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
         self._changed_set: set[int] = set()
-        self._penalizes = False  # the tokens that it has seen
+        self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
@@ -75,11 +76,12 @@ class LlamaSampler:
             self._exit = stack.pop_all()
 
     def _draw_again(self, token: int) -> None:
-        """Takes a token that was drawn before the sequence was interrupted, or went back.
+        """Takes a token that was drawn before the sequence was interrupted or went back.
 
-        The chain draws from this token alone, which uses up one random number. So the numbers that follow are those
-        that would have followed, but for xtc's own, and for a grammar that had refused a token. Mirostat and
-        adaptive_target would learn from such a draw; they begin anew.
+        The chain draws from this token alone, which uses up one random number. So the next random numbers are the same
+        as without the interruption. There are two exceptions: xtc has random numbers of its own, and a grammar that
+        refused a token made the chain draw twice. Mirostat and adaptive_target begin anew, because they would learn
+        from such a draw.
         """
         if self._draws_plainly:
             llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(alone(token)))
@@ -91,7 +93,7 @@ class LlamaSampler:
         self, tokenizer: LlamaTokenizer, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]
     ) -> None:
         if self._min_tokens:
-            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # the first, to be found again
+            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # at index 0, where `_accept` removes it
         biases = dict.fromkeys(tokenizer.suppressed, _BAN) | dict(params.logit_bias)
         if params.ignore_eos:
             biases |= dict.fromkeys(tokenizer.ends, _BAN)
@@ -116,7 +118,7 @@ class LlamaSampler:
             self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
 
     def _narrowing(self, name: str, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> Any:
-        """The sampler of that name, or None where its parameters turn it off."""
+        """The sampler with this name, or None if its parameters turn it off."""
         keep = params.min_keep
         match name:
             case "penalties":
@@ -163,9 +165,9 @@ class LlamaSampler:
         llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
 
     def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        """Draws from these logits. See `Sampler.sample`.
+        """Draws a token from these logits. See `Sampler.sample`.
 
-        Raises `NoTokenError` if the grammar leaves none, and `LogitsProcessorError`.
+        Raises `NoTokenError` if the grammar leaves no token, and `LogitsProcessorError`.
         """
         if self._processor:
             logits = self._processor.process(logits)
@@ -183,7 +185,8 @@ class LlamaSampler:
         return token
 
     def _choose(self, logits: Floats, excluded: Collection[int], n_banned: int = 0) -> int:
-        # The chain's next random number has chosen what is banned now: it would choose a neighbour of that every time.
+        # The chain's next random number is the one that chose the banned token before. With this number the chain would
+        # always choose a neighbour of that token in the distribution, so another random stream draws.
         if excluded or (n_banned and self._draws_plainly):
             return self._sample_other(logits, excluded, n_banned)
         return self._sample(logits)
@@ -201,7 +204,7 @@ class LlamaSampler:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
 
     def logprobs(self, token: int, top: int) -> Logprobs:
-        """The log-probabilities of a token and the likeliest ones in what the last draw was made from."""
+        """The log-probabilities of a token and of the likeliest ones, among the candidates of the last draw."""
         ids, logits = self._candidates.left
         logprob, places = logprobs(logits, int(np.flatnonzero(ids == token)[0]), top)
         return logprob, [(int(ids[place]), p) for place, p in places if p > _BAN]
@@ -214,17 +217,17 @@ class LlamaSampler:
         return token
 
     def _sample_other(self, logits: Floats, excluded: Collection[int], n_banned: int) -> int:
-        """Draws from what the chain leaves, without the excluded tokens, and with a random stream for this draw alone.
+        """Draws from the tokens that the chain leaves, except the excluded ones, with a random stream for this draw.
 
-        n_banned: how many tokens were banned here, one after another: each time it is another stream.
+        n_banned: how many tokens were banned at this place, one after another. Each number has another random stream.
 
         Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
-        the distribution. Each draw takes the largest of the Gumbel-perturbed logits, which is Gumbel-top-k taken step
-        by step: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
+        the distribution. Each draw takes the largest of the Gumbel-perturbed logits. This is Gumbel-top-k, one step at
+        a time: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
         """
         self._fill_candidates(logits, self._constraint)
         array = ctypes.byref(self._candidates.array)
-        for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # all but the one that selects
+        for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # without the last one, which selects
             llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
         ids, left = self._candidates.left
         if n_banned and not np.isfinite(left).any():
@@ -236,19 +239,19 @@ class LlamaSampler:
         token = int(ids[np.argmax(left + noise)])
         if self._constraint:
             self._require(token, self._constraint)
-        if self._draws_plainly:  # it uses up a random number of the chain, as each token does
+        if self._draws_plainly:  # each token uses up one random number of the chain, this one too
             last = llama_cpp.llama_sampler_chain_get(self._chain, llama_cpp.llama_sampler_chain_n(self._chain) - 1)
             llama_cpp.llama_sampler_apply(last, ctypes.byref(alone(token)))
         return token
 
     def _apply(self, logits: Floats, constraint: Constraint | None = None) -> int:
-        """The token that the chain chooses from these logits, of those that the grammar allows, if there is one."""
+        """The token that the chain chooses from these logits, or only from those that the constraint allows."""
         self._fill_candidates(logits, constraint)
         llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(self._candidates.array))
         return self._candidates.selected
 
     def _fill_candidates(self, logits: Floats, constraint: Constraint | None) -> None:
-        """What the chain is to choose from: all tokens that the grammar allows, or those that can be its choice."""
+        """Sets the candidates of the next draw: the allowed tokens, or only those that can be its result."""
         if self._first is not None and self._drawn == 0:
             self._candidates.fill(logits, self._first)
         elif constraint:
@@ -260,7 +263,10 @@ class LlamaSampler:
             self._candidates.fill(logits)
 
     def _require(self, token: int, constraint: Constraint) -> None:
-        """Raises `NoTokenError` if the token doesn't fit: none does then, and accepting it would end the process."""
+        """Raises `NoTokenError` if the constraint refuses the token.
+
+        Then no token is allowed. To accept this one would end the process.
+        """
         if not constraint.allows(token):
             raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
 
@@ -270,7 +276,10 @@ class LlamaSampler:
 
 
 def _narrowing_top_k(params: SamplingParams, n_vocab: int) -> int:
-    """The top_k of a chain in which nothing before it needs the whole vocabulary; 0: there is none, or a large one."""
+    """The top_k of the chain, if no sampler before it needs the whole vocabulary.
+
+    0 if one does, if top_k is off, or if it is large.
+    """
     if params.mirostat or "top_k" not in params.samplers or not 0 < params.top_k <= n_vocab // ROWS // 4:
         return 0
     before = params.samplers[: params.samplers.index("top_k")]
@@ -283,5 +292,8 @@ def _temperature(params: SamplingParams) -> float:
 
 
 def _fixed_seed(seed: int) -> int:
-    """The seed for C, where the largest one means "draw one": it gets the stream of another, far from its siblings'."""
+    """The seed for llama.cpp.
+
+    There the largest seed means "draw a seed". It is replaced by another seed, far from those of its siblings.
+    """
     return seed ^ 0x8000_0000 if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed

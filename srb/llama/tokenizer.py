@@ -1,4 +1,4 @@
-"""llama.cpp's tokenizer."""
+"""Turns texts into tokens and back, with llama.cpp's tokenizer."""
 
 import ctypes
 import threading
@@ -17,8 +17,8 @@ from srb.errors import BackendError, InvalidRequestError, UnavailableError
 from srb.llama.logprobs import Places
 from srb.llama.stack import with_stack
 
-# Some vocabularies are split by std::regex, which recurses once per character of a run: measured with
-# GPT-4o's, 8 MiB of stack end between 20,000 and 40,000 characters. Longer texts get a stack to match.
+# For some vocabularies llama.cpp splits texts by std::regex, which recurses once for each character of a run. With
+# GPT-4o's, a run of 20,000 to 40,000 characters uses up 8 MiB of stack (measured). Long texts get a larger stack.
 _OWN_STACK_CHARS = 4_000
 _STACK_BYTES_PER_CHAR = 512
 
@@ -29,26 +29,27 @@ class LlamaTokenizer:
     def __init__(self, vocab: int) -> None:
         self._vocab = vocab
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        # Those that were asked for. To read all of them would take longer than to load a small model.
+        # The pieces that were asked for. Reading all of them takes longer than loading a small model.
         self._known: dict[int, _Piece] = {}
-        # At most as many ids as the tokens have beginnings that are tokens themselves.
+        # By the text that was asked for, which is that of a token. So all lists together can't have more ids than there
+        # are pairs of a token and another token that it begins with.
         self._beginnings: dict[bytes, Places] = {}
         self._unnamed_bos = llama_cpp.llama_vocab_bos(vocab) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
         self.suppressed = _suppressed(vocab)
         self.special = _special(vocab)
         self._users = 0
         self._closed = False
-        self._changed = threading.Condition()  # guards the two
+        self._changed = threading.Condition()  # guards `_users` and `_closed`
 
     def close(self) -> None:
-        """Waits for whoever is tokenizing; nobody may begin after that, because the vocabulary is about to be freed."""
+        """Waits until no thread uses the vocabulary, and refuses new uses: it will be freed after this call."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._users)
 
     @cached_property
     def longest_piece(self) -> int:
-        """The length in bytes of the longest text that one token stands for."""
+        """The length, in bytes, of the longest text that a token stands for."""
         return max(1, *(len(piece.text) for piece in self._all))
 
     @cached_property
@@ -62,12 +63,12 @@ class LlamaTokenizer:
         return self._piece(token).is_end
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a generated token adds to the text; nothing for control tokens."""
+        """The bytes that a generated token adds to the text. Control tokens add none."""
         piece = self._piece(token)
         return b"" if piece.is_control else piece.text
 
     def special_piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in a prompt: control tokens have names, the BOS that is added has none."""
+        """The bytes that a token stands for in a prompt: control tokens have names, an added BOS has none."""
         return b"" if token == self._unnamed_bos else self._piece(token).text
 
     def beginning_with(self, text: bytes) -> Places:
@@ -82,19 +83,19 @@ class LlamaTokenizer:
 
     @cached_property
     def _sorted(self) -> tuple[list[bytes], Places]:
-        """All pieces in their order, and the tokens that they are of."""
+        """All pieces in the order of their bytes, and the token of each."""
         pieces = [b"" if piece.is_control else piece.text for piece in self._all]
         ids = sorted(range(self.n_vocab), key=pieces.__getitem__)
         return [pieces[token] for token in ids], np.array(ids, np.intp)
 
     @property
     def _all(self) -> list["_Piece"]:
-        """What each token stands for."""
+        """The pieces of all tokens, in the order of their ids."""
         with self.in_use() as vocab:
             return [self._known.get(token) or _read_piece(vocab, token) for token in range(self.n_vocab)]
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
-        """The bytes that tokens stand for, with the names of the special ones."""
+        """The bytes that tokens stand for. Special tokens stand for their names."""
         return b"".join(self._piece(token).text for token in tokens)
 
     def _piece(self, token: int) -> "_Piece":
@@ -107,7 +108,7 @@ class LlamaTokenizer:
         return piece
 
     def tokenize(self, text: str, *, is_prompt: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        """The tokens of a text. Raises `InvalidRequestError` if this machine can't tokenize so long a one."""
+        """The tokens of a text. Raises `InvalidRequestError` if there is no memory to tokenize so long a text."""
         with self.in_use():
             if len(text) <= _OWN_STACK_CHARS:
                 return self._tokenize(text, is_prompt, parse_special)
@@ -125,7 +126,7 @@ class LlamaTokenizer:
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
-        """The vocabulary, which isn't freed meanwhile. Raises `UnavailableError` if it is already."""
+        """A context with the vocabulary, in which it isn't freed. Raises `UnavailableError` if it is freed already."""
         with self._changed:
             if self._closed:
                 raise UnavailableError("the model is no longer loaded")
@@ -139,7 +140,7 @@ class LlamaTokenizer:
 
     def _tokenize(self, text: str, is_prompt: bool, parse_special: bool) -> tuple[int, ...]:
         data = text.encode()
-        size = len(data) + 8  # a token stands for a byte at least; the rest is for BOS, EOS and a space prefix
+        size = len(data) + 8  # a token stands for at least one byte; 8 more are for BOS, EOS and a space prefix
         while True:
             tokens = (ctypes.c_int32 * size)()
             n: int = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, size, is_prompt, parse_special)
@@ -151,7 +152,7 @@ class LlamaTokenizer:
 
 
 class _Piece(NamedTuple):
-    """What a token stands for."""
+    """A token's text and kind. text: its bytes, or its name if it is a control token."""
 
     text: bytes
     is_control: bool
@@ -159,7 +160,7 @@ class _Piece(NamedTuple):
 
 
 _MEDIA = _Piece(b"", is_control=True, is_end=False)
-"""What the placeholder of an image stands for."""
+"""The piece for the placeholders of images, which add no text."""
 
 
 def _read_piece(vocab: int, token: int) -> _Piece:
@@ -174,7 +175,7 @@ def _read_piece(vocab: int, token: int) -> _Piece:
 
 
 def _suppressed(vocab: int) -> list[int]:
-    """The tokens that the model file says are never to be drawn."""
+    """The tokens that must never be drawn, as the model's file says."""
     n = ctypes.c_int32()
     tokens = llama_cpp.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(n))
     return [tokens[i] for i in range(n.value)]

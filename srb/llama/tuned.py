@@ -50,7 +50,7 @@ class Tuned:
     paces: Paces | None
 
     def describe(self) -> str:
-        """One line for people."""
+        """The choice in one line, for people."""
         weights = "the file's weights" if self.weights == FILE else f"weights as {self.weights}"
         return (
             f"{weights} ({self.weights_bytes >> 20:,} MiB), {self.cache_type} cache, "

@@ -42,12 +42,12 @@ _FORMATS = {
     "q8_0": _Format(llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, 8, 34 / 32),
 }
 FORMATS = tuple(_FORMATS)
-"""The formats that lose nothing that matters."""
+"""The formats that are precise enough for weights of any type."""
 
 _MARGIN_BYTES = 64 << 20  # room for the file's metadata, and so that the disk doesn't become full
 
 Progress = Callable[[float], object]
-"""Gets the fraction that is done, 0 to 1."""
+"""Called with the fraction that is done, from 0 to 1."""
 
 
 def mixed(kind: str, target: str) -> str:

@@ -1,1 +1,4 @@
-"""The wire formats: JSON to requests, and events to JSON. The server and the terminal use them; they know no HTTP."""
+"""The wire formats: they turn JSON into requests, and events into JSON. They know nothing of HTTP.
+
+The server and the terminal use them.
+"""

@@ -38,7 +38,7 @@ def _read_json(body: bytes) -> Any:
         return json.loads(body, parse_constant=refuse)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"the body is not JSON: {error}", code="invalid_json") from None
-    except ValueError:  # Python's guard against slow conversions
+    except ValueError:  # Python limits the digits of a number, since converting many is slow
         raise InvalidRequestError("the body has a number with too many digits", code="invalid_json") from None
 
 
