@@ -282,7 +282,7 @@ class ClusterEngine(EngineClient):
 
 @dataclass(frozen=True)
 class _RemoteEmbedder:
-    """Has a replica embed texts; see `Embedder`."""
+    """Sends texts to a replica, which embeds them; see `Embedder`."""
 
     max_tokens: int
     pools: bool

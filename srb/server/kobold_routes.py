@@ -45,7 +45,7 @@ class Generations:
 
     @contextmanager
     def keep(self, generation: Generation, owner: str | None) -> Iterator[None]:
-        """Has a generation among those that run, as long as the block takes."""
+        """Counts a generation among those that run, as long as the block takes."""
         self.running.append((owner, generation))
         try:
             yield

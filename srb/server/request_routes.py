@@ -53,7 +53,7 @@ async def events(request: web.Request) -> web.StreamResponse:
 
 
 async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, bool]:
-    """The journal of a request, from memory or from the history, and whether it was interrupted for good.
+    """The journal of a request, from memory or from the history, and whether it was interrupted and won't go on.
 
     Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on when the model is loaded.
     """
