@@ -76,7 +76,7 @@ class ChatTemplate:
 
 
 def _usual_variables() -> dict[str, Any]:
-    """The variables that llama-server also gives to templates. Some models don't think without the first one."""
+    """The variables that llama-server also gives to templates. Without them some don't think, or lack the date."""
     now = datetime.now()
     return {"enable_thinking": True, "date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}
 

@@ -130,7 +130,7 @@ class LarkCompiler:
     """Compiles grammars in Lark for one vocabulary, with llguidance. Thread-safe.
 
     llguidance's copy of the vocabulary is made for the first grammar, which takes 0.1 s for 49,000 tokens. `_LIMITS`
-    bounds the time and memory of a grammar. Schemas for which it can't do that are refused.
+    bounds the time and memory that a grammar takes. Schemas that these limits wouldn't stop in time are refused.
     """
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:

@@ -154,7 +154,7 @@ class _Trial:
         return here.total + spare_here <= self._free_here and there.total + spare_there <= self._free_there
 
     def _needs(self, cells: int, layers: int) -> tuple[Needs, Needs]:
-        """What the model needs in the machine's memory, and in that of the GPUs if they have so many layers."""
+        """The bytes that the model needs in the machine's memory, and in that of the GPUs if these have `layers`."""
         of_cells, buffers_here, buffers_there = self._measure(cells) or (0, 0, 0)
         first = self._n_layers + 1 - layers
         weights = [0, 0]

@@ -29,7 +29,7 @@ from srb.llama.tokenizer import LlamaTokenizer
 from srb.settings import Settings
 
 Vectors = NDArray[np.float32]
-"""Of shape (cells, n_embd)."""
+"""The vectors that an image is encoded as, of shape (cells, n_embd)."""
 
 _CACHE_BYTES = 64 << 20
 """So many bytes of vectors are kept, so that an image that comes again after another text isn't encoded again."""

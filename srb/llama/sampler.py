@@ -93,7 +93,7 @@ class LlamaSampler:
         self, tokenizer: LlamaTokenizer, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]
     ) -> None:
         if self._min_tokens:
-            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # at index 0, where `_accept` removes it
+            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # at index 0, where `_accept` later removes it
         biases = dict.fromkeys(tokenizer.suppressed, _BAN) | dict(params.logit_bias)
         if params.ignore_eos:
             biases |= dict.fromkeys(tokenizer.ends, _BAN)

@@ -126,7 +126,10 @@ class LlamaTokenizer:
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
-        """A context with the vocabulary, in which it isn't freed. Raises `UnavailableError` if it is freed already."""
+        """A context manager that gives the vocabulary, and keeps it from being freed in the block.
+
+        Raises `UnavailableError` if `close` was called.
+        """
         with self._changed:
             if self._closed:
                 raise UnavailableError("the model is no longer loaded")

@@ -60,7 +60,7 @@ class Waiting:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A context for each decode, which times it."""
+        """A context manager for each decode. It times the decode, and decides anew every `_WINDOW` seconds."""
         began = self._clock()
         try:
             yield

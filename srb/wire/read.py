@@ -12,7 +12,7 @@ from srb.errors import InvalidRequestError
 
 @contextmanager
 def depth_refused() -> Iterator[None]:
-    """A context for reading a body. Raises `InvalidRequestError` if the body is nested too deeply."""
+    """A context manager for reading a body. Raises `InvalidRequestError` if the body is nested too deeply."""
     try:
         yield
     except RecursionError:  # reading a body, or quoting it in an error, recurses as deeply as the body is nested
