@@ -180,7 +180,7 @@ def test_the_estimate_of_the_memory_is_about_right(top: int | None) -> None:
     likeliest = tuple(Token(k, f"token {k}".encode(), -float(k)) for k in range(top or 0))
     tracemalloc.start()
     journal = Journal(asked)
-    for number in range(5_000):
+    for number in range(1_000):
         each = None if top is None else Token(number, f"word {number}".encode(), -0.5, likeliest)
         journal.put([StreamEvent("r", 0, f"word {number}", (), each)])
     taken, _ = tracemalloc.get_traced_memory()

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,14 @@ def test_public_names_have_docstrings() -> None:
                 assert member.startswith("_") or function.__doc__, f"{name}.{member}"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -121,7 +127,7 @@ HEAVY = {"argcomplete", "jsonschema", "matplotlib", "pandas", "pyarrow", "sacreb
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_takes_long_to_import_or_may_be_missing_is_imported_where_it_is_used(path: Path) -> None:
-    found = [node for node in ast.parse(path.read_text()).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    found = [node for node in parsed(path).body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in found if isinstance(node, ast.ImportFrom)}
     assert not {name.partition(".")[0] for name in names} & HEAVY

@@ -17,6 +17,8 @@ from srb.engine.events import Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.llama import LlamaBackend
 
+pytestmark = pytest.mark.llama
+
 Load = Callable[..., LlamaBackend]
 
 LETTERS = b"abc"

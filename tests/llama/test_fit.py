@@ -14,6 +14,8 @@ from srb.errors import ModelLoadError
 from srb.llama import LlamaBackend, fit, free_memory, ggml
 from srb.settings import Settings
 
+pytestmark = pytest.mark.llama
+
 MIB = 1 << 20
 
 Load = Callable[..., LlamaBackend]

@@ -14,6 +14,8 @@ from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama import LlamaBackend
 
+pytestmark = pytest.mark.llama
+
 PROMPT = "the beginning of all of them, which is evaluated once,"
 ENDS: list[str | tuple[int, ...]] = [" and one", " or another that is longer", "x", (60, 61, 256)]
 

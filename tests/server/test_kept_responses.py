@@ -4,12 +4,13 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 from server.test_messages_responses import OPENAI, SOURCE, backend, events, posted
 from server.test_tools import PARIS, Model
 
-from srb.journal import MERGE_ABOVE
+from srb import journal
 from srb.llama.chat_template import ChatTemplate
 
 KEPT = {"keep_seconds": 900, "keep_bytes": 1 << 20}
@@ -76,10 +77,11 @@ async def test_a_stream_goes_on_behind_any_number(connect: Connect) -> None:
     assert (wrong.status, (await wrong.json())["error"]["param"]) == (400, "starting_after")
 
 
-async def test_late_readers_count_as_the_first_one_does(connect: Connect) -> None:
-    client = await connect(backend(b"x" * 2 * MERGE_ABOVE), **KEPT)
+async def test_late_readers_count_as_the_first_one_does(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MERGE_ABOVE", 50)
+    client = await connect(backend(b"x" * 100), **KEPT)
     received = await events(await client.post("/v1/responses", json=OPENAI | {"stream": True}))
-    assert len(received) > 2 * MERGE_ABOVE
+    assert len(received) > 100
     query = {"stream": "true", "starting_after": "9"}
     again = await events(await client.get(f"/v1/responses/{received[0]['response']['id']}", params=query))
     assert again == received[10:]
