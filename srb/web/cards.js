@@ -1,6 +1,7 @@
 // The cards: one for each alternative in sight. A card appends what has come, and never draws again what it has.
 
 import { LOST } from "./generation.js";
+import { isLost } from "./keys.js";
 
 const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
@@ -48,10 +49,12 @@ export class Card {
     this.#setFacts(isRunning, follow);
     if (this.state === isRunning) return;
     this.state = isRunning;
+    const hadKeyboard = this.element.contains(document.activeElement);
     this.element.classList.toggle("running", isRunning);
     this.buttons.get("stop").hidden = !isRunning;
     this.buttons.get("continue").hidden = isRunning;
     for (const name of ["keep", "more", "discard"]) this.buttons.get(name).disabled = isRunning;
+    if (hadKeyboard && isLost()) this.text.focus({ preventScroll: true });
   }
 
   #setFacts(isRunning, follow) {

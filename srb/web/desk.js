@@ -1,6 +1,7 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { Asking } from "./ask.js";
+import { isLost } from "./keys.js";
 import { drawPath, drawTree } from "./places.js";
 import { complain } from "./say.js";
 import { Store } from "./store.js";
@@ -111,8 +112,7 @@ export class Desk {
   show() {
     this.#draw();
     // Where the button that was pressed has gone with its card, the keyboard goes on from the path.
-    if (document.activeElement === document.body)
-      document.querySelector("#path [aria-current]").focus({ preventScroll: true });
+    if (isLost()) document.querySelector("#path [aria-current]").focus({ preventScroll: true });
     this.save();
   }
 

@@ -42,6 +42,12 @@ const OTHERS = [
 
 const isTyped = (element) => element.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range], [type=file])");
 
+// Whether what had the keyboard is gone, or can't have it any more.
+export function isLost() {
+  const at = document.activeElement;
+  return at === document.body || at.disabled || at.hidden;
+}
+
 export function listenToKeys(dialog) {
   for (const [keys, does] of [...KEYS.map((each) => each.slice(1, 3)), ...OTHERS]) {
     const term = document.createElement("dt");

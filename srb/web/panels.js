@@ -1,5 +1,7 @@
 // The panels beside the text: the story's, and the settings'. Where the window is narrow they are sheets over it.
 
+import { isLost } from "./keys.js";
+
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
 
 // A button that opens and closes a panel; onOpen is called before it is seen.
@@ -14,8 +16,7 @@ export function panel(button, dialog, onOpen = () => {}) {
   });
   const leave = () => {
     button.setAttribute("aria-expanded", "false");
-    const at = document.activeElement; // where the keyboard was before may be gone
-    if (at === document.body || dialog.contains(at)) button.focus();
+    if (isLost() || dialog.contains(document.activeElement)) button.focus();
   };
   dialog.addEventListener("close", leave);
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.matches(":modal") && dialog.close());

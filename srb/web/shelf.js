@@ -1,5 +1,6 @@
 // The stories: which one is open, which the address names behind its #, and what can be done with them.
 
+import { isLost } from "./keys.js";
 import { complain, safely, tell } from "./say.js";
 
 const find = (selector) => document.querySelector(selector);
@@ -58,6 +59,7 @@ export class Shelf {
       return item;
     };
     find("#story-list").replaceChildren(...(await this.stories.list()).map(row));
+    if (isLost()) find("#story-list a").focus(); // the button that was pressed is gone
   }
 
   showTitle(story) {

@@ -3,9 +3,10 @@
 import { cancel, evaluate } from "./api.js";
 import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
+import { isLost } from "./keys.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
 import { status } from "./status.js";
-import { isTurn, textOf } from "./tree.js";
+import { isTurn, ROOT, textOf } from "./tree.js";
 
 export class Writing {
   constructor(desk) {
@@ -140,6 +141,7 @@ export class Writing {
     const { desk } = this;
     const ids = [];
     for (const { prompt } of columns) ids.push(await desk.write(prompt ?? desk.story.value));
+    if (ids.includes(ROOT)) throw new Error("Write how it begins.");
     for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || node.pieces[0].ids) continue;
@@ -215,6 +217,7 @@ export class Writing {
       this.requests.delete(request);
       this.over.push(request);
       this.stopButton.disabled = this.requests.size === 0;
+      if (isLost()) document.querySelector("#generate").focus({ preventScroll: true });
       endProgress();
       this.tell();
     }

@@ -49,9 +49,11 @@ def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story) -> Non
     assert all(box and box["y"] + box["height"] <= 900 for box in boxes)
     story.press(first, "Stop this one")
     expect(first.locator(".facts")).to_contain_text("stopped")
+    expect(first.locator(".text")).to_be_focused()  # its button is gone
     expect(story.find(".card.running").first).to_be_visible()
     story.find("#stop").click()
     story.wait_done()
+    expect(story.find("#generate")).to_be_focused()
     assert story.find(".card.running").count() == 0
     story.page.mouse.move(0, 0)
     expect(first.get_by_role("button", name="Keep")).to_be_hidden()
@@ -256,6 +258,8 @@ def test_two_texts_are_compared(story: Story) -> None:
 
 
 def test_errors_are_in_words(story: Story) -> None:
+    story.find("#generate").click()
+    expect(story.find("#error")).to_contain_text("Write how it begins.")
     story.set(n=99)
     story.find("#story").fill(PROMPT)
     story.find("#generate").click()
