@@ -9,8 +9,9 @@ from rich.table import Table
 
 from srb.download import fetch_model
 from srb.errors import SettingsError, SrbError
+from srb.llama.findings import MAX_DIVERGENCE, Candidate, shown
 from srb.llama.model_file import find_model
-from srb.llama.search import BUSY, MAX_DIVERGENCE, Candidate, Search, shown
+from srb.llama.search import BUSY, Search
 from srb.llama.tuned import kept_files, processor, read_tuned, write_tuned
 from srb.llama.weights import FILE, converted_path
 from srb.progress import error_console, show_download
@@ -78,9 +79,9 @@ def _progress() -> Progress:
 
 def _tell(search: Search) -> None:
     """Prints a table of what was tried."""
-    if not search.jobs:
+    if not search.found.jobs:
         return
-    (short, n, length), (long, *_), _ = search.jobs
+    (short, n, length), (long, *_), _ = search.found.jobs
     table = Table(
         *(
             "weights",
@@ -92,23 +93,23 @@ def _tell(search: Search) -> None:
         *(f"{short:,} tokens,\n1 x {length}", "memory,\nMiB", "KL", ""),
         title=f"{search.path.name} on {processor()}: seconds, and what else there is to know",
     )
-    for each in search.candidates:
+    for each in search.found.candidates:
         table.add_row(each.weights, each.attention.cache_type, shown(each.attention), *_numbers(search, each))
     Console(width=None if sys.stdout.isatty() else 150).print(table)
 
 
 def _numbers(search: Search, candidate: Candidate) -> list[str]:
-    seconds = [f"{each:.2f}" for each in search.seconds(candidate)] or ["", "", ""]
+    seconds = [f"{each:.2f}" for each in search.found.seconds(candidate)] or ["", "", ""]
     memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
     kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
-    return [*seconds, memory, kl, "chosen" if candidate is search.chosen else candidate.note]
+    return [*seconds, memory, kl, "chosen" if candidate is search.found.chosen else candidate.note]
 
 
 def _keep(search: Search, settings: Settings, stopped: bool) -> None:
     """Keeps the result. Of the weights that were converted, only those that the result uses are kept."""
-    result, before = search.result, read_tuned(search.path, settings)
+    result, before = search.found.result, read_tuned(search.path, settings)
     reason = ""
-    if result is None or (stopped and search.chosen is search.candidates[0]):
+    if result is None or (stopped and search.found.chosen is search.found.candidates[0]):
         reason = "Stopped before anything better than the file as it is was known; nothing is kept."
     elif not result.attention_compared and before is not None and before.attention_compared:
         reason = (
