@@ -208,6 +208,7 @@ def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: 
     story.generate("And then?", cards=2)
     story.reload()
     assert story.text == "And then?"
+    story.pictures("asked")
     assert story.accessibility_faults() == []
     messages = [
         {"role": "system", "content": "You are a lighthouse keeper."},
@@ -235,7 +236,7 @@ def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_a_note(blank:
     assert len(json.loads(asked.value.post_data or "")["prompt"]) <= 96 - 2 * 5
     assert blank.text == text
     expect(blank.find("#meter-words")).to_contain_text("the model sees the last")
-    blank.screenshot("longer-than-the-context")
+    blank.pictures("longer-than-the-context")
     blank.reload()
     expect(blank.find("#note")).to_have_value(note)
 

@@ -63,6 +63,7 @@ def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story) -> Non
     assert [each.bounding_box() for each in story.cards.all()] == boxes  # nothing has jumped
     is_whole = "(all) => all.every((each) => each.scrollHeight <= each.clientHeight + 1)"
     assert story.find(".card .text").evaluate_all(is_whole)
+    story.pictures("stopped")
 
 
 def test_an_alternative_is_continued_without_evaluating_it_again(story: Story, server: Server) -> None:
@@ -274,6 +275,7 @@ def test_errors_are_in_words(story: Story) -> None:
     story.find("#compare-values").evaluate("(each) => (each.value = '0.4')")
     story.find("#generate").click()
     expect(story.find("#error")).to_contain_text("two or more values")
+    story.pictures("error")
     story.find("#compare-what").evaluate("(each) => (each.value = '')")
     story.generate(cards=1)
     expect(story.find("#error")).to_be_hidden()
@@ -330,6 +332,7 @@ def test_what_a_server_has_lost_keeps_what_has_arrived(blank: Story, start_serve
     expect(blank.cards.first.locator("[data-k]").nth(5)).to_be_attached()
     server.stop(signal.SIGKILL)
     expect(blank.find("#status")).to_contain_text("connection was lost")
+    blank.pictures("lost")
     blank.find("#stop").click()
     expect(blank.cards.first.locator(".facts")).to_contain_text("connection was lost")
     expect(blank.find("#status")).to_have_text("The connection was lost. What had arrived is here.")
@@ -374,6 +377,9 @@ def test_it_is_accessible_in_light_and_dark(story: Story) -> None:
     story.set(n=8, max_tokens=24)
     story.generate(PROMPT, cards=8)
     story.pictures("alternatives")
+    story.set(n=32, max_tokens=12)
+    story.generate(cards=40)
+    story.pictures("32-alternatives")
     for button in ("#open-shelf", "#open-options"):
         story.find(button).click()
     for summary in story.find(".panel summary:visible").all():
