@@ -73,7 +73,6 @@ function listen(desk, writing, shelf, resume) {
   for (const opening of document.querySelectorAll("#openings button"))
     opening.addEventListener("click", () => {
       story.value = opening.textContent;
-      story.focus();
       generate();
     });
   panel(find("#open-options"), find("#options"));

@@ -26,6 +26,7 @@ export class Peek {
     if (pointed === this.pointed && type === "pointermove") return;
     this.pointed = pointed;
     clearTimeout(this.resting);
+    if (!pointed && type === "pointerdown") return this.#hide();
     if (token) this.resting = setTimeout(() => this.#show(token), type === "pointerdown" ? 0 : REST_MILLISECONDS);
     else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
   }

@@ -406,5 +406,7 @@ def test_it_fits_a_phone(story: Story) -> None:
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 360
     story.screenshot("phone")
+    story.find(".title").nth(1).click()
+    expect(story.find("#peek")).to_be_hidden()
     assert story.page.evaluate("document.documentElement.scrollWidth") == 360
     assert story.accessibility_faults() == []
