@@ -22,7 +22,9 @@ Run = Callable[[Settings, argparse.Namespace], int]
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code: 0, 1 if it failed, 2 if it was called wrongly, 130 for Ctrl-C."""
-    words = os.environ["COMP_LINE"].split() if "_ARGCOMPLETE" in os.environ else argv or sys.argv[1:]
+    words = sys.argv[1:] if argv is None else argv
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what can follow
+        words = os.environ["COMP_LINE"].split()
     arguments = _parser(words).parse(argv)
     try:
         settings = load_settings(arguments)

@@ -47,14 +47,15 @@ class SrbError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Python would unpickle an error by calling its class with the message alone. Some classes need more arguments.
-        return _unpickled, (type(self), self.args, self.__dict__)
+        return restored, (type(self), self.args, self.__dict__)
 
     def body(self) -> dict[str, Any]:
         """The object under `error` in a JSON reply and in an `error` event."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
 
-def _unpickled(kind: type[SrbError], args: tuple[Any, ...], state: dict[str, Any]) -> SrbError:
+def restored(kind: type[SrbError], args: tuple[Any, ...], state: dict[str, Any]) -> SrbError:
+    """An error as it was: its class, the arguments of `Exception`, and its attributes (`vars`)."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error

@@ -46,6 +46,7 @@ def write_tiny_model(
     chat_template: str | None = None,
     add_bos: bool = False,
     layers_alike: bool = False,
+    is_tied: bool = False,
     rank_template: str | None = None,
     added: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -64,6 +65,7 @@ def write_tiny_model(
     rank_template: makes a model that ranks texts which are written like this (qwen3 alone), by the first two numbers of
         a text's embedding.
     layers_alike: all weights with the same shape and scale are the same, so that a large model is made in seconds.
+    is_tied: the weights of the input are those of the output, too.
     """
     rng = np.random.default_rng(seed)
     is_recurrent = [arch == "mamba" or (arch == "jamba" and i % 2 == 0) for i in range(n_layer)]
@@ -128,7 +130,8 @@ def write_tiny_model(
         writer.add_tensor(name, np.ones(size, np.float32))
 
     weight("token_embd.weight", n_vocab, n_embd, scale=1.0)
-    weight("output.weight", n_vocab, n_embd)
+    if not is_tied:
+        weight("output.weight", n_vocab, n_embd)
     ones("output_norm.weight", n_embd)
     for i in range(n_layer):
         ones(f"blk.{i}.attn_norm.weight", n_embd)

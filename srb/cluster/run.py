@@ -126,8 +126,12 @@ class Run:
         for event in events:
             if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
                 raise ReplicaLostError(event.error.message)
-            if isinstance(event, StopEvent) and event.stop_reason == "shutdown" and not self._aborts:
+            if isinstance(event, StopEvent) and event.stop_reason == "shutdown" and not self._is_asked(event.index):
                 raise ReplicaLostError("it is shutting down")
+
+    def _is_asked(self, index: int) -> bool:
+        """Whether somebody here wanted an end of this alternative, or of the part."""
+        return not self._aborts.keys().isdisjoint((index, None))
 
     def _count(self, error: ReplicaLostError) -> None:
         """Counts and logs the loss of a replica. Raises `BackendError` if there were too many."""

@@ -20,7 +20,7 @@ from srb.engine.events import (
 )
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import SrbError
+from srb.errors import SrbError, restored
 
 _KINDS = {kind.__name__: kind for kind in (StartEvent, ProgressEvent, StopEvent, DoneEvent)}
 
@@ -37,8 +37,7 @@ def _pack(event: Event) -> Any:
             packed += [event.tokens, event.token and _pack_token(event.token)]
         return packed
     if isinstance(event, ErrorEvent):
-        error = event.error
-        return {"error": type(error).__name__, "index": event.index, "message": error.message, "param": error.param}
+        return vars(event.error) | {"error": type(event.error).__name__, "index": event.index}
     fields = dataclasses.asdict(event)
     del fields["request_id"]
     return {"event": type(event).__name__} | fields
@@ -58,8 +57,9 @@ def _unpack(request_id: str, packed: Any) -> Event:
         index, text, drawn, tokens, token = (*packed, [], None)[:5]
         return StreamEvent(request_id, index, text, tuple(tokens), token and _unpack_token(token), tuple(drawn))
     if "error" in packed:
-        kind = getattr(srb.errors, packed["error"], SrbError)
-        return ErrorEvent(request_id, packed["index"], kind(packed["message"], param=packed["param"]))
+        kind, index = getattr(srb.errors, packed.pop("error"), SrbError), packed.pop("index")
+        fields = {name: _tuples(value) for name, value in packed.items()}
+        return ErrorEvent(request_id, index, restored(kind, (fields["message"],), fields))
     kind = _KINDS[packed.pop("event")]
     for name, of in (("usage", Usage), ("timings", Timings)):
         if packed.get(name):

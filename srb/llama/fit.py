@@ -38,6 +38,8 @@ layers leave it before the number of cells goes lower."""
 _LARGE_CELL, _LARGE_MODEL = 1 << 20, 1.5
 """Hardly any model takes more than these: bytes for a cell, and bytes of memory for each byte of the model's files."""
 
+_OUTPUT = "output.weight"
+
 _CELLS = re.compile(r"\bsize = +([\d.]+) MiB \( *\d+ cells")
 _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
 
@@ -112,6 +114,7 @@ class _Trial:
         self._gpus = _gpus(settings)
         self._placed = [(re.compile(pattern.decode()), buffer) for pattern, buffer in placed(settings)]
         self._measured: dict[int, tuple[int, ...]] = {}
+        self._copied: list[Tensor] = []
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +127,10 @@ class _Trial:
         """See `fit`."""
         settings = self._settings
         self._tensors = [tensor for file in files_of(self._path) for tensor in read_tensors(file)]
+        if all(tensor.name != _OUTPUT for tensor in self._tensors):
+            # The output of such a model has the weights of its input. GPUs that hold the output get a copy of them.
+            inputs = [each for each in self._tensors if each.name == "token_embd.weight"]
+            self._copied = [dataclasses.replace(each, name=_OUTPUT) for each in inputs]
         self._trained = int(llama_cpp.llama_model_n_ctx_train(self.model))
         self._n_layers = int(llama_cpp.llama_model_n_layer(self.model))
         self._free_here = available_memory()
@@ -160,6 +167,7 @@ class _Trial:
         weights = [0, 0]
         for tensor in self._tensors:
             weights[self._is_there(tensor, first)] += tensor.n_bytes
+        weights[True] += sum(tensor.n_bytes for tensor in self._copied if self._is_there(tensor, first))
         there = of_cells * min(self._n_layers, max(0, layers - 1)) // self._n_layers if self._settings.kv_offload else 0
         projector = _projector_bytes(self._settings)  # it is on the GPU if any layer is
         return (

@@ -90,7 +90,8 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
     """GET /v1/stories/{story}/nodes: the nodes that changed after a change, once, or as a stream that goes on."""
     name, since = request.match_info["story"], query_number(request, "since") or 0
     if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
-        since = int(last) if (last := request.headers.get("Last-Event-ID", "")).isdecimal() else since
+        last = _number(request.headers.get("Last-Event-ID", ""))
+        since = since if last is None else last
         await read_file(request, stories.get_story, name)  # raises an error while a 404 can still be sent
         return await sse.respond(request, _follow(request, name, since), headers={})
     story, nodes = await read_file(request, stories.read_nodes, name, since)
@@ -194,9 +195,14 @@ def query_number(request: web.Request, name: str) -> int | None:
     text = request.query.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+    if (number := _number(text)) is None:
         raise InvalidRequestError(f"{name} takes a whole number, got {text:.60}", param=name)
-    return int(text)
+    return number
+
+
+def _number(text: str) -> int | None:
+    """The whole number that a text is; None if it isn't one, or is longer than any that is used here."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 
 async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BODY_BYTES) -> Fields:

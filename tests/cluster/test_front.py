@@ -17,7 +17,7 @@ from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event
+from srb.engine.events import ErrorEvent, Event, StopEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
@@ -175,6 +175,22 @@ async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
         ends = stops(events)
         assert (ends[0].finish_reason, ends[1].finish_reason) == ("abort", "length")
         assert texts(events)[1] == alone(each)[1]
+
+
+async def test_when_a_replica_shuts_down_what_nobody_has_ended_goes_on_elsewhere() -> None:
+    async with cluster(names="ab") as (engine, replicas):
+        stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
+        await until(lambda: engine.health.running == 1)
+        engine.abort(each.id, 0)
+        events: list[Event] = []
+        while not any(isinstance(event, StopEvent) for event in events):
+            events += await anext(stream)
+        await replicas.there.pop(replicas.ran[0][0]).close()
+        events += await stream.collect()
+        ends = stops(events)
+        assert (ends[0].finish_reason, ends[1].finish_reason) == ("abort", "length")
+        assert texts(events)[1] == alone(each)[1]
+        assert len(replicas.ran) == 2
 
 
 async def test_a_request_is_ended_also_where_its_replica_cannot_be_told() -> None:

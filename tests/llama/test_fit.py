@@ -192,6 +192,21 @@ def test_a_projector_takes_its_place_on_the_card(model: Path, monkeypatch: pytes
         LlamaBackend(dataclasses.replace(asked, mmproj=projector))
 
 
+def test_a_card_has_a_copy_of_weights_that_are_input_and_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ggml.devices()
+    monkeypatch.setattr(fit, "devices", lambda: [*real, Card(MIB)])
+    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    said = []
+    for is_tied in (False, True):
+        path = write_tiny_model(tmp_path / "some.gguf", n_vocab=20_000, is_tied=is_tied)
+        with pytest.raises(ModelLoadError, match=r"take (\d+) MiB, .* of the GPU's memory") as caught:
+            LlamaBackend(dataclasses.replace(settings(path), n_gpu_layers=-2))
+        said.append(re.findall(r"its weights take (\d+) MiB", caught.value.message)[-1])
+    assert said[0] == said[1] == "5"
+
+
 def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = free_memory.available_memory()
     assert 0 < plain < sys.maxsize

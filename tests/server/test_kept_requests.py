@@ -205,6 +205,17 @@ async def test_a_watcher_sees_the_texts_grow(connect: Connect, history: History)
         assert pieces > 0
 
 
+@pytest.mark.parametrize("last", ["x", "9" * 20, "9" * 5000])
+async def test_an_id_that_is_none_begins_where_the_query_says(connect: Connect, history: History, last: str) -> None:
+    client = await connect(FakeBackend(), history=history)
+    story = await begin(client, {"text": "a"})
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
+    async with client.get(f"/v1/stories/{story}/nodes?since=0", headers=headers) as answer:
+        assert answer.status == 200
+        _, event = await anext(read(answer))
+        assert event["node"]["text"] == "a"
+
+
 async def test_a_node_that_grows_is_no_place_to_go_on_from(connect: Connect, history: History) -> None:
     gate = asyncio.Event()
     backend, loop = FakeBackend(), asyncio.get_running_loop()

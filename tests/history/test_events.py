@@ -1,0 +1,30 @@
+"""Events as the history keeps them."""
+
+import pytest
+
+from srb.engine.events import ErrorEvent
+from srb.errors import BackendError, ContextSizeError, InvalidRequestError, LogitsProcessorError, SrbError
+from srb.history.events import pack, unpack
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendError("broken", seq_ids=(1, 2)),
+        ContextSizeError(5000, 4096),
+        InvalidRequestError("n is too large", param="n", code="too_large"),
+        LogitsProcessorError("it raised"),
+    ],
+)
+def test_an_error_comes_back_as_it_was(error: SrbError) -> None:
+    (event,) = unpack("r", pack([ErrorEvent("r", 3, error)]))
+    assert isinstance(event, ErrorEvent)
+    assert (event.request_id, event.index, type(event.error)) == ("r", 3, type(error))
+    assert (vars(event.error), str(event.error)) == (vars(error), str(error))
+
+
+def test_an_error_of_another_srb_is_an_error() -> None:
+    (event,) = unpack("r", '[{"error": "GoneSinceError", "index": null, "message": "no", "param": null}]')
+    assert isinstance(event, ErrorEvent)
+    assert type(event.error) is SrbError
+    assert event.error.body()["message"] == "no"
