@@ -1,5 +1,7 @@
 // Comparing: columns that differ in one setting or in their prompts, with the same seeds in each.
 
+import { titleOf } from "./guide.js";
+
 export const drawSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 export class Compare {
@@ -10,7 +12,7 @@ export class Compare {
     this.name = document.querySelector("#compare-name");
     this.list = document.querySelector("#compare-values");
     this.prompts = document.querySelector("#compare-prompts");
-    for (const name of settings.comparable) this.name.append(new Option(name));
+    for (const name of settings.comparable) this.name.append(new Option(titleOf(name), name));
     this.name.value = "temperature";
     this.what.addEventListener("change", () => this.#show());
     document.querySelector("#add-prompt").addEventListener("click", () => this.#addPrompt().focus());
@@ -21,8 +23,8 @@ export class Compare {
     if (this.what.value === "setting") {
       const name = this.name.value;
       const values = this.list.value.split(",").map((text) => text.trim()).filter(Boolean);
-      if (values.length < 2) throw new Error(`To compare, write two or more values of ${name} with commas between them.`);
-      return values.map((text) => ({ label: `${name} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
+      if (values.length < 2) throw new Error(`To compare, write two or more values of ${titleOf(name)} with commas between them.`);
+      return values.map((text) => ({ label: `${titleOf(name)} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
     }
     if (this.what.value === "prompts") {
       const others = [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);

@@ -71,6 +71,9 @@ export const GROUPS = {
 
 export const GUIDE = Object.assign({}, IN_SIGHT, AWAY, ...Object.values(GROUPS));
 
+// What a writer reads in place of a setting's name.
+export const titleOf = (name) => GUIDE[name]?.[0] ?? name;
+
 // Values that go together. What a style doesn't name is left to the server.
 export const STYLES = {
   "As the server has it": {},

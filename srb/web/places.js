@@ -1,5 +1,6 @@
 // The way through the tree: the path to where the story is, and all places that can be returned to, drawn.
 
+import { titleOf } from "./guide.js";
 import { isTurn, ROOT, said } from "./tree.js";
 
 const shorten = (text, length) => {
@@ -68,7 +69,7 @@ function generations(tree, id) {
     if (until) facts.push(`${until.count} ${until.count === 1 ? until.unit.slice(0, -1) : until.unit}`);
     else if (names.has("max_tokens")) facts.push(`${values("max_tokens")} tokens`);
     names.delete("max_tokens");
-    for (const name of names) facts.push(`${name} ${values(name)}`);
+    for (const name of names) facts.push(values(name) === "true" ? titleOf(name) : `${titleOf(name)} ${values(name)}`);
     facts.push(when.format(nodes[0].created ?? batch));
     return shorten(facts.join(" · "), 160);
   });

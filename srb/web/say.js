@@ -1,6 +1,6 @@
 // What the page says: how things go, and what went wrong, in words.
 
-import { GUIDE } from "./guide.js";
+import { GUIDE, titleOf } from "./guide.js";
 
 const find = (selector) => document.querySelector(selector);
 
@@ -10,8 +10,7 @@ export function tell(text) {
 
 export function complain(error) {
   if (error.status === 401) find("#key").hidden = false;
-  const [setting] = GUIDE[error.param] ?? [];
-  find("#error-text").textContent = setting ? `${setting}: ${error.message}` : error.message;
+  find("#error-text").textContent = error.param in GUIDE ? `${titleOf(error.param)}: ${error.message}` : error.message;
   find("#error").hidden = false;
 }
 

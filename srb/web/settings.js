@@ -1,6 +1,6 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
 
-import { AWAY, GROUPS, GUIDE, IN_SIGHT, STYLES } from "./guide.js";
+import { AWAY, GROUPS, GUIDE, IN_SIGHT, STYLES, titleOf } from "./guide.js";
 import { tokens, UNITS } from "./length.js";
 
 const GUIDED = 1.5; // the scale that a negative prompt begins with
@@ -144,7 +144,7 @@ export class Settings {
     const body = { n: this.n };
     for (const [name, { kind, input }] of this.fields) {
       if (kind === "slider" && input.value === input.defaultValue) continue;
-      if (input.validity.badInput) throw new Error(`${name} takes a number`);
+      if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
       const text = input.type === "checkbox" ? (input.checked ? "true" : "") : input.value;
       if (text.trim()) body[name] = this.parse(name, text);
     }
@@ -167,7 +167,7 @@ export class Settings {
     try {
       return JSON.parse(text);
     } catch {
-      throw new Error(kind === "json" ? `${name} takes JSON` : `${name} takes a number, not ${text.trim()}`);
+      throw new Error(`${titleOf(name)} takes ${kind === "json" ? "JSON" : "a number"}, not ${text.trim()}`);
     }
   }
 

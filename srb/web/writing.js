@@ -3,6 +3,7 @@
 import { cancel, evaluate } from "./api.js";
 import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
+import { titleOf } from "./guide.js";
 import { isLost } from "./keys.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
 import { status } from "./status.js";
@@ -247,6 +248,6 @@ const isHealed = (node, fields) =>
 function hear(event) {
   if (event.event === "progress") tellProgress(event);
   if (event.event === "start" && event.ignored.length)
-    complain(new Error(`These settings have no effect here: ${event.ignored.join(", ")}`));
+    complain(new Error(`These settings have no effect here: ${event.ignored.map(titleOf).join(", ")}`));
   if (event.event === "error" && event.index === undefined) complain(new Error(event.error.message));
 }

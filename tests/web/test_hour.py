@@ -132,7 +132,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     keyboard.press("g")
     expect(story.cards).to_have_count(13)
     story.wait_done()
-    assert story.find(".title").all_text_contents()[:4] == ["temperature 0.4", "temperature 1.2"] * 2
+    assert story.find(".title").all_text_contents()[:4] == ["Temperature 0.4", "Temperature 1.2"] * 2
     seeds = story.find(".seed").all_text_contents()
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
     lefts = [each.evaluate("(card) => card.offsetLeft") for each in story.cards.all()[:4]]
@@ -142,7 +142,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     # Name it, and export it.
     story.page.once("dialog", lambda dialog: dialog.accept("The keeper's rule"))
     keyboard.press("t")
-    expect(tree.nth(1)).to_contain_text(re.compile(r"4 alternatives · 1 sentence · seed \d+ · temperature 0.4, 1.2"))
+    expect(tree.nth(1)).to_contain_text(re.compile(r"4 alternatives · 1 sentence · Seed \d+ · Temperature 0.4, 1.2"))
     tab_to(story, "#rename", "Shift+Tab")
     keyboard.press("Enter")
     expect(story.find("#title")).to_have_text("The keeper's rule")
