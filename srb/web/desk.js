@@ -37,6 +37,7 @@ export class Desk {
     document.querySelector("#note").value = page.note ?? "";
     this.#draw();
     this.story.value = page.draft ?? this.story.value;
+    this.showOpenings();
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
   }
 
@@ -89,9 +90,14 @@ export class Desk {
     this.#measure();
     drawPath(document.querySelector("#path"), this.tree, go);
     drawTree(document.querySelector("#tree"), this.tree, go);
-    document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
+    this.showOpenings();
     document.querySelector("#undo").disabled = this.tree.history.length === 0;
     this.cards.show();
+  }
+
+  // Only where nothing is written yet, as they take the place of what is.
+  showOpenings() {
+    document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
   #measure() {
@@ -106,6 +112,7 @@ export class Desk {
     const isNew = !this.tree.path(this.tree.current).length;
     this.#draw();
     if (isNew) this.story.value = typed;
+    this.showOpenings();
     this.savePage();
   }
 

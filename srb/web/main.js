@@ -104,7 +104,10 @@ function listen(desk, writing, shelf, resume) {
     if (!document.body.dataset.ready) location.reload(); // the stories can be seen only now
   });
   document.addEventListener("input", () => desk.savePage());
-  find("#story").addEventListener("input", () => desk.asking.isOn || desk.context.measure(story.value));
+  find("#story").addEventListener("input", () => {
+    desk.showOpenings();
+    if (!desk.asking.isOn) desk.context.measure(story.value);
+  });
   addEventListener("pagehide", () => desk.save());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;

@@ -27,7 +27,7 @@ const toServer = (node) => ({
   finish_reason: node.typed ? null : (node.reason?.finish_reason ?? "abort"),
   stop_reason: node.reason?.stop_reason ?? null,
   kept: kept(node),
-  settings: node.settings ?? null,
+  settings: node.settings ? { ...node.settings, heal: node.healed } : null,
   created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
 

@@ -38,6 +38,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     expect(text).to_be_focused()
     story.screenshot("hour-1-open")
     keyboard.type(PROMPT)
+    expect(story.find("#openings")).to_be_hidden()
     keyboard.press("Escape")
     keyboard.press(",")
     tab_to(story, "#setting-max_tokens")
