@@ -62,6 +62,6 @@ def test_the_exit_code_of_a_server_whose_engine_failed(
     async def serve(_settings: Settings) -> None:
         raise EngineDeadError("the engine has failed: no luck")
 
-    monkeypatch.setattr(cli, "serve", serve)
+    monkeypatch.setattr("srb.server.serve.serve", serve)
     assert cli.main(["serve", "--exit-on-fatal"]) == 1
     assert capsys.readouterr().err == "srb: the engine has failed: no luck\n"
