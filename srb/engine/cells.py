@@ -64,6 +64,12 @@ class Cells:
         prompt = seq.prompt
         assert prompt.seq_id is not None
         if seq.seq_id is None:
+            # Siblings whose guides aren't ready will yet be forked off the prompt's seq_id: one of these gets it later.
+            for each in prompt.sequences:
+                if each.seq_id is not None and each.state == "prefilling" and not each.has_begun:
+                    seq.seq_id, each.seq_id = each.seq_id, None
+                    break
+        if seq.seq_id is None:
             if self._backend.window is not None:  # once the sequence goes on, the state at the prompt's end is lost
                 self._retain_prompt(prompt)
             self._scheduler.give_away(prompt, seq)

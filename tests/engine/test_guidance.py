@@ -66,6 +66,25 @@ def test_the_negative_prompt_is_evaluated_once_and_only_those_that_have_one_take
     assert backend.rows == len(PROMPT) + len(NEGATIVE) + 4 * (1 + 2 + 2)
 
 
+@pytest.mark.parametrize("is_guided", [(True, False), (True, True, False), (False, True, False)])
+@pytest.mark.parametrize("options", [{}, {"window": 0}, {"window": 5, "max_seqs": 6}])
+def test_an_alternative_without_one_doesnt_wait_for_the_negative_prompts_of_its_siblings(
+    is_guided: tuple[bool, ...], options: dict[str, int]
+) -> None:
+    def asked() -> CompletionRequest:
+        plain = SamplingParams(max_tokens=5, ignore_eos=True)
+        aside = dataclasses.replace(plain, guidance_scale=2.0, negative_prompt=tuple(b"n" * 60))
+        branches = [dataclasses.replace(aside if each else plain, seed=k) for k, each in enumerate(is_guided)]
+        return CompletionRequest((tuple(PROMPT),), tuple(branches))
+
+    backend = FakeBackend(n_batch=16, script=ascii_babble, **options)  # type: ignore[arg-type]
+    engine = Engine(backend)
+    events = run(engine, each := asked())
+    check_order(events, each)
+    assert texts(events) == texts(run(Engine(FakeBackend(script=ascii_babble)), asked()))
+    assert (engine.stats().sequences, engine.stats().cells, backend.cells) == (0, 0, 0)
+
+
 def test_a_scale_of_1_is_off() -> None:
     backend = FakeBackend()
     start = run(Engine(backend), guided(2, guidance_scale=1.0))[0]
