@@ -97,6 +97,14 @@ class Intake:
         longest = max(map(len, request.prompts))
         if longest > self._n_cells:
             raise ContextSizeError(longest, self._n_cells)
+        for index, resumed in enumerate(request.resumed):
+            params = request.branches[index % len(request.branches)]
+            n_texts = 2 if params.is_guided else 1
+            negative = len(params.negative_ids or (0,)) if params.is_guided else 0
+            n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
+            # A context of another size may have had room for it. A search begins anew with the prompt.
+            if resumed.finished is None and not request.n_beams and n_tokens > self._n_cells:
+                raise ContextSizeError(n_tokens, self._n_cells)
         for params in request.branches:
             # The last token is never evaluated, so it takes no cell.
             generated = max(0, (params.max_tokens or 0) - 1) * (request.n_beams or 1)

@@ -1,5 +1,7 @@
 """A request that was interrupted anywhere goes on as if it hadn't been."""
 
+from typing import Any
+
 import pytest
 from driver import check_order, run, stops, texts
 from fake_backend import FakeBackend, says
@@ -13,7 +15,7 @@ from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError
+from srb.errors import ContextSizeError, InvalidRequestError
 
 
 def steps(engine: Engine, request: CompletionRequest) -> list[list[Event]]:
@@ -205,3 +207,18 @@ def test_tokens_that_the_model_does_not_have_are_refused() -> None:
     request = CompletionRequest(((112,),), SamplingParams().alternatives(1), resumed=(Resumed((999,)),))
     with pytest.raises(InvalidRequestError, match="resumed has the token id 999"):
         Engine(FakeBackend()).add_request(request)
+
+
+@pytest.mark.parametrize("params", [{}, {"guidance_scale": 2.0}, {"guidance_scale": 2.0, "negative_prompt": (1,) * 20}])
+@pytest.mark.parametrize("max_tokens", [-1, None])
+def test_what_the_context_has_no_room_for_any_more_is_refused(max_tokens: int | None, params: dict[str, Any]) -> None:
+    branches = SamplingParams(max_tokens=max_tokens, **params).alternatives(2)
+    room = 63 if not params else 62 // 2 if len(params) == 1 else (63 - 20) // 2
+
+    def said(n: int) -> CompletionRequest:
+        return CompletionRequest(((112,),), branches, resumed=(Resumed((65,) * n), Resumed((66,))))
+
+    with pytest.raises(ContextSizeError):
+        Engine(FakeBackend(n_cells=64)).add_request(said(room + 1))
+    each = said(room)
+    check_order(run(Engine(FakeBackend(n_cells=64), default_max_tokens=-1), each), each, started=False)
