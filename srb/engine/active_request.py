@@ -170,9 +170,10 @@ class ActiveRequest:
 def _healed(tokens: tuple[int, ...], tokenizer: Tokenizer) -> tuple[tuple[int, ...], bytes]:
     """A prompt without its last token, and the bytes of that token, if other tokens begin with the same bytes.
 
-    Otherwise the whole prompt, and no bytes.
+    Otherwise the whole prompt, and no bytes. So is a prompt whose last token stands behind an image: there are no
+    logits behind an image.
     """
     text = tokenizer.piece(tokens[-1])
-    if len(tokens) > 1 and text and len(tokenizer.beginning_with(text)) > 1:
+    if len(tokens) > 1 and tokens[-2] >= 0 and text and len(tokenizer.beginning_with(text)) > 1:
         return tokens[:-1], text
     return tokens, b""

@@ -204,3 +204,15 @@ def test_images_whose_placeholders_begin_alike_share_nothing() -> None:
     for tokens in ((1, 2, *media.tokens, 3), (1, 2, *media.tokens)):
         assert tree.find(pack(tokens)).n_tokens == 2
     assert tree.find(pack((1, 2, *twin, 4))).n_tokens == 8
+
+
+def test_a_prompt_whose_last_token_stands_behind_an_image_is_left_whole() -> None:
+    """Healing takes the last token back, but there are no logits behind an image to draw the first token from."""
+    backend = backend_of()
+    engine = Engine(backend)
+    each = ask(engine, BEFORE, CAT, n=2, heal=True)
+    assert each.token_ids[0][-2] < 0
+    backend.tokenizer.beginning_with = lambda text: [text[0], 0]  # type: ignore[method-assign]
+    events = run(engine, each)
+    check_order(events, each)
+    assert texts(events) == texts(run(Engine(backend_of()), ask(engine, BEFORE, CAT, n=2)))
