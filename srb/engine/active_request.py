@@ -36,10 +36,14 @@ class ActiveRequest:
         self.prompts: list[Prompt] = []
         asked = [_healed(tokens, tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]
         for number, (tokens, healed) in enumerate(asked):
-            first = number * len(request.branches)
+            first, alike = number * len(request.branches), list[Prompt]()
             for lora in dict.fromkeys(loras):
                 begun = {first + k: resumed[first + k] for k, each in enumerate(loras) if each == lora}
-                self.prompts += Prompt.of(self, tokens, begun, stops, lora, healed)
+                alike += Prompt.of(self, tokens, begun, stops, lora, healed)
+            first_tokens = {each.tokens[0] for each in resumed[first : first + len(loras)] if each.tokens}
+            for prompt in alike:
+                prompt.first_tokens = first_tokens
+            self.prompts += alike
         self._watch(resumed, [len(healed) for _, healed in asked], stops, tokenizer)
         self._is_diverse = any(params.diversity for params in request.branches)
         if self._is_diverse:

@@ -80,7 +80,7 @@ class Prompt:
         self.saved = 0  # how many of its tokens a saved state has, while it runs
         self.seq_id: int | None = None
         self.span: Span | None = None
-        self.first_tokens: set[int] = set()  # the tokens that its sequences have begun with
+        self.first_tokens: set[int] = set()  # that were drawn first, also with other adapters
         self.search: Search | None = None  # only in a search, once the prompt is evaluated
         self.beam_ids: list[int] = []  # the seq_ids of its beams
         self.sequences = []
@@ -108,10 +108,7 @@ class Prompt:
             return [cls(active, asked, living, stops, lora, healed)] if living else []
         new = {index: each for index, each in living.items() if not each.tokens}
         groups = ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]
-        prompts = [cls(active, asked, group, stops, lora, healed) for group in groups]
-        if new:
-            prompts[0].first_tokens |= {each.tokens[0] for each in begun.values() if each.tokens}
-        return prompts
+        return [cls(active, asked, group, stops, lora, healed) for group in groups]
 
     def begin_with(self, tokens: tuple[int, ...]) -> None:
         """Replaces its tokens. Call it only before the prompt has begun."""

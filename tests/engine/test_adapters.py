@@ -153,3 +153,9 @@ def test_resumed_alternatives_of_different_settings_share_no_cells() -> None:
 
     whole = run(Engine(backend()), each)
     assert texts(run_interrupted(make, each, [50])) == texts(whole)
+
+
+def test_distinct_alternatives_begin_with_different_tokens_whatever_their_adapters_are() -> None:
+    each = dataclasses.replace(asked(*SETTINGS, max_tokens=3), distinct=True)
+    said = texts(run(Engine(backend(script=lambda _params, _tokens: ord("a"))), each))
+    assert sorted(text[0] for text in said.values()) == ["a", "b", "c", "d", "e"]
