@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING
 
-from srb.engine.sampling_params import CONSTRAINTS
+from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -32,6 +32,17 @@ def check_combination(request: "CompletionRequest") -> None:
         raise InvalidRequestError(
             "explore takes one prompt and one branch, without echo, logprobs and search", param="explore"
         )
+    if request.explore:
+        (params,) = request.branches
+        own = dataclasses.replace(
+            SamplingParams(max_tokens=request.explore.max_path), seed=params.seed, label=params.label, lora=params.lora
+        )
+        if params != own:
+            raise InvalidRequestError(
+                f"the branch of a request with explore has a max_tokens of {own.max_tokens} and nothing else; "
+                "CompletionRequest.exploring makes such a request",
+                param="branches",
+            )
     if request.media and request.echo:
         raise InvalidRequestError("echo can't show images and sounds; leave it out", param="echo")
 

@@ -272,5 +272,8 @@ def test_what_is_refused() -> None:
     params = SamplingParams().alternatives(2)
     with pytest.raises(InvalidRequestError, match="explore takes one prompt"):
         CompletionRequest(((1,),), params, explore=Explore())
+    for other in (SamplingParams(), SamplingParams(max_tokens=1), SamplingParams(max_tokens=4, guidance_scale=2.0)):
+        with pytest.raises(InvalidRequestError, match="a max_tokens of 4 and nothing else"):
+            CompletionRequest(((1,),), (other,), explore=Explore(depth=4))
     with pytest.raises(InvalidRequestError, match="a recurrent state"):
         Engine(FakeBackend(window=0)).add_request(exploring())
