@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import errno
 import importlib.metadata
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +23,7 @@ Run = Callable[[Settings, argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 if it failed, 2 if it was called wrongly, 130 for Ctrl-C."""
+    """Runs a command and returns its exit code: 0, 1 if it failed, 2 for a wrong call, 130 if it was stopped."""
     words = sys.argv[1:] if argv is None else argv
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what can follow
         words = os.environ["COMP_LINE"].split()
@@ -29,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = load_settings(arguments)
         _set_up_logging(settings, arguments)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # it keeps what Ctrl-C keeps
         run: Run = arguments.run
         return run(settings, arguments)
     except (SettingsError, InvalidRequestError) as error:
@@ -38,6 +41,10 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # as in: srb generate ... | head -1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _fail(f"{error.filename or 'the output'} can't be written: {error.strerror}", 1)
     except KeyboardInterrupt:
         return 130
 

@@ -128,7 +128,8 @@ def go_on(body: Body, alternatives: Sequence[Alternative], ask: Callable[[str], 
         return None
     kept = by_name[answer].text
     if "messages" not in body:
-        return body | {"prompt": body["prompt"] + kept}
+        # What the model wrote is as it wanted it.
+        return body | {"prompt": body["prompt"] + kept} | ({"heal": False} if kept and "heal" in body else {})
     said = ask("you: ").strip()
     turns = [{"role": "assistant", "content": kept}, {"role": "user", "content": said}]
     return body | {"messages": [*body["messages"], *turns]} if said else None
@@ -167,7 +168,7 @@ def _body(settings: Settings, arguments: argparse.Namespace) -> Body:
     named = {ALIASES.get(name, name) for each in (body, *body.get("branches", ())) for name in each}
     if not named & NOT_HEALED:
         body["heal"] = True
-    if sys.stdout.isatty() and not arguments.json:
+    if sys.stdout.isatty() and not arguments.json and "prompt" in body:
         body["return_progress"] = True
     return body
 
@@ -178,11 +179,11 @@ def read_prompt(arguments: argparse.Namespace) -> str:
         raise InvalidRequestError("a prompt and --file exclude each other", param="prompt")
     try:
         if arguments.file:
-            text = arguments.file.read_text("utf-8")
+            text = arguments.file.read_text("utf-8-sig")
         elif arguments.prompt is None and sys.stdin.isatty():
             raise InvalidRequestError("there is no prompt; give one, or --file, or - to type it", param="prompt")
         elif arguments.prompt in (None, "-"):
-            text = sys.stdin.buffer.read().decode("utf-8")
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
         else:
             return str(arguments.prompt)
     except OSError as error:

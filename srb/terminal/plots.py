@@ -97,7 +97,7 @@ def _error(measures: Measures | None, name: str) -> tuple[float, float]:
     """How far the interval reaches below and above the value."""
     ends, value = (measures.intervals.get(name) if measures else None), _number(measures, name)
     if ends is None or not all(map(math.isfinite, (*ends, value))):
-        return 0.0, 0.0
+        return math.nan, math.nan
     return max(0.0, value - ends[0]), max(0.0, ends[1] - value)
 
 

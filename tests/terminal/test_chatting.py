@@ -73,6 +73,9 @@ def test_what_is_kept_is_a_part_of_the_next_prompt() -> None:
     assert questions == ["keep which of 0, wild? (Enter ends) ", "there is no 5; keep which of 0, wild? "]
     assert go_on(body, ALTERNATIVES, answers(" 1 ")[1]) == {"prompt": "Once two", "n": 2}
     assert go_on(body, ALTERNATIVES, answers("")[1]) is None
+    # The model's last token stays as it is.
+    healed = go_on(body | {"heal": True}, ALTERNATIVES, answers("1")[1])
+    assert healed == {"prompt": "Once two", "n": 2, "heal": False}
 
 
 def test_a_chat_goes_on_with_the_answer_and_the_next_message() -> None:
@@ -99,6 +102,15 @@ def test_a_person_goes_on_until_nothing_is_kept(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert srb("generate", "p", "-i", "-n", "1", "--max-tokens", "1", "--no-heal") == 0
     assert asked == ["p", "pa", "pab"]
+
+
+def test_a_chat_asks_for_nothing_that_has_no_effect(
+    srb: Run, asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "_view", lambda **_: Growing(Console(file=io.StringIO(), force_terminal=True)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert srb("generate", "--chat", "p", "-n", "1", "--max-tokens", "1") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_wide_windows_have_columns() -> None:

@@ -144,6 +144,19 @@ def test_ctrl_c_keeps_what_is_done(srb: Run, backend: FakeBackend, capsys: pytes
     assert "cut off ·" not in Path("spec-results/report.html").read_text()
 
 
+def test_sigterm_keeps_what_ctrl_c_keeps(srb: Run, backend: FakeBackend) -> None:
+    def interrupt() -> None:
+        if path.exists() and path.read_text():
+            backend.on_decode = lambda: None
+            _thread.interrupt_main(signal.SIGTERM)
+
+    path = Path("spec-results/results.jsonl")
+    backend.on_decode = interrupt
+    assert srb("compare", "spec.toml", "-n", "1") == 130
+    whole = [line for line in lines() if line["finish_reason"] == "length"]
+    assert f"<p>{len(whole)} of 72 alternatives" in Path("spec-results/report.html").read_text()
+
+
 def test_more_in_the_spec_keeps_what_is_there(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert srb("compare", "spec.toml") == 0
     (tmp_path / "spec.toml").write_text(SPEC + "[settings.wilder]\ntemperature = 3\n")

@@ -1,5 +1,6 @@
 """`srb generate` on the fake backend."""
 
+import errno
 import io
 import json
 import sys
@@ -11,6 +12,7 @@ from fake_backend import END, FakeBackend, says
 from terminal.conftest import Run
 
 from srb.roster import Roster
+from srb.terminal.show import PlainLines
 
 
 def test_plain_lines_in_the_order_of_the_alternatives(
@@ -67,9 +69,18 @@ def test_a_prompt_from_stdin(
 
 
 def test_a_prompt_from_a_file(srb: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "prompt.txt").write_text("from a file\n")
+    (tmp_path / "prompt.txt").write_text("\ufefffrom a file\n")  # as some editors begin it
     assert srb("generate", "--file", "prompt.txt", "--echo", "--max-tokens", "0", "-n", "1") == 0
     assert capsys.readouterr().out == "0: from a file\n"
+
+
+def test_a_full_disk_is_said(srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PlainLines, "_print", fail)
+    assert srb("generate", "p", "-n", "1") == 1
+    assert capsys.readouterr().err == "srb: the output can't be written: No space left on device\n"
 
 
 def test_what_has_no_effect_is_said(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
