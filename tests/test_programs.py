@@ -115,6 +115,13 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: srb.LlamaBackend("a.gguf"), "takes srb.Settings, got 'a.gguf'; write Settings(model=...)"),  # type: ignore[arg-type]
         (lambda: AsyncEngine.from_settings("a"), "takes srb.Settings, got 'a'; write Settings(model=...)"),  # type: ignore[arg-type]
         (lambda: srb.generate(5), "prompt takes a text, or a tuple of token ids, got 5"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(stop=(5,)), "stop takes texts, got 5"),  # type: ignore[arg-type]
+        (lambda: SamplingParams(banned_strings=(5,)), "banned_strings takes texts, got 5"),  # type: ignore[arg-type]
+        (lambda: SamplingParams().alternatives(True), "n takes a whole number, got True"),
+        (lambda: CompletionRequest(((1, "a"),), ONE), "prompt takes whole numbers as token ids, got (1, 'a')"),  # type: ignore[arg-type]
+        (lambda: CompletionRequest(((1.5,),), ONE), "prompt takes whole numbers as token ids, got (1.5,)"),  # type: ignore[arg-type]
+        (lambda: srb.score("a", []), "candidates must have at least one text"),
+        (lambda: srb.score("a", 5), "candidates takes a list of texts, got 5; write [...] around it"),  # type: ignore[arg-type]
         (lambda: srb.generate("a", temprature=1), "there is no 'temprature'; did you mean temperature?"),
         (lambda: srb.score("a", "b"), "candidates takes a list of texts, got 'b'; write [...] around it"),
         (lambda: srb.score("a", [5]), "candidates[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]

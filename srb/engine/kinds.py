@@ -59,6 +59,8 @@ def check_text(name: str, text: Any) -> None:
         raise InvalidRequestError(f"{name} takes a text, or a tuple of token ids, got {text!r:.60}", param=name)
     if not text:
         raise InvalidRequestError(f"{name} must have at least one token", param=name)
+    if isinstance(text, tuple) and {*map(type, text)} != {int} and not all(_fits(each, int) for each in text):
+        raise InvalidRequestError(f"{name} takes whole numbers as token ids, got {text!r:.60}", param=name)
 
 
 def _fits(value: Any, kind: type) -> bool:

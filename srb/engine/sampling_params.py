@@ -230,7 +230,7 @@ class SamplingParams:
         check_types(self)
         check_ranges(self, RANGES)
         _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
-        phrases = tuple(text.removeprefix(ANY_CASE) for text in self.banned_strings)
+        phrases = tuple(text.removeprefix(ANY_CASE) if isinstance(text, str) else text for text in self.banned_strings)
         _check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
         if self.avoid is not None:
             if len(self.avoid) > MAX_AVOIDED:
@@ -282,7 +282,7 @@ class SamplingParams:
 
     def alternatives(self, n: int) -> tuple["SamplingParams", ...]:
         """n copies with the seeds seed, seed + 1, ... (mod 2^32). If the seed is -1, the first one is drawn."""
-        if not isinstance(n, int):
+        if not isinstance(n, int) or isinstance(n, bool):
             raise InvalidRequestError(f"n takes a whole number, got {n!r:.60}", param="n")
         first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
@@ -292,6 +292,8 @@ def _check_strings(name: str, strings: tuple[str, ...], most: int, longest: int)
     if len(strings) > most:
         raise InvalidRequestError(f"{name} takes at most {most} strings, got {len(strings)}", param=name)
     for text in strings:
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"{name} takes texts, got {text!r:.60}", param=name)
         if not 1 <= len(text) <= longest:
             raise InvalidRequestError(f"{name} takes strings of 1 to {longest} characters, got {len(text)}", param=name)
 

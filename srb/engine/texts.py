@@ -228,10 +228,12 @@ def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) 
 
 def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:
     """The tokens of candidates."""
-    if isinstance(texts, str):  # else each of its characters would be scored as a text
+    if isinstance(texts, str) or not isinstance(texts, Iterable):  # else each character would be scored as a text
         raise InvalidRequestError(
             f"candidates takes a list of texts, got {texts!r:.60}; write [...] around it", param="candidates"
         )
+    if not (texts := [*texts]):
+        raise InvalidRequestError("candidates must have at least one text", param="candidates")
     return [
         to_tokens(each, tokenize, is_prompt=False, name=f"candidates[{number}]") for number, each in enumerate(texts)
     ]
