@@ -93,7 +93,7 @@ class Whole:
         """Takes events of a part, and returns the events of the request that follow from them."""
         living = part.said.living
         part.said.take(events)
-        if len(self.parts) == 1:
+        if part.request.id == self.request.id:
             self._has_started = True
             part.done = next((event for event in events if isinstance(event, DoneEvent)), part.done)
             return events
@@ -149,12 +149,14 @@ class Whole:
         usages, timings = [end.usage for end in ends], [end.timings for end in ends]
         is_by_prompts = len(self.parts[0].request.prompts) < len(self.request.prompts)
         cached = [usage.cached_tokens for usage in usages]
+        sent = {index for part in self.parts for index in part.indices}
+        before = sum(each.finished or 0 for index, each in enumerate(self.request.resumed) if index not in sent)
         return DoneEvent(
             self.request.id,
             self.request.count,
             Usage(
                 self.request.prompt_tokens,
-                sum(usage.completion_tokens for usage in usages),
+                sum(usage.completion_tokens for usage in usages) + before,
                 sum(cached) if is_by_prompts else min(cached),
             ),
             Timings(

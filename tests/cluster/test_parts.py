@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from srb.cluster.parts import Whole, split
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent
 from srb.engine.request import CompletionRequest
+from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
 
@@ -108,3 +109,20 @@ def test_a_part_that_fails_ends_its_own_alternatives() -> None:
         ErrorEvent(each.id, 3, error),
     ]
     assert [stops(events)[k].finish_reason for k in range(4)] == ["length", "length", "error", "error"]
+
+
+@pytest.mark.parametrize("n_prompts", [2, 3])
+def test_a_resumed_request_keeps_its_names_without_the_parts_that_have_ended(n_prompts: int) -> None:
+    """All of the first prompt's alternatives have ended, so only the other prompts are sent."""
+    each = request(["p", "q", "r"][:n_prompts], n=2, max_tokens=6)
+    expected = run(Engine(FakeBackend()), each)
+    rest = resume(each, [event for event in expected if getattr(event, "index", 0) < 2 and event is not expected[-1]])
+    assert rest is not None
+    events = in_parts(rest, 2, n_prompts)
+    assert {event.request_id for event in events} == {each.id}
+    assert set(stops(events)) == set(range(2, each.count))
+    done, whole = events[-1], expected[-1]
+    assert isinstance(done, DoneEvent)
+    assert isinstance(whole, DoneEvent)
+    assert (done.count, done.usage.prompt_tokens) == (each.count, each.prompt_tokens)
+    assert done.usage.completion_tokens == whole.usage.completion_tokens
