@@ -126,7 +126,9 @@ class Run:
         for event in events:
             if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
                 raise ReplicaLostError(event.error.message)
-            if isinstance(event, StopEvent) and event.stop_reason == "shutdown" and not self._is_asked(event.index):
+            if not isinstance(event, StopEvent) or event.finish_reason != "abort":  # "shutdown" may be a stop string
+                continue
+            if event.stop_reason == "shutdown" and not self._is_asked(event.index):
                 raise ReplicaLostError("it is shutting down")
 
     def _is_asked(self, index: int) -> bool:

@@ -54,7 +54,7 @@ class Keeping:
         is_due = is_waited_for and self._began - seq.drawn_at > _PATIENCE
         if not has_time:
             return Kept(prompt=False, answer=False) if is_due else None
-        is_shut_down = seq.stop_reason == "shutdown"
+        is_shut_down = seq.finish_reason == "abort" and seq.stop_reason == "shutdown"
         is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._lasts)
         keeps_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
         n_evaluated = self._totals.prompt_tokens_evaluated

@@ -556,3 +556,11 @@ async def test_texts_of_a_request_that_is_kept_are_avoided(connect: Connect, his
     async with client.post("/completion", json={"prompt": "p", "avoid": [{"request": first}]}) as answer:
         assert answer.status == 400
     assert backend.open_samplers == 0
+
+
+async def test_a_detached_request_may_stop_at_the_word_shutdown(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(script=says(b"on shutdown")), history=history)
+    request_id, events = await run(client, prompt="p", n=1, stop="shutdown", detach=True)
+    assert events[-1][1]["event"] == "done"
+    kept = await get(client, f"/v1/history/{request_id}")
+    assert (kept["status"], kept["choices"][0]["stop_reason"]) == ("finished", "shutdown")
