@@ -89,9 +89,11 @@ class Recorder:
         self._keep_seconds = keep_seconds
         self._running: dict[str, _Running] = {}
         self._finished: deque[tuple[float, int]] = deque()
+        self._last_number = 0
 
     def restore(self, db: sqlite3.Connection) -> None:
         """Finds the requests that finished before this start and still have their events."""
+        (self._last_number,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
         rows = db.execute(
             "SELECT finished, number FROM requests WHERE status = 'finished' AND request IS NOT NULL ORDER BY finished"
         )
@@ -100,7 +102,13 @@ class Recorder:
     def begin(self, submitted: Submitted, nodes: list[int]) -> list[Change]:
         """Adds a request. nodes: a list that gets the ids of its alternatives' nodes when they are written."""
         running = self._running[submitted.request.id] = _Running(submitted, nodes=nodes)
-        return [partial(_begin, running)]
+        return [partial(self._begin, running)]
+
+    def _begin(self, running: _Running, db: sqlite3.Connection) -> None:
+        # SQLite would use the number of a removed request again, and what still comes of that one has this number.
+        (last,) = db.execute("SELECT coalesce(max(number), 0) FROM requests").fetchone()
+        running.number = self._last_number = max(last, self._last_number) + 1
+        _begin(running, db)
 
     def resume(self, submitted: Submitted, number: int, events: list[Event]) -> list[Change]:
         """Goes on with a request that the file has already. events: its events so far."""
@@ -173,6 +181,7 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
     submitted = running.submitted
     request = submitted.request
     values = {
+        "number": running.number,
         "id": request.id,
         "owner": submitted.owner,
         "created": submitted.created,
@@ -186,8 +195,7 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
         "request": pack_request(request),
     }
     names, places = ", ".join(values), ", ".join("?" * len(values))
-    row = db.execute(f"INSERT INTO requests({names}) VALUES ({places}) RETURNING number", tuple(values.values()))
-    (running.number,) = row.fetchone()
+    db.execute(f"INSERT INTO requests({names}) VALUES ({places})", tuple(values.values()))
     healed = {"heal": True} if request.heal else {}
     settings = [json.dumps(settings_of(params) | healed) for params in request.branches]
     params = [request.branches[index % len(request.branches)] for index in range(request.count)]

@@ -564,3 +564,35 @@ async def test_a_detached_request_may_stop_at_the_word_shutdown(connect: Connect
     assert events[-1][1]["event"] == "done"
     kept = await get(client, f"/v1/history/{request_id}")
     assert (kept["status"], kept["choices"][0]["stop_reason"]) == ("finished", "shutdown")
+
+
+async def test_what_still_comes_of_a_removed_request_isnt_another_ones(connect: Connect, history: History) -> None:
+    steps = threading.Semaphore(2)
+    backend = FakeBackend(on_decode=lambda: steps.acquire(timeout=10) and None)
+    client = await connect(backend, history=history)
+    story = await begin(client, {"text": "a"})
+    body = {"story": story, "node": 1, "n": 1, "detach": True, "ignore_eos": True, "max_tokens": 20}
+    first = await client.post("/v1/completions", json=body)
+    await first.content.readline()
+    assert (await client.delete(f"/v1/stories/{story}")).status == 204
+    second = await client.post("/v1/completions", json={"prompt": "b", "n": 1, "max_tokens": 5, "ignore_eos": True})
+    steps.release(100)
+    await first.read()
+    seen = [event async for event in read(second)]
+    async with client.get(f"/v1/completions/{second.headers['X-Request-Id']}/events") as answer:
+        assert [event async for event in read(answer)] == seen
+    kept = await get(client, f"/v1/history/{second.headers['X-Request-Id']}")
+    assert (kept["status"], kept["choices"][0]["length"]) == ("finished", 5)
+
+
+async def test_a_removed_requests_time_isnt_another_ones(connect: Connect, tmp_path: Path) -> None:
+    """Its events would have been dropped long ago; those of the next request stay until it has ended."""
+    with History(tmp_path / "history.db", keep_seconds=0) as history:
+        backend = FakeBackend()
+        client = await connect(backend, history=history)
+        first, _ = await run(client, prompt="a", n=1, max_tokens=3)
+        assert (await client.delete(f"/v1/history/{first}")).status == 204
+        paths = snapshots(backend, history.path, tmp_path)
+        await run(client, **LONG)
+    with History(paths[-1]) as history:
+        assert len(history.read(unfinished)) == 1
