@@ -355,3 +355,11 @@ async def test_an_engine_that_may_not_does_not_sleep() -> None:
     async with engine_on(backend := FakeBackend(script=says(b"text"))) as engine:
         await collect(engine, request())
     assert not backend.asleep.is_set()
+
+
+async def test_a_request_whose_text_is_tokenized_while_the_engine_ends_is_refused() -> None:
+    async with AsyncEngine(lambda _progress: FakeBackend()) as engine:
+        submitting = asyncio.ensure_future(engine.submit(CompletionRequest(("text",), (SamplingParams(),))))
+        await asyncio.sleep(0)
+    with pytest.raises(UnavailableError, match="shutting down"):
+        await submitting
