@@ -263,13 +263,18 @@ def _drop_events(number: int, db: sqlite3.Connection) -> None:
     db.execute("UPDATE requests SET request = NULL WHERE number = ?", (number,))
 
 
-def forget_events(db: sqlite3.Connection, owner: str | None, request: str) -> None:
-    """Removes the events of a request that has ended, so that it can't be read again. Its texts stay."""
+def forget_events(db: sqlite3.Connection, owner: str | None, request: str) -> bool:
+    """Removes the events of a request that has ended, so that it can't be read again. Its texts stay.
+
+    Returns False if there are none.
+    """
     row = db.execute(
-        "SELECT number FROM requests WHERE id = ? AND owner IS ? AND status = 'finished'", (request, owner)
+        "SELECT number FROM requests WHERE id = ? AND owner IS ? AND status != 'running' AND request IS NOT NULL",
+        (request, owner),
     ).fetchone()
     if row:
         _drop_events(row["number"], db)
+    return row is not None
 
 
 def _set_status(running: _Running, status: str, db: sqlite3.Connection) -> None:

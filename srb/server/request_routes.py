@@ -108,7 +108,10 @@ async def cancel(request: web.Request) -> web.Response:
     engine, request_id, index = request.app[ENGINE], request.match_info["id"], request.match_info.get("index")
     try:
         engine.find(request_id, owner_of(request))
-    except GoneError as error:  # there is nothing left to do
+    except (NotFoundError, GoneError) as error:
+        # The history may still have it: from before the last start, or for longer than there is room in memory.
+        if index is None and request.app[KEEPER].is_on and await write_file(request, forget_events, request_id):
+            return web.Response(status=204)
         raise NotFoundError(error.message, param="id") from None
     if index is None:
         found = engine.abort(request_id) or await forget(request, request_id)

@@ -596,3 +596,16 @@ async def test_a_removed_requests_time_isnt_another_ones(connect: Connect, tmp_p
         await run(client, **LONG)
     with History(paths[-1]) as history:
         assert len(history.read(unfinished)) == 1
+
+
+async def test_a_request_is_forgotten_after_a_restart_too(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    with History(path, keep_seconds=900) as history:
+        request_id, _ = await run(await connect(FakeBackend(), history=history), **LONG)
+    with History(path, keep_seconds=900) as history:
+        client = await connect(FakeBackend(), history=history)
+        assert (await get(client, f"/v1/completions/{request_id}"))["status"] == "finished"
+        assert (await client.delete(f"/v1/completions/{request_id}")).status == 204
+        await get(client, f"/v1/completions/{request_id}", 404)
+        assert (await client.delete(f"/v1/completions/{request_id}")).status == 404
+        assert (await get(client, f"/v1/history/{request_id}"))["status"] == "finished"
