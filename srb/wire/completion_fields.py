@@ -10,6 +10,7 @@ from srb.engine.request import CompletionRequest
 from srb.wire.body_fields import Float, Int
 from srb.wire.fields import SEARCH_FIELDS, SamplingFields
 from srb.wire.messages import Message
+from srb.wire.stories import Id, Text
 from srb.wire.tools import ToolFields
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
@@ -113,11 +114,11 @@ class CompletionFields(SamplingFields):
     stream_options: dict[str, Any] | None = Field(
         None, description='{"include_usage": true} adds a last chunk with the usage.'
     )
-    story: str | None = Field(
+    story: Text | None = Field(
         None,
         description="with `--history`: the id of a story. The alternatives become nodes of the story while they grow.",
     )
-    node: Int | None = Field(
+    node: Id | None = Field(
         None,
         description="the node of the story that the alternatives go on from. Left out: they begin the story. Without a "
         "prompt, the prompt is the text of the path to this node.",

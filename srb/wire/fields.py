@@ -13,6 +13,7 @@ from srb.errors import InvalidRequestError
 from srb.wire.body_fields import BodyFields, Breakers, Float, Ids, Int, Phrases, Strings, as_list
 from srb.wire.constraints import KINDS, as_schema, of_response_format, of_structured_outputs
 from srb.wire.named_tokens import Tokenize, biases_of, is_text, join_tokens
+from srb.wire.stories import Text
 
 REPLACED_BY_MIROSTAT = {
     *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
@@ -42,7 +43,7 @@ class KeptTexts(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    request: str = Field(description="its id.")
+    request: Text = Field(description="its id.")
     index: Int | None = Field(None, description="the index of one of its alternatives. Left out: all of them.")
 
 

@@ -157,6 +157,10 @@ async def test_alternatives_become_children_of_a_node(connect: Connect, history:
         ({"story": "STORY"}, 400, "node"),
         ({"node": 1}, 400, "node"),
         ({"story": "STORY", "node": 1, "echo": True}, 400, "echo"),
+        ({"story": "STORY", "node": 2**63}, 400, "node"),
+        ({"story": "STORY", "node": -1}, 400, "node"),
+        ({"story": "\ud800", "node": 1}, 400, "story"),
+        ({"prompt": "p", "avoid": [{"request": "\ud800"}]}, 400, "avoid[0].str"),
     ],
 )
 async def test_a_place_that_is_none_is_refused(
