@@ -13,7 +13,8 @@ from srb.engine.events import AbortReason, DoneEvent, Event, by_request
 from srb.engine.radix import Tokens, pack
 from srb.engine.request import CompletionRequest
 from srb.engine.slots import Slots
-from srb.errors import EngineDeadError, NotSupportedError, SrbError
+from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
+from srb.journal import Journal
 
 FRONT_SECONDS = 15.0
 """A front that hasn't asked for a report for so long counts as gone, and the requests that it has sent are ended."""
@@ -58,11 +59,15 @@ class Replica:
         Events are passed on as the engine has made them, and not from the journal: a journal doesn't keep everything
         that another replica needs to go on with them.
         """
+        # The front may have taken this replica for lost, and come back. What is kept of the request is of no use then.
+        self._engine.forget(request.id)
+        if request.id in self._said or self._has(request.id, front):
+            yield UnavailableError(f"request {request.id} is still being ended here; try again soon")
+            return
         self._said[request.id] = said = asyncio.Queue[list[Event]]()
         try:
-            async with await self._engine.submit(request) as stream:
+            async with await self._engine.submit(request, journal=Journal(request, owner=front)):
                 self._fronts[front] = self._loop.time()
-                stream.journal.owner = front
                 yield self._name  # from now on `abort` can end it here
                 is_done = False
                 while not is_done:
@@ -78,6 +83,14 @@ class Replica:
             yield error
         finally:
             del self._said[request.id]
+
+    def _has(self, request_id: str, front: str) -> bool:
+        """Whether a request of this front waits or runs here."""
+        try:
+            self._engine.find(request_id, front)
+        except SrbError:
+            return False
+        return True
 
     async def abort(self, request_id: str, index: int | None, reason: AbortReason, *, to: str) -> None:
         """Ends a request, or an alternative of it, if it is here. to: the name of this replica, for the router."""

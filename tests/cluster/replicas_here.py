@@ -6,13 +6,17 @@ from collections.abc import AsyncGenerator, Callable
 from fake_backend import ByteTokenizer, FakeBackend
 
 from srb.async_engine import AsyncEngine
-from srb.client import Record
+from srb.client import Record, client_options
 from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
 from srb.engine.events import AbortReason
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
+from srb.settings import Settings
+
+OPTIONS = client_options(Settings(max_queue=1000))
+"""All options but the length of the queue are those of a served replica."""
 
 
 class FakeVocabulary:
@@ -56,7 +60,7 @@ class ReplicasHere:
 
     async def add(self, name: str) -> None:
         def make(record: Record) -> AsyncEngine:
-            self.engines[name] = AsyncEngine(lambda _progress: self.make(), record=record, max_queue=1000)
+            self.engines[name] = AsyncEngine(lambda _progress: self.make(), record=record, **OPTIONS)
             return self.engines[name]
 
         replica = Replica(make, name, f"node {name}", self.model)

@@ -324,3 +324,44 @@ async def test_what_a_replica_knows_is_told_to_the_router() -> None:
     assert [event for each in [said async for said in stream] if isinstance(each, list) for event in each]
     assert (await replicas.there["a"].record_routing_stats())["load"] == 0
     await replicas.close()
+
+
+async def test_shutdown_may_be_a_stop_string() -> None:
+    async with cluster(lambda: FakeBackend(script=says(b"on shutdown it"))) as (engine, replicas):
+        events = await collect(engine, each := request(stop=("shutdown",), max_tokens=20))
+        assert len(replicas.ran) == 1
+    check_order(events, each)
+    assert texts(events) == {0: "on "}
+    assert (stops(events)[0].finish_reason, stops(events)[0].stop_reason) == ("stop", "shutdown")
+
+
+async def test_a_request_comes_back_to_the_replica_that_still_has_it() -> None:
+    """The only replica hangs for a while, so it gets the request again before it has ended it."""
+    async with cluster(names="a") as (engine, replicas):
+        reading = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=100, ignore_eos=True)))
+        await until(lambda: bool(replicas.ran) and engine.health.running == 1)
+        replicas.cut.add("a")
+        await until(lambda: len(replicas.ran) > 1)
+        replicas.cut.clear()
+        events = await reading
+    check_order(events, each)
+    assert texts(events) == alone(each)
+
+
+async def test_a_replica_takes_a_request_again_when_it_has_ended_there() -> None:
+    gate = Gate(backend := FakeBackend())
+    replicas = ReplicasHere(lambda: backend, "a")
+    await replicas.start()
+    there, each = replicas.there["a"], request(max_tokens=50, ignore_eos=True)
+    first = there.run(each, front="front")
+    assert await anext(first) == "a"
+    assert [type(said) for said in [said async for said in there.run(each, front="front")]] == [UnavailableError]
+    journal = replicas.engines["a"].find(each.id, "front")
+    await first.aclose()
+    assert [type(said) for said in [said async for said in there.run(each, front="front")]] == [UnavailableError]
+    gate.open()
+    await until(lambda: journal.done)
+    said = [said async for said in there.run(each, front="front")]
+    assert said[0] == "a"
+    check_order([event for batch in said[1:] if isinstance(batch, list) for event in batch], each)
+    await replicas.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from srb.cluster.parts import Whole, split
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
