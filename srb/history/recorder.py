@@ -156,8 +156,8 @@ class Recorder:
 def _until_shutdown(running: _Running, events: list[Event]) -> Iterator[Event]:
     """The events, without those that end the request because the server stops: it will go on after the next start."""
     for event in events:
-        is_end = isinstance(event, StopEvent) and event.finish_reason == "abort"  # "shutdown" may be a stop string
-        if is_end and event.stop_reason == "shutdown":
+        why = event.stop_reason if isinstance(event, StopEvent) and event.finish_reason == "abort" else None
+        if why == "shutdown":  # a stop string with this text is no such end
             running.is_suspended = True
         elif not running.is_suspended or not isinstance(event, DoneEvent):
             yield event

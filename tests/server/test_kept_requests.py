@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
-from fake_backend import FakeBackend, says
+from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import until
 
@@ -571,8 +571,8 @@ async def test_a_detached_request_may_stop_at_the_word_shutdown(connect: Connect
 
 
 async def test_what_still_comes_of_a_removed_request_isnt_another_ones(connect: Connect, history: History) -> None:
-    steps = threading.Semaphore(2)
-    backend = FakeBackend(on_decode=lambda: steps.acquire(timeout=10) and None)
+    gate = Gate(backend := FakeBackend())
+    gate.step(2)
     client = await connect(backend, history=history)
     story = await begin(client, {"text": "a"})
     body = {"story": story, "node": 1, "n": 1, "detach": True, "ignore_eos": True, "max_tokens": 20}
@@ -580,7 +580,7 @@ async def test_what_still_comes_of_a_removed_request_isnt_another_ones(connect: 
     await first.content.readline()
     assert (await client.delete(f"/v1/stories/{story}")).status == 204
     second = await client.post("/v1/completions", json={"prompt": "b", "n": 1, "max_tokens": 5, "ignore_eos": True})
-    steps.release(100)
+    gate.open()
     await first.read()
     seen = [event async for event in read(second)]
     async with client.get(f"/v1/completions/{second.headers['X-Request-Id']}/events") as answer:
