@@ -120,6 +120,13 @@ class ActiveRequest:
         for guide in (seq for negative in negatives for seq in negative.sequences):
             leader = guided[guide.index]
             leader.guide, guide.leader, guide.tokens = guide, leader, leader.tokens
+        for prompt in self.prompts:
+            # Those with the same negative prompt begin one after the other. Otherwise an alternative that waits could
+            # keep the cells of its negative prompt from the one before it, and each would wait for the other for ever.
+            alike: dict[Prompt | None, list[Sequence]] = {}
+            for seq in prompt.sequences:
+                alike.setdefault(seq.guide.prompt if seq.guide else None, []).append(seq)
+            prompt.sequences = [seq for each in alike.values() for seq in each]
         return negatives
 
     @property
