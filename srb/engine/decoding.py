@@ -16,7 +16,7 @@ from srb.engine.outbox import Outbox
 from srb.engine.plan import Plan, Planner
 from srb.engine.scheduler import Scheduler
 from srb.engine.search import Beam
-from srb.engine.sequence import Holder, Sequence
+from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.stats import Measure, Totals
 from srb.engine.walkers import Walkers
 from srb.errors import BackendError
@@ -119,8 +119,8 @@ class Decoding:
             self._fail(holder, error)
         middle = 0 if lost or len(rest) == 1 else len(rest) // 2
         for part in (rest[:middle], rest[middle:]):
-            # When one walker of a request fails, the others have finished, too.
-            part = [each for each in part if not (isinstance(each, Sequence) and each.state == "finished")]
+            # When one walker of a request fails, the others have finished, too. So has a prompt whose guides failed.
+            part = [each for each in part if not _has_ended(each)]
             if part:
                 self._run(plan.of(part), None, is_second=len(rest) == 1)
 
@@ -289,6 +289,12 @@ class Decoding:
             active.compiled.close()
             self._scheduler.remove(active)
             self._outbox.done(active)
+
+
+def _has_ended(holder: Holder) -> bool:
+    if isinstance(holder, Sequence):
+        return holder.state == "finished"
+    return isinstance(holder, Prompt) and not holder.living
 
 
 def _is_named(holder: Holder, error: BackendError) -> bool:

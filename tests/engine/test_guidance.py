@@ -161,3 +161,13 @@ def test_it_goes_on_after_an_interruption_as_if_there_had_been_none(
     assert {k: stop.length for k, stop in stops([*events, *after]).items()} == {
         k: stop.length for k, stop in stops(whole).items()
     }
+
+
+@pytest.mark.parametrize("poisoned", [PROMPT, NEGATIVE])
+def test_when_one_of_both_prompts_fails_nothing_is_told_of_the_other(poisoned: bytes) -> None:
+    backend = FakeBackend(poison="!")
+    prompt, negative = (text + b"!" * (text is poisoned) for text in (PROMPT, NEGATIVE))
+    params = SamplingParams(guidance_scale=2.0, negative_prompt=tuple(negative), max_tokens=3)
+    each = CompletionRequest((tuple(prompt),), (params,), return_progress=True)
+    check_order(run(Engine(backend), each), each)
+    assert backend.cells == 0
