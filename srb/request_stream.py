@@ -55,16 +55,22 @@ class RequestStream:
         return events
 
     async def collect(self) -> list[Event]:
-        """All events to the last. Raises `UnavailableError` if the server ends the request before it starts, or if the
-        server shuts down and the request goes on after its next start.
-        """
+        """All events to the last. Raises what `raise_refusal` raises."""
         events = [event async for batch in self for event in batch]
+        self.raise_refusal()
+        return events
+
+    def raise_refusal(self) -> None:
+        """Call this when the stream has ended.
+
+        Raises `UnavailableError` if the server has ended the request before it started, or if the server shuts down
+        and the request goes on after its next start.
+        """
         if self._is_cut_off and not self.at_end:
             raise UnavailableError(
                 f"the server is shutting down; request {self.request.id} goes on with its next start"
             )
         self.journal.raise_refusal()
-        return events
 
     async def __aenter__(self) -> Self:
         return self

@@ -143,7 +143,7 @@ async def _answer(
             return await sse.respond(request, batches, headers=headers, frame=sse.MESSAGE)
         async for batch in stream:
             generation.take(batch)
-        stream.journal.raise_refusal()
+        stream.raise_refusal()
     return await asyncio.to_thread(lambda: json_response(generation.results(), headers))
 
 

@@ -81,7 +81,7 @@ async def _answer(parsed: LlamaParsed, request: web.Request, stream: RequestStre
     async for events in stream:
         reply.take(events)
         end_overdue()
-    stream.journal.raise_refusal()
+    stream.raise_refusal()
     return await asyncio.to_thread(lambda: json_response(reply.result(), headers))
 
 

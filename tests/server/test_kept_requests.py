@@ -613,3 +613,20 @@ async def test_a_request_is_forgotten_after_a_restart_too(connect: Connect, tmp_
         await get(client, f"/v1/completions/{request_id}", 404)
         assert (await client.delete(f"/v1/completions/{request_id}")).status == 404
         assert (await get(client, f"/v1/history/{request_id}"))["status"] == "finished"
+
+
+@pytest.mark.parametrize("path", ["/completion", "/api/v1/generate", "/api/generate"])
+async def test_who_waits_for_a_request_that_goes_on_later_is_told(
+    connect: Connect, history: History, path: str
+) -> None:
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend, history=history)
+    body = {"prompt": "p", "max_tokens": 20, "ignore_eos": True, "detach": True, "stream": False, "raw": True}
+    posting = asyncio.ensure_future(client.post(path, json=body))
+    gate.step(3)
+    await until(lambda: client.app[ENGINE].health.running == 1)
+    stopping = asyncio.ensure_future(client.app[ENGINE].stop())
+    gate.open()
+    answer = await posting
+    assert (answer.status, "goes on with its next start" in await answer.text()) == (503, True)
+    await stopping
