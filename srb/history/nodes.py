@@ -92,12 +92,13 @@ _PATH = f"""
 """
 
 
-def nodes_since(db: sqlite3.Connection, story: int, since: int = 0) -> list[Node]:
+def nodes_since(db: sqlite3.Connection, story: int, since: int = 0, *, growing: bool = False) -> list[Node]:
     """The nodes that were touched by changes after the number `since`, each behind its parent.
 
-    story: the number of the story.
+    story: the number of the story. growing: whether nodes that still grow are among them in any case.
     """
-    rows = db.execute(f"{_NODES} WHERE story = ? AND change > ? ORDER BY nodes.id", (story, since))
+    which = "(change > ? OR author = 'model' AND finish_reason IS NULL)" if growing else "change > ?"
+    rows = db.execute(f"{_NODES} WHERE story = ? AND {which} ORDER BY nodes.id", (story, since))
     return [_node(row) for row in rows]
 
 

@@ -131,13 +131,17 @@ def count_change(db: sqlite3.Connection, story: int) -> int:
     return int(row[0])
 
 
-def read_nodes(db: sqlite3.Connection, owner: str | None, story: str, since: int = 0) -> tuple[Story, list[Node]]:
+def read_nodes(
+    db: sqlite3.Connection, owner: str | None, story: str, since: int = 0, *, growing: bool = False
+) -> tuple[Story, list[Node]]:
     """A story, and its nodes that were touched by changes after the number `since`. Raises `NotFoundError`.
 
     The nodes are in the order of their ids, so each comes behind its parent.
+
+    growing: whether nodes that still grow are among them in any case.
     """
     row = _find(db, owner, story)
-    return _story(row), nodes.nodes_since(db, row["number"], since)
+    return _story(row), nodes.nodes_since(db, row["number"], since, growing=growing)
 
 
 def read_node(db: sqlite3.Connection, owner: str | None, story: str, node: int) -> tuple[Node, list[Remark]]:

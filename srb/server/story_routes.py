@@ -104,13 +104,15 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
 async def _follow(request: web.Request, name: str, since: int) -> AsyncIterator[Iterable[sse.Item]]:
     """Events for a watcher of a story: nodes that are new or have changed, and texts as they grow."""
     feeds, title = request.app[KEEPER].feeds, None
+    is_first = True  # who comes again may have the growing nodes already, but not all of their texts
     growing: dict[str, Growing] = {}
     with feeds.watch(name) as watcher:
         while not feeds.closed:
             watcher.news.clear()
             changed, watcher.changed = watcher.changed, False
             try:
-                found = await read_file(request, stories.read_nodes, name, since) if changed else None
+                found = await read_file(request, stories.read_nodes, name, since, growing=is_first) if changed else None
+                is_first = False
             except NotFoundError:
                 yield [{"event": "deleted"}]
                 return

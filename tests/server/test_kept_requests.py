@@ -630,3 +630,27 @@ async def test_who_waits_for_a_request_that_goes_on_later_is_told(
     answer = await posting
     assert (answer.status, "goes on with its next start" in await answer.text()) == (503, True)
     await stopping
+
+
+async def test_a_watcher_that_comes_again_sees_the_texts_grow_on(connect: Connect, history: History) -> None:
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend, history=history)
+    story = await begin(client, {"text": "a"})
+    body = {"story": story, "node": 1, "n": 1, "max_tokens": 30, "ignore_eos": True, "seed": 1}
+    running = asyncio.ensure_future(run(client, **body))
+    gate.step(4)
+    await until(lambda: any(journal.texts[0] for journal in client.app[ENGINE].requests))
+    change = (await get(client, f"/v1/stories/{story}"))["change"]
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(change)}
+    async with client.get(f"/v1/stories/{story}/nodes", headers=headers) as answer:
+        watching = read(answer)
+        _, first = await anext(watching)
+        assert (first["event"], first["node"]["id"], first["node"]["finish_reason"]) == ("node", 2, None)
+        text, last = first["node"]["text"], first
+        gate.open()
+        while last["event"] != "node" or last["node"]["finish_reason"] is None:
+            _, last = await anext(watching)
+            text += last["text"] if last["event"] == "text" else ""
+    _, events = await running
+    assert last["node"]["text"] == texts(events)[0]
+    assert last["node"]["text"].startswith(text)
