@@ -12,7 +12,7 @@ import time
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -228,10 +228,17 @@ def _add_step(running: _Running, events: str, db: sqlite3.Connection) -> None:
 
 
 def _stop_at(running: _Running, stop: StopEvent, db: sqlite3.Connection) -> None:
-    place = (running.number, stop.index)
+    text, tokens = "".join(running.texts[stop.index]), running.tokens[stop.index]
+    _end_alternative(db, running.number, running.submitted.request.id, stop, text, tokens)
+
+
+def _end_alternative(
+    db: sqlite3.Connection, request_number: int, request: str, stop: StopEvent, text: str, tokens: Iterable[int]
+) -> None:
+    place = (request_number, stop.index)
     if not db.execute("SELECT 1 FROM alternatives WHERE request = ? AND number = ?", place).fetchone():
         return
-    number = add_text(db, "".join(running.texts[stop.index]), running.tokens[stop.index])
+    number = add_text(db, text, tokens)
     values = (number, stop.length, stop.finish_reason, stop.stop_reason)
     db.execute(
         "UPDATE alternatives SET text = ?, length = ?, finish_reason = ?, stop_reason = ? "
@@ -240,13 +247,13 @@ def _stop_at(running: _Running, stop: StopEvent, db: sqlite3.Connection) -> None
     )
     row = db.execute(
         "SELECT story FROM nodes WHERE request = ? AND number = ? AND text IS NULL",
-        (running.submitted.request.id, stop.index),
+        (request, stop.index),
     ).fetchone()
     if row:
         db.execute(
             "UPDATE nodes SET text = ?, length = ?, finish_reason = ?, stop_reason = ?, change = ? "
             "WHERE request = ? AND number = ? AND story = ?",
-            (*values, count_change(db, row["story"]), running.submitted.request.id, stop.index, row["story"]),
+            (*values, count_change(db, row["story"]), request, stop.index, row["story"]),
         )
 
 
@@ -275,6 +282,21 @@ def forget_events(db: sqlite3.Connection, owner: str | None, request: str) -> bo
     if row:
         _drop_events(row["number"], db)
     return row is not None
+
+
+def interrupt_request(
+    db: sqlite3.Connection, number: int, request: str, said: Mapping[int, tuple[str, Sequence[int]]]
+) -> None:
+    """Marks a request as interrupted for good, without anything that it would need to go on.
+
+    said: the text and the tokens of its alternatives, by index; those that have said nothing may be left out.
+    """
+    rows = db.execute("SELECT number FROM alternatives WHERE request = ? AND finish_reason IS NULL", (number,))
+    for (index,) in rows.fetchall():
+        text, tokens = said.get(index, ("", ()))
+        _end_alternative(db, number, request, StopEvent(request, index, len(tokens), "abort", "shutdown"), text, tokens)
+    _drop_events(number, db)
+    db.execute("UPDATE requests SET status = 'interrupted' WHERE number = ?", (number,))
 
 
 def _set_status(running: _Running, status: str, db: sqlite3.Connection) -> None:

@@ -1,11 +1,14 @@
 """Finds the requests in the file that were interrupted by a server's end, and reads the events of requests."""
 
+import json
 import sqlite3
 import zlib
 from dataclasses import dataclass
 
 from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.request import CompletionRequest
 from srb.errors import SrbError
+from srb.history import recorder
 from srb.history.events import unpack, unpack_request
 from srb.history.recorder import Submitted
 
@@ -19,16 +22,43 @@ class Unfinished:
     events: list[Event]
 
 
+def interrupt_unreadable(db: sqlite3.Connection) -> None:
+    """Marks the running requests of an srb version with other fields as interrupted, because they can't go on.
+
+    Their alternatives and nodes end with the texts so far.
+    """
+    for row in db.execute("SELECT * FROM requests WHERE status = 'running' AND request IS NOT NULL").fetchall():
+        if _request(row) is None:
+            recorder.interrupt_request(db, row["number"], row["id"], _texts(db, row["number"]))
+
+
+def _texts(db: sqlite3.Connection, number: int) -> dict[int, tuple[str, list[int]]]:
+    """The texts and tokens of a request's alternatives so far. The events of texts are lists in every version."""
+    said: dict[int, tuple[str, list[int]]] = {}
+    for (events,) in db.execute("SELECT events FROM steps WHERE request = ? ORDER BY number", (number,)):
+        for index, text, drawn, *_ in (event for event in json.loads(events) if isinstance(event, list)):
+            before, tokens = said.get(index, ("", []))
+            if tokens or drawn:  # else it is an echoed prompt
+                said[index] = before + text, tokens + drawn
+    return said
+
+
 def unfinished(db: sqlite3.Connection, status: str = "running") -> list[Unfinished]:
     """The requests with this status, the oldest first. Those of an srb version with other fields are left out."""
     rows = db.execute("SELECT * FROM requests WHERE status = ? AND request IS NOT NULL ORDER BY number", (status,))
     return [each for row in rows if (each := _unfinished(db, row))]
 
 
-def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
+def _request(row: sqlite3.Row) -> CompletionRequest | None:
     try:
-        request = unpack_request(row["request"])
+        return unpack_request(row["request"])
     except (TypeError, ValueError, SrbError):
+        return None
+
+
+def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
+    request = _request(row)
+    if request is None:
         return None
     submitted = Submitted(
         request=request,

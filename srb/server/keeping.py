@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from srb.engine.resume import resume
 from srb.errors import HistoryError, NotSupportedError, SrbError
 from srb.history.history import History
 from srb.history.recorder import Submitted
-from srb.history.unfinished import Unfinished, unfinished
+from srb.history.unfinished import Unfinished, interrupt_unreadable, unfinished
 from srb.journal import Journal
 from srb.server.auth import owner_of
 from srb.server.story_feed import Feeds
@@ -86,6 +87,8 @@ class Keeper:
         goes_on: if False, all stay interrupted, and somebody may continue them by hand.
         """
         self._loop = asyncio.get_running_loop()
+        with suppress(HistoryError):  # if the file can't be written now, the next start does it
+            await asyncio.wrap_future(self.history.write(interrupt_unreadable))
         for each in await asyncio.to_thread(self.history.read, unfinished):
             submitted = each.submitted
             if not submitted.detach:

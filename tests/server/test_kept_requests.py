@@ -654,3 +654,28 @@ async def test_a_watcher_that_comes_again_sees_the_texts_grow_on(connect: Connec
     _, events = await running
     assert last["node"]["text"] == texts(events)[0]
     assert last["node"]["text"].startswith(text)
+
+
+async def test_a_request_of_another_version_is_interrupted_and_its_nodes_end(connect: Connect, tmp_path: Path) -> None:
+    with History(tmp_path / "first.db") as history:
+        client = await connect(backend := FakeBackend(), history=history)
+        story = await begin(client, {"text": "a"})
+        paths = snapshots(backend, history.path, tmp_path)
+        body = {"story": story, "node": 1, "n": 2, "max_tokens": 30, "ignore_eos": True, "detach": True}
+        request_id, events = await run(client, **body)
+    with History(paths[10]) as history:
+        other = zlib.compress(b'{"branches": [], "a field of another version": 1}')
+        await asyncio.wrap_future(history.write(lambda db: db.execute("UPDATE requests SET request = ?", (other,))))
+        client = await connect(FakeBackend(), history=history)
+        await go_on(client, goes_on=True)
+        await get(client, f"/v1/completions/{request_id}", 404)
+        kept = await get(client, f"/v1/history/{request_id}")
+        assert kept["status"] == "interrupted"
+        nodes = (await get(client, f"/v1/stories/{story}"))["nodes"][1:]
+        for index, (choice, node) in enumerate(zip(kept["choices"], nodes, strict=True)):
+            assert node["text"] == choice["text"]
+            assert choice["text"]
+            assert texts(events)[index].startswith(choice["text"])
+            assert (node["finish_reason"], choice["stop_reason"]) == ("abort", "shutdown")
+        await run(client, story=story, node=2, n=1, max_tokens=1)
+        assert (await client.delete(f"/v1/history/{request_id}")).status == 204
