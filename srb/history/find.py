@@ -4,6 +4,7 @@ All functions here first take a connection and the hash of the reader's key, or 
 """
 
 import json
+import math
 import re
 import sqlite3
 import zlib
@@ -115,9 +116,14 @@ def get_request(db: sqlite3.Connection, owner: str | None, request: str) -> Reco
         bool(row["detached"]),
         row["finished"],
         None if row["usage"] is None else json.loads(row["usage"]),
-        json.loads(zlib.decompress(row["body"])),
+        json.loads(zlib.decompress(row["body"]), parse_float=_number),
         [_alternative(each) for each in alternatives],
     )
+
+
+def _number(text: str) -> float | str:
+    """A number as JSON can have it: 1e999, in a field without effect for example, stays a text."""
+    return number if math.isfinite(number := float(text)) else text
 
 
 def _row(db: sqlite3.Connection, owner: str | None, request: str) -> sqlite3.Row:

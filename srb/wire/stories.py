@@ -1,5 +1,6 @@
 """The fields in the bodies of the routes for stories."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -16,6 +17,11 @@ def _check_unicode(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"not valid Unicode: half a surrogate pair at character {error.start}") from None
     return text
+
+
+def _check_numbers(settings: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(settings, allow_nan=False)  # raises `ValueError`: 1e999 is read as an infinity, which JSON can't have
+    return settings
 
 
 Text = Annotated[str, AfterValidator(_check_unicode)]
@@ -47,7 +53,7 @@ class NodeFields(_Fields):
     request: Text | None = Field(None, description="the id of the request that the node comes from.")
     index: Id | None = Field(None, description="the index of the alternative in this request.")
     seed: Id | None = Field(None, description="the seed that the text was drawn with.")
-    settings: dict[str, Any] | None = Field(
+    settings: Annotated[dict[str, Any], AfterValidator(_check_numbers)] | None = Field(
         None, description="the settings that the text was drawn with, without those at their defaults."
     )
     length: Id | None = Field(None, description="how many tokens were generated.")

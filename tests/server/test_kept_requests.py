@@ -679,3 +679,18 @@ async def test_a_request_of_another_version_is_interrupted_and_its_nodes_end(con
             assert (node["finish_reason"], choice["stop_reason"]) == ("abort", "shutdown")
         await run(client, story=story, node=2, n=1, max_tokens=1)
         assert (await client.delete(f"/v1/history/{request_id}")).status == 204
+
+
+async def test_numbers_that_are_too_large_leave_the_history_json(connect: Connect, history: History) -> None:
+    client = await connect(FakeBackend(), history=history)
+    story = await begin(client, {"text": "a"})
+    node = b'{"text": "b", "settings": {"temperature": 1e999}}'
+    async with client.post(f"/v1/stories/{story}/nodes", data=node) as answer:
+        assert (answer.status, (await answer.json())["error"]["param"]) == (400, "settings")
+    body = b'{"prompt": "p", "max_tokens": 1, "n": 1, "a field of others": [1e999, 1.5]}'
+    async with client.post("/v1/completions", data=body) as answer:
+        request_id = answer.headers["X-Request-Id"]
+        await answer.read()
+    async with client.get(f"/v1/history/{request_id}") as answer:
+        kept = json.loads(await answer.text(), parse_constant=pytest.fail)
+    assert kept["body"]["a field of others"] == ["1e999", 1.5]
