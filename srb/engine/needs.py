@@ -27,12 +27,14 @@ class Needs:
     def set_max_tokens(self, active: ActiveRequest) -> None:
         """Sets how many tokens each sequence may at least generate: all it wants, or fewer in a small context."""
         want_rest = []
-        for seq in active.sequences:
+        sequences = active.sequences
+        for seq in sequences:
             wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
             if seq.prompt.shift:
                 seq.max_tokens = UNLIMITED if wanted == -1 else max(0, wanted - len(seq.begun))
-                part = self._cache.n_cells // len(active.prompts) - len(seq.prompt.tokens)
-                seq.allow(min(LEAST_ROOM, part // len(seq.prompt.sequences)))
+                n = len(seq.prompt.sequences)
+                part = self._cache.n_cells * n // len(sequences) - len(seq.prompt.tokens)
+                seq.allow(min(LEAST_ROOM, part // n))
                 seq.wants_rest = True
                 continue
             if seq.prompt.n_beams:  # beams get no more room later, so all of them have the same

@@ -65,9 +65,10 @@ def fit(active: "ActiveRequest", n_cells: int, default_max_tokens: int, bos: int
     request = active.request
     if not may_shift(request, n_cells, default_max_tokens):
         return
-    part = n_cells // len(active.prompts)  # a request has several if it was resumed, or has different adapters
-    for prompt in active.prompts:
+    n_all = len(active.sequences)
+    for prompt in active.prompts:  # a request has several if it was resumed, or has different adapters
         tokens, n = prompt.tokens, len(prompt.sequences)
+        part = n_cells * n // n_all
         most = part - n * max(2, min(_LEAST_ROOM, part // (2 * n)))
         n_keep = len(prompt.asked) if request.n_keep == -1 else request.n_keep + (tokens[0] == bos)
         n_keep, n_cut = min(n_keep, len(tokens)), 0

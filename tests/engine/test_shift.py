@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, StartEvent
 from srb.engine.media import Media
-from srb.engine.request import CompletionRequest, Explore
+from srb.engine.request import CompletionRequest, Explore, Resumed
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -328,3 +328,15 @@ def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
             for k, text in said.items():
                 assert expected[k].startswith(text)
                 assert text == expected[k] or ends[k].finish_reason in ("abort", "error")
+
+
+@pytest.mark.parametrize("n_resumed", [1, 7, 13, 19])
+def test_each_alternative_has_an_equal_part_if_only_some_had_tokens_when_they_were_interrupted(n_resumed: int) -> None:
+    backend = FakeBackend(n_cells=160, n_parallel=20, shifts=True)
+    each = request("p" * 100, 20, max_tokens=300, ignore_eos=True)
+    begun = [Resumed((65,) * 20 if index < n_resumed else ()) for index in range(20)]
+    each = dataclasses.replace(each, context_shift=True, resumed=tuple(begun))
+    events = run(Engine(backend), each)
+    check_order(events, each, started=False)
+    assert {end.length for end in stops(events).values()} == {300}
+    assert backend.cells == 0
