@@ -85,7 +85,7 @@ class Decoding:
         self._totals.predicted_seconds += (now - began) * share
         self._totals.prompt_seconds += (now - began) * (1 - share)
         for prompt, n_tokens, row in plan.chunks:
-            if prompt.active.request.scores_prompt:
+            if prompt.active.request.scores_prompt and prompt not in prompt.active.negatives:
                 self._outbox.score(prompt, n_tokens, row)
             prompt.evaluated += n_tokens
             self._totals.prompt_tokens_evaluated += n_tokens

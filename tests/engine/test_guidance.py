@@ -171,3 +171,11 @@ def test_when_one_of_both_prompts_fails_nothing_is_told_of_the_other(poisoned: b
     each = CompletionRequest((tuple(prompt),), (params,), return_progress=True)
     check_order(run(Engine(backend), each), each)
     assert backend.cells == 0
+
+
+def test_echo_with_logprobs_shows_the_prompt_and_not_the_negative_one() -> None:
+    each = dataclasses.replace(guided(2), echo=True)
+    scored = dataclasses.replace(each, logprobs=0)
+    assert texts(run(Engine(FakeBackend(script=ascii_babble)), scored)) == texts(
+        run(Engine(FakeBackend(script=ascii_babble)), each)
+    )
