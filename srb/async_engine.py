@@ -7,6 +7,7 @@ the event loop once per step.
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -209,7 +210,8 @@ class AsyncEngine(EngineClient):
 
     def _on_step(self, events: list[Event], stats: EngineStats) -> None:
         self._stats = stats
-        self._is_sleeping = False
+        if events:
+            self._is_sleeping = False
         self._roster.put(events)
 
     def _on_death(self, error: EngineDeadError, events: list[Event], stats: EngineStats) -> None:
@@ -219,6 +221,12 @@ class AsyncEngine(EngineClient):
         self._failed.set()
 
     # The thread
+
+    def _until_sleep(self, idle_from: float | None) -> float | None:
+        """How many seconds to wait for work before the engine sleeps; None: as long as it takes."""
+        if self._sleep_after is None or idle_from is None:
+            return None
+        return max(0.0, idle_from + self._sleep_after - time.monotonic())
 
     def _main(self) -> None:
         call = self._loop.call_soon_threadsafe
@@ -247,16 +255,20 @@ class AsyncEngine(EngineClient):
 
         try:
             call(self._on_made, engine, stats)
+            idle_from: float | None = time.monotonic()  # None: it sleeps
             while engine.has_work or not self._closing:
                 if engine.has_work:
-                    hand_over(engine.step(), self._on_step)
-                elif self._wake.wait(self._sleep_after):
+                    events = engine.step()
+                    if events:  # a step without any may have answered a question, as replicas are asked each second
+                        idle_from = time.monotonic()
+                    hand_over(events, self._on_step)
+                elif self._wake.wait(self._until_sleep(idle_from)):
                     self._wake.clear()
                 else:
                     engine.sleep()
                     logger.info("asleep: the model's memory is free until the next request")
                     call(self._on_sleep)
-                    self._wake.wait()
+                    idle_from = None
         except Exception as error:
             logger.exception("the engine has failed; running requests end with an error, new ones are refused")
             reason = str(error) if isinstance(error, SrbError) else f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ from srb.engine.engine import Engine
 from srb.engine.events import ErrorEvent, Event, StartEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
+from srb.engine.slots import Slots
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
 
 
@@ -349,6 +350,25 @@ async def test_an_idle_engine_sleeps_until_the_next_request() -> None:
             await until(lambda: engine.health.is_sleeping)
             assert backend.asleep.is_set()
             assert engine.health.status == "ready"
+
+
+async def test_questions_about_slots_do_not_keep_an_engine_awake_and_do_not_wake_it() -> None:
+    async with engine_on(backend := FakeBackend(script=says(b"text")), sleep_after=0.05) as engine:
+        await collect(engine, request())
+
+        async def ask() -> None:
+            while True:
+                await engine.ask(-1, Slots.known)
+
+        asking = asyncio.ensure_future(ask())
+        await until(lambda: engine.health.is_sleeping)
+        assert backend.asleep.is_set()
+        for _ in range(5):
+            await engine.ask(-1, Slots.known)
+            assert engine.health.is_sleeping
+        asking.cancel()
+        assert texts(await collect(engine, request())) == {0: "text"}
+        assert not engine.health.is_sleeping
 
 
 async def test_an_engine_that_may_not_does_not_sleep() -> None:
