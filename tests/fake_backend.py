@@ -144,7 +144,7 @@ class Context(tuple[int, ...]):
         return self
 
     def tobytes(self) -> bytes:
-        return b"".join(token.to_bytes(4, signed=True) for token in self)
+        return b"".join(each.to_bytes(4, signed=True) for each in (len(self.lora), *self.lora, *self))
 
 
 class FakeState(bytearray):
@@ -350,7 +350,10 @@ class FakeBackend:
         return guided
 
     def logits_of(self, data: bytes) -> Context:
-        return Context(int.from_bytes(data[i : i + 4], signed=True) for i in range(0, len(data), 4))
+        n_lora, *rest = (int.from_bytes(data[i : i + 4], signed=True) for i in range(0, len(data), 4))
+        logits = Context(rest[n_lora:])
+        logits.lora = tuple(rest[:n_lora])
+        return logits
 
     def logprobs(self, logits: Context, token: int, top: int) -> Logprobs:
         all_scores = scores(logits)

@@ -5,13 +5,13 @@ tokens from all that a sequence's cells hold, so a cell that is shared by mistak
 """
 
 import dataclasses
-import math
 
 from driver import check_order, request, run, stops, texts
-from fake_backend import END, IN_STEP, FakeBackend, FakeReader, babble
+from fake_backend import FakeBackend, FakeReader
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
@@ -20,28 +20,6 @@ from srb.engine.media import Part
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
-
-
-def ascii_babble(params: SamplingParams, tokens: tuple[int, ...]) -> int:
-    """Nothing but whole characters, so that a text can be sent back."""
-    token = babble(params, tokens)
-    return token if token == END else token % 128
-
-
-BANNED = (*map(chr, range(10, 60)), *(chr(k) + chr(n) for k in range(5) for n in range(128)))
-"""Characters that never come, and some that nothing may follow."""
-
-ASCII = tuple((token, -math.inf) for token in range(128, 256))
-
-TEXTS = ["p" * 50, "p" * 20 + "q" * 30, "r" * 50]
-
-
-COSTS = [
-    IN_STEP,
-    dataclasses.replace(IN_STEP, prompt_cell=0.1),  # what is late in a long prompt is so in a short one, too
-    dataclasses.replace(IN_STEP, prompt_token=0.2, apart=4),
-    dataclasses.replace(IN_STEP, row=0.0, prompt_token=0.02, apart=0),
-]
 
 
 class Books(RuleBasedStateMachine):

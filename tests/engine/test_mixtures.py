@@ -1,0 +1,234 @@
+"""All that a request may ask for, mixed, while decodes fail, requests are aborted and engines are lost and resumed.
+
+A seed gives a run; `pytest tests/engine/test_mixtures.py -k "[17]"` does that of the seed 17. In test_books.py
+hypothesis draws the requests, and shrinks them; here the alternatives of one request differ in what they ask for, too.
+"""
+
+import dataclasses
+import random
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from driver import check_order, run, stops, texts
+from fake_backend import ByteTokenizer, FakeBackend, FakeReader
+from memory_store import MemoryStore, Stored
+from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
+
+from srb.engine.adapters import Adapter
+from srb.engine.engine import Engine
+from srb.engine.events import DoneEvent, Event, StartEvent
+from srb.engine.media import Part
+from srb.engine.request import CompletionRequest, Explore
+from srb.engine.resume import resume
+from srb.engine.sampling_params import SamplingParams
+from srb.errors import SrbError
+
+FEATURES = (
+    *("stop", "lora", "diversity", "guidance", "guidance", "banned", "avoid", "distinct"),
+    *("heal", "echo", "logprobs", "return_tokens", "return_progress"),
+)
+NEGATIVE = [None, tuple(b"p" * 10), tuple(b"n" * 30), tuple(b"m" * 30)]
+ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))
+
+
+class AsciiTokenizer(ByteTokenizer):
+    """Heals a prompt's last character with itself or the next one."""
+
+    def beginning_with(self, text: bytes) -> Collection[int]:
+        return [text[0], (text[0] + 1) % 128] if len(text) == 1 else []
+
+
+def ascii_backend(**options: Any) -> FakeBackend:
+    backend = FakeBackend(script=ascii_babble, adapters=ADAPTERS, media=FakeReader(), **options)
+    backend.tokenizer = AsciiTokenizer()
+    return backend
+
+
+class Mixture:
+    """One run, and the events of each of its requests."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.pick = self.random.choice
+        self.requests: dict[str, CompletionRequest] = {}
+        self.events: dict[str, list[Event]] = {}
+        self.resumed: set[str] = set()
+        self.now = 0.0
+        self.pieces: dict[str, Stored] = {}
+        self.window = self.pick([None, None, None, 0, 1, 5, 20])
+        n_parallel = self.pick([1, 2, 4, 5, 12])
+        self.negative = self.random.sample(NEGATIVE, 2)
+        self.of_backend: dict[str, Any] = {
+            "n_parallel": n_parallel,
+            "n_batch": 16,
+            "window": self.window,
+            "max_seqs": n_parallel + self.pick([2, 4, 30]),
+            "costs": self.pick(COSTS),
+            "shifts": True,
+            "poison": self.pick(["", "", "\x07", "n", "q"]),
+            "names_poisoned": self.maybe(0.5),
+        }
+        self.of_engine: dict[str, Any] = {
+            "default_max_tokens": self.pick([12, -1]),
+            "prefill_chunk": self.random.randint(0, 3),
+            "cache_bytes": self.pick([0, 600, 5000, 100_000]),
+        }
+        self.has_store = self.maybe(0.3)
+        self.start(self.pick([60, 80, 120]))
+
+    def maybe(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def start(self, n_cells: int) -> None:
+        self.backend = ascii_backend(n_cells=n_cells, **self.of_backend)
+        assert isinstance(self.backend.media, FakeReader)
+        self.backend.media.n_wait = self.pick([0, 0, 2])
+        store = MemoryStore(self.pieces) if self.has_store else None
+        self.engine = Engine(self.backend, store=store, clock=lambda: self.now, **self.of_engine)
+
+    def branch(self, features: list[str]) -> SamplingParams:
+        """An alternative with most of these features."""
+        has = [each for each in features if self.maybe(0.8)]
+        fields: dict[str, Any] = {"max_tokens": self.pick([1, 2, 5, 8, 20]), "ignore_eos": self.maybe(0.5)}
+        if "shift" in features:
+            fields["max_tokens"] = self.pick([-1, 50, 100])
+            fields["ignore_eos"] &= fields["max_tokens"] != -1
+        if "stop" in has:
+            fields["stop"] = ("\x00\x01", "a")
+        if "lora" in has:
+            fields["lora"] = self.pick([(), ((0, 1.0),), (("wild", 0.5),)])
+        if "diversity" in has:
+            fields["diversity"] = 1.0
+        if "guidance" in has:
+            fields |= {"guidance_scale": 2.0, "negative_prompt": self.pick(self.negative)}
+        if "banned" in has:
+            fields["banned_strings"] = self.pick([BANNED, ("b", "ab")])
+        if "avoid" in has:
+            fields["avoid"] = self.pick([(), ("ab",)])
+        return SamplingParams(seed=self.random.randint(0, 100), max_rewinds=self.pick([0, 3, 10]), **fields)
+
+    def request(self) -> CompletionRequest:
+        texts = [self.pick(TEXTS)[: self.pick([1, 10, 22, 50])] for _ in range(self.pick([1, 1, 2, 3]))]
+        prompts = tuple(tuple(text.encode()) for text in texts)
+        n = self.pick([1, 1, 2, 3, 6, 12])
+        kind = self.pick(["plain"] * 4 + ["search", "media"] + ["shift", "explore"] * (self.window is None))
+        if kind == "explore":
+            depth, top_k, most = self.pick([1, 2, 4]), self.pick([1, 3, 10]), self.pick([1, 5, 30])
+            explore = Explore(depth=depth, top_k=top_k, min_probability=0.0, max_nodes=most, min_entropy=0.0)
+            return dataclasses.replace(CompletionRequest.exploring(prompts[0], explore), cache_prompt=self.maybe(0.7))
+        features = [each for each in FEATURES if self.maybe(0.25)]
+        options: dict[str, Any] = {each: each in features for each in ("return_tokens", "return_progress", "heal")}
+        options |= {"cache_prompt": self.maybe(0.7), "slot": self.pick([-1] * 9 + [0, 1, 100])}
+        options |= {"logprobs": self.pick([0, 2])} if "logprobs" in features else {}
+        options |= {"n_cache_reuse": self.pick([1, 5])} if self.window is None and self.maybe(0.1) else {}
+        options |= {"echo": "echo" in features and kind != "media"}
+        if kind == "search":
+            one = SamplingParams(seed=0, max_tokens=self.pick([None, 0, 1, 5]), logit_bias=ASCII)
+            search = self.pick(["beam", "stochastic_beam"])
+            return CompletionRequest(prompts, one.alternatives(n), search=search, **options | {"heal": False})
+        if kind == "shift":
+            features = ["shift", *(each for each in features if each not in ("guidance", "banned", "avoid"))]
+            branches = tuple(self.branch(features) for _ in range(n))
+            options |= {"context_shift": True, "n_keep": self.pick([0, 3, 7, -1]), "n_discard": self.pick([0, 3, 40])}
+            return CompletionRequest((prompts[0] * 3,), branches, **options)
+        branches = tuple(self.branch(features) for _ in range(n))
+        options["distinct"] = "distinct" in features
+        if kind == "plain":
+            return CompletionRequest(prompts, branches, **options)
+        images = [self.pick([b"i", b"j"]) * self.random.randint(1, 15) for _ in texts]
+        parts: list[Part] = [texts[0][:20], *images, "??"]
+        tokens, media = self.engine.tokenize_parts(parts)
+        return CompletionRequest((tokens,), branches, media=media, **options)
+
+    def add(self) -> None:
+        try:
+            each = self.request()
+            self.engine.add_request(each)
+        except SrbError:  # two of its features can't be had together, or it is too large
+            return
+        self.requests[each.id], self.events[each.id] = each, []
+
+    def step(self, seconds: float = 0.01) -> None:
+        self.now += seconds
+        for event in self.engine.step():
+            self.events[event.request_id].append(event)
+
+    def lose(self) -> None:
+        """Another engine resumes what the last one had not ended. What has no room there is forgotten."""
+        self.start(self.pick([60, 60, 40, 100]))
+        for each in list(self.requests.values()):
+            if any(isinstance(event, DoneEvent) for event in self.events[each.id]):
+                continue
+            self.resumed.add(each.id)
+            try:
+                rest = resume(each, self.events[each.id])
+                assert rest, "it had not ended"
+                self.engine.add_request(rest)
+            except SrbError:
+                del self.requests[each.id]
+
+    def act(self) -> None:
+        action = self.pick(["add", "add", "add", "step", "step", "step", "abort", "abort within", "fail", "lose"])
+        some = self.pick(list(self.requests.values())) if self.requests else None
+        if action == "add":
+            self.add()
+        elif action == "step":
+            seconds = self.pick([0.01, 3.0])
+            for _ in range(self.random.randint(1, 8)):
+                self.step(seconds)
+        elif action == "abort" and some:
+            index = self.pick([None, self.random.randrange(some.count)])
+            self.engine.abort(some.id, index, self.pick(["cancelled", "shutdown"]))
+        elif action == "abort within" and some:
+            self.backend.on_decode = lambda: self.engine.abort(some.id)
+            self.step()
+            self.backend.on_decode = lambda: None
+        elif action == "fail":
+            self.backend.fail_decodes |= {self.backend.decodes + 1, self.backend.decodes + self.random.randint(1, 2)}
+        elif action == "lose" and self.maybe(0.3):
+            self.lose()
+
+    def run(self) -> None:
+        for _ in range(self.random.randint(5, 40)):
+            self.act()
+            stats = self.engine.stats()
+            assert self.backend.cells <= stats.cells <= self.backend.n_cells
+            assert self.backend.open_samplers <= stats.sequences <= self.backend.n_parallel
+            assert stats.retained_bytes <= stats.max_retained_bytes
+        for _ in range(20_000):
+            if not self.engine.has_work:
+                break
+            self.step()
+        assert not self.engine.has_work, "a request starves"
+        stats = self.engine.stats()
+        assert (stats.sequences, stats.cells, self.backend.cells) == (0, 0, 0)
+        assert (self.backend.open_samplers, self.backend.open_compiled) == (0, 0)
+        for each in self.requests.values():
+            events = self.events[each.id]
+            check_order(events, each, started=any(isinstance(event, StartEvent) for event in events))
+            if self.is_certain(each):
+                self.check_texts(each, events)
+
+    def is_certain(self, each: CompletionRequest) -> bool:
+        """Whether what a request says depends neither on who runs at the same time nor on the room that there is."""
+        if each.is_joint or each.context_shift or each.explore or each.n_cache_reuse:
+            return False
+        if any(params.max_tokens in (-1, None) for params in each.branches):
+            return False
+        if any(params.banned_strings for params in each.branches):
+            return each.id not in self.resumed and self.window is None
+        return not (each.n_beams and each.id in self.resumed)
+
+    def check_texts(self, each: CompletionRequest, events: list[Event]) -> None:
+        alone = Engine(ascii_backend(n_cells=10_000, n_parallel=50, n_batch=1000), default_max_tokens=12)
+        plain = dataclasses.replace(each, logprobs=None, return_tokens=False, return_progress=False, slot=-1)
+        expected, said = texts(run(alone, plain)), texts(events)
+        for index, stop in stops(events).items():
+            if stop.finish_reason in ("stop", "length"):
+                assert said.get(index, "") == expected.get(index, "")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_mixture_of_requests(seed: int) -> None:
+    Mixture(seed).run()
