@@ -6,7 +6,7 @@ import { isLost } from "./keys.js";
 const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
 // Between two updates: each makes the browser lay out and paint all cards, and words in small groups read calmer.
-const PAUSE_MILLISECONDS = 200;
+const PAUSE_MILLISECONDS = 250;
 
 export class Card {
   // actions: functions of the node: keep, more, continue, stop, copy, discard.
