@@ -30,7 +30,7 @@ from srb.wire.limits import Limits
 
 LIMITS = Limits("fake", n=4, max_n=8)
 MANY_FIELDS = 40
-EXAMPLES = 10
+EXAMPLES = 6
 """How many random requests schemathesis makes of each operation, beside those at the edges of the description."""
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
