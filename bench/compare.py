@@ -278,7 +278,7 @@ async def measure(
                 await stack.enter_async_context(running(peer, other, CELLS, threads, binaries))
                 for peer in peers_of(other)
             ]
-            for n in (8, 32):
+            for n in (1, 8, 32):
                 for server in servers:
                     await server.ask([7] * 20, 2, 4)
                     found = await alternatives_of_tokens(server, n)
