@@ -1,7 +1,7 @@
 // Asking the model instead of continuing a text: turns, as its chat template writes them, that are nodes of the tree.
 
 import { applyTemplate } from "./api.js";
-import { isTurn, ROOT, said, textOf } from "./tree.js";
+import { isTurn, ROOT, said, spoken, textOf } from "./tree.js";
 
 const MARK = "a8f2c7question"; // where the question is going to stand
 
@@ -27,27 +27,33 @@ export class Asking {
     this.system.value = system ?? "";
   }
 
-  // What the text box has where the story is.
+  // What the text box has where the story is, as the tree knows it.
   text(tree) {
     const here = tree.nodes.get(tree.current);
-    return this.isOn ? (isTurn(here) ? said(here) : "") : tree.text(tree.current);
+    return this.isOn ? (isTurn(here) ? said(here) : "") : tree.own(tree.current);
+  }
+
+  // The node that the text in the box goes on from: in a conversation, what is in the box stands behind the last turn.
+  before(tree) {
+    const here = tree.nodes.get(tree.current);
+    if (!this.isOn) return tree.beginning(tree.current);
+    return isTurn(here) ? here.parent : tree.current;
   }
 
   // Shows the conversation before what is in the text box.
   draw(tree) {
-    const path = this.isOn ? tree.path(tree.current) : [];
-    if (isTurn(path.at(-1))) path.pop();
+    const parts = spoken(tree.path(this.before(tree)));
     this.element.classList.toggle("asking", this.isOn);
     this.generate.textContent = this.isOn ? "Ask" : "Generate";
-    this.story.placeholder = this.isOn ? "Ask …" : "Write how it begins …";
+    this.story.placeholder = this.isOn ? "Ask …" : parts.length ? "Write how the answer goes on …" : "Write how it begins …";
     const before = this.turns.children.length;
-    this.turns.replaceChildren(...path.map((node) => {
+    this.turns.replaceChildren(...parts.map(({ isAsked, text }) => {
       const turn = document.createElement("li");
-      turn.className = isTurn(node) ? "question" : "answer";
-      turn.textContent = said(node).trim();
+      turn.className = isAsked ? "question" : "answer";
+      turn.textContent = text.trim();
       return turn;
     }));
-    if (before && path.length > before) this.turns.lastElementChild.scrollIntoView({ block: "nearest" });
+    if (before && parts.length > before) this.turns.lastElementChild.scrollIntoView({ block: "nearest" });
   }
 
   // The node of a question, as Tree.written has one of a text. Without a question it is where the story is.

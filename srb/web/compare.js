@@ -27,10 +27,18 @@ export class Compare {
       return values.map((text) => ({ label: `${titleOf(name)} ${text}`, fields: { [name]: this.settings.parse(name, text) } }));
     }
     if (this.what.value === "prompts") {
-      const others = [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);
-      return [this.story.value, ...others].map((prompt, k) => ({ label: `Prompt ${k + 1}`, prompt, fields: {} }));
+      return [this.story.value, ...this.texts].map((prompt, k) => ({ label: `Prompt ${k + 1}`, prompt, fields: {} }));
     }
     return [{ label: null, fields: {} }];
+  }
+
+  // The texts beside the story's.
+  get texts() {
+    return [...this.prompts.querySelectorAll("textarea")].map((each) => each.value);
+  }
+
+  set texts(texts) {
+    for (const text of texts) this.#addPrompt(text);
   }
 
   get values() {
@@ -50,11 +58,11 @@ export class Compare {
     if (this.what.value === "prompts" && !this.prompts.children.length) this.#addPrompt();
   }
 
-  #addPrompt() {
+  #addPrompt(text = this.story.value) {
     const label = document.createElement("label");
     const box = document.createElement("textarea");
     box.rows = 4;
-    box.value = this.story.value;
+    box.value = text;
     label.append(`Prompt ${this.prompts.children.length + 2}`, box);
     this.prompts.append(label);
     return box;

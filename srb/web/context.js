@@ -1,8 +1,9 @@
 // How much of a text the model sees: all of it, or its end where it is longer than the context; and the note before it.
 
 import { tokenize } from "./api.js";
+import { Count } from "./count.js";
 
-const LETTERS = 4; // of a token, where nobody has counted
+const REST = 400; // milliseconds without a key, until the server counts
 const USUAL = 128; // tokens of an alternative, where that is left to the server
 const STEP = 1 / 8; // of the context: so far the beginning moves at once, so that most requests have it in common
 
@@ -12,6 +13,7 @@ export class Context {
   // size: of the context, in tokens; undefined where the server doesn't say. asking: whose conversations have a system prompt in place of a note.
   constructor(size = Infinity, asking) {
     Object.assign(this, { size, asking });
+    this.count = new Count();
     this.box = document.querySelector("#note");
     this.meter = document.querySelector("#meter");
     this.words = document.querySelector("#meter-words");
@@ -53,17 +55,27 @@ export class Context {
     return ids && (this.note || ids.length > this.#room(fields)) ? ids : null;
   }
 
-  // Shows how full it is. known: the text's ids, or a text of which the box has more.
-  draw(prompt, text, length) {
-    this.known = Array.isArray(prompt) ? { tokens: prompt.length, length } : { tokens: 0, length: 0 };
-    this.measure(text);
+  // Shows how full it is with a text. ids: those of its tokens, where they are known; else the server counts them.
+  draw(text, ids) {
+    if (ids) this.count.know(text, ids.length);
+    this.#show(text);
+    clearTimeout(this.resting);
+    if (this.size < Infinity && !this.count.of(text).isExact) this.resting = setTimeout(() => this.#ask(text), REST);
   }
 
-  measure(text) {
-    const tokens = Math.max(0, Math.round(this.known.tokens + (text.length - this.known.length) / LETTERS));
+  async #ask(text) {
+    const ids = await tokenize(text).catch(() => null); // it stays an estimate
+    if (!ids || text !== this.text) return;
+    this.count.know(text, ids.length);
+    this.#show(text);
+  }
+
+  #show(text) {
+    this.text = text;
+    const { tokens, isExact } = this.count.of(text);
     this.meter.value = tokens;
-    this.words.textContent = tokens > this.#room()
-      ? `${numbers.format(tokens)} tokens: the model sees the last ${numbers.format(this.#room())}`
-      : `${numbers.format(tokens)} of ${numbers.format(this.size)} tokens`;
+    const words = `${isExact ? "" : "about "}${numbers.format(tokens)}`;
+    const [room, size] = [this.#room(), this.size].map((each) => numbers.format(each));
+    this.words.textContent = tokens > this.#room() ? `${words} tokens: the model sees the last ${room}` : `${words} of ${size} tokens`;
   }
 }

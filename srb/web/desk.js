@@ -1,42 +1,54 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { Asking } from "./ask.js";
+import { Drafts, placeOf } from "./drafts.js";
 import { isLost } from "./keys.js";
 import { drawPath, drawTree } from "./places.js";
-import { complain } from "./say.js";
+import { Saving } from "./saving.js";
+import { complain, saidOf, tell } from "./say.js";
+import { mend } from "./sound.js";
 import { Store } from "./store.js";
 import { ROOT, textOf, Tree } from "./tree.js";
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
+const PAGE = Symbol("all that isn't in the tree, but for drafts");
 
 export class Desk {
   constructor(settings, compare, story) {
     Object.assign(this, { settings, compare, story });
     this.tree = new Tree();
     this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
+    this.note = document.querySelector("#note");
     this.cards = null;
     this.context = null;
     this.store = new Store();
-    this.unsaved = new Set();
+    this.saving = new Saving((items) => this.#write(items), saidOf("What you wrote last"));
+    this.growing = new Set(); // nodes that are kept soon
     this.untils = {}; // of requests
   }
 
   // Brings back what a store has kept, and shows it.
   async open(store) {
-    const { nodes, page } = await store.load();
+    const { nodes, page, drafts } = await store.load();
+    const mended = mend(nodes);
+    this.growing = new Set(mended); // they are kept so
+    if (mended.length) complain(new Error(`Something in ${mended.length} texts of this story could not be read. It was left out.`));
     this.store = store;
     const left = nodes.filter((node) => node.end === undefined && page.untils?.[node.request]);
     this.untils = Object.fromEntries(left.map(({ request }) => [request, page.untils[request]]));
     for (const node of nodes) node.until ??= this.untils[node.request];
-    this.tree = new Tree(nodes, page.current);
-    if (page.shown?.every((id) => this.tree.has(id))) this.tree.shown = page.shown;
-    this.tree.history = page.history ?? [];
+    const tree = (this.tree = new Tree(nodes, page.current));
+    if (page.shown?.every((id) => tree.has(id))) tree.shown = page.shown;
+    tree.history = (page.history ?? []).filter(({ go, discarded }) => tree.has(go ?? discarded));
     this.settings.values = page.settings ?? {};
+    this.compare.texts = page.texts ?? [];
     this.compare.values = page.compare ?? {};
     this.asking.values = page.asking ?? {};
-    document.querySelector("#note").value = page.note ?? "";
+    this.note.value = page.note ?? "";
+    this.story.drafts = new Drafts(drafts);
     this.#draw();
-    this.story.value = page.draft ?? this.story.value;
+    // An older page has kept what was in the box, and showed conversations as their templates write them.
+    if (page.draft !== undefined && page.draft !== tree.text(tree.current)) this.story.type(page.draft);
     this.showOpenings();
     if (store.isShared && nodes.length) this.#follow(nodes.at(-1));
   }
@@ -66,7 +78,7 @@ export class Desk {
 
   // Shows what was heard; this node last.
   showNews(node) {
-    drawTree(document.querySelector("#tree"), this.tree, (id) => this.go(id));
+    this.#drawTree();
     this.cards.show();
     this.#follow(node);
   }
@@ -76,23 +88,37 @@ export class Desk {
     const { tree } = this;
     const id = node.typed ? node.id : node.parent;
     const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
-    const isFree = !this.cards.cards.size && this.story.value === this.asking.text(tree);
-    if (id === tree.current || !isOnTheWay || !isFree) return;
+    if (id === tree.current || !isOnTheWay || this.cards.cards.size || this.#isTyped) return;
     tree.go(id);
     this.#draw();
     this.save();
   }
 
+  get #place() {
+    return placeOf(this.tree.current, this.asking.isOn);
+  }
+
+  // Whether the box has what isn't in the tree.
+  get #isTyped() {
+    return this.story.drafts.at(this.#place) !== undefined;
+  }
+
   #draw() {
-    const go = (id) => this.go(id);
-    this.story.value = this.asking.text(this.tree);
+    this.story.show(this.#place, this.asking.text(this.tree));
     this.asking.draw(this.tree);
-    this.#measure();
-    drawPath(document.querySelector("#path"), this.tree, go);
-    drawTree(document.querySelector("#tree"), this.tree, go);
+    this.measure();
+    drawPath(document.querySelector("#path"), this.tree, this.story.drafts, (id) => {
+      this.go(id);
+      this.story.resume();
+    });
+    this.#drawTree();
     this.showOpenings();
     document.querySelector("#undo").disabled = this.tree.history.length === 0;
     this.cards.show();
+  }
+
+  #drawTree() {
+    drawTree(document.querySelector("#tree"), this.tree, this.story.drafts, (id) => this.go(id));
   }
 
   // Only where nothing is written yet, as they take the place of what is.
@@ -100,32 +126,32 @@ export class Desk {
     document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
-  #measure() {
-    const { asking, context, story, tree } = this;
-    const rest = asking.isOn ? "" : story.value;
-    context?.draw(tree.prompt(tree.current), rest, asking.isOn ? 0 : tree.text(tree.current).length);
+  // How full the context is with what is here.
+  measure() {
+    const { asking, story, tree } = this;
+    if (this.#isTyped) return this.context.draw(tree.text(asking.before(tree)) + story.value);
+    const ids = tree.prompt(tree.current);
+    this.context.draw(tree.text(tree.current), Array.isArray(ids) ? ids : undefined);
   }
 
-  // Between continuing a text and asking; what was typed stays.
+  // Between continuing a text and asking.
   #switch() {
-    const typed = this.story.value;
-    const isNew = !this.tree.path(this.tree.current).length;
     this.#draw();
-    if (isNew) this.story.value = typed;
-    this.showOpenings();
     this.savePage();
   }
 
   show() {
     this.#draw();
-    // Where the button that was pressed has gone with its card, the keyboard goes on from the path.
-    if (isLost()) document.querySelector("#path [aria-current]").focus({ preventScroll: true });
+    if (isLost()) this.story.resume(); // the button that was pressed has gone with its card
     this.save();
   }
 
   go(id, shown) {
+    const { drafts } = this.story;
+    const left = this.tree.current;
     this.tree.go(id, shown);
     this.show();
+    if (left !== this.tree.current && drafts.of(left).length) tell("What you typed there is kept as a draft.");
   }
 
   // Goes on from the end of a node.
@@ -133,12 +159,18 @@ export class Desk {
     node.kept = true;
     this.save(node);
     this.go(node.id);
+    this.story.resume();
   }
 
   undo() {
     const node = this.tree.undo();
-    if (node) this.unsaved.add(node);
+    if (node) this.growing.add(node);
     this.show();
+  }
+
+  // What is typed now, for `write` and `settle`.
+  take() {
+    return { place: this.#place, text: this.story.value };
   }
 
   // The id of the node of the text so far as it was edited, or of another text.
@@ -146,6 +178,17 @@ export class Desk {
     const { asking, tree } = this;
     const node = asking.isOn ? await asking.written(tree, text) : tree.written(text);
     return node.id ?? (await this.add(node)).id;
+  }
+
+  // Goes on from a node that has what was taken, and shows these. Whoever has typed on meanwhile stays where that is, and
+  // whoever has gone elsewhere isn't called back.
+  settle({ place, text }, id, shown) {
+    const isHere = place === this.#place;
+    const hasTyped = text !== this.story.value;
+    if (this.tree.nodes.has(id)) this.growing.add(this.tree.nodes.get(id)); // it's kept with what takes the draft away
+    this.story.drafts.settle(place, text);
+    if (isHere) this.go(hasTyped ? this.tree.current : id, shown);
+    else this.show();
   }
 
   async add(fields) {
@@ -157,17 +200,16 @@ export class Desk {
 
   // Keeps what has changed. It is done when it is kept, or has been complained of.
   save(...nodes) {
-    for (const node of nodes) this.unsaved.add(node);
-    clearTimeout(this.saving);
-    this.saving = null;
-    const changed = [...this.unsaved].filter((node) => this.tree.nodes.has(node.id));
-    this.unsaved.clear();
-    return this.savePage(changed);
+    clearTimeout(this.saver);
+    this.saver = null;
+    const changed = new Set([...this.growing, ...nodes]);
+    this.growing.clear();
+    return this.savePage(...changed);
   }
 
   saveSoon(node) {
-    this.unsaved.add(node);
-    this.saving ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
+    this.growing.add(node);
+    this.saver ??= setTimeout(() => this.save(), SAVE_MILLISECONDS);
   }
 
   // What a new story begins with, too.
@@ -175,12 +217,16 @@ export class Desk {
     return { settings: this.settings.values, compare: this.compare.values, asking: this.asking.values };
   }
 
-  // Everything but nodes that haven't changed; it's little, so it may follow every key.
-  savePage(nodes = []) {
+  // Keeps these nodes, and all that isn't in the tree. That is little, so it may follow every key.
+  savePage(...nodes) {
+    return this.saving.save(PAGE, ...this.story.drafts.changes(), ...nodes);
+  }
+
+  #write(items) {
     const { current, shown, history } = this.tree;
-    const typed = { draft: this.story.value, note: document.querySelector("#note").value };
-    return this.store
-      .save(nodes, { current, shown, history, untils: this.untils, ...typed, ...this.choices })
-      .catch((error) => complain(new Error(`What you did can't be kept: ${error.message}. Export the tree.`)));
+    const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
+    const typed = { note: this.note.value, texts: this.compare.texts };
+    const page = { current, shown, history, untils: this.untils, ...typed, ...this.choices };
+    return this.store.save(items.filter((item) => item.pieces), page, drafts);
   }
 }

@@ -1,7 +1,16 @@
-// Trees in files: what a story is made of, without what was only there to be looked at. Pure.
+// Stories in files: what one is made of, without what was only there to be looked at. Pure.
+
+import { nodeOf } from "./drafts.js";
+import { check, isObject, isText } from "./sound.js";
+import { ROOT, spoken } from "./tree.js";
 
 // What a node has in a file as it is.
-const FIELDS = ["id", "parent", "typed", "label", "kept", "discarded", "batch", "created", "order", "seed", "settings", "until", "length", "end", "whole", "healed"];
+const FIELDS = [
+  "id", "parent", "typed", "label", "kept", "discarded", "batch", "created",
+  "order", "seed", "settings", "until", "length", "end", "whole", "healed",
+];
+
+const fieldsOf = (node) => Object.fromEntries(FIELDS.filter((name) => (node[name] ?? null) !== null).map((name) => [name, node[name]]));
 
 // A piece is [text, id or ids, probability].
 const pack = ({ text, ids, p }) => [text, ids?.length === 1 ? ids[0] : ids, ...(p === undefined ? [] : [Number(p.toPrecision(3))])];
@@ -14,20 +23,33 @@ function unpack(piece) {
 
 const isSet = ([, value]) => value !== "" && value !== false;
 
-// about: what else the file says: model, title, settings.
-export function exported(tree, { settings = {}, ...about } = {}) {
-  const nodes = [...tree.nodes.values()].map((node) => ({
-    ...Object.fromEntries(FIELDS.filter((name) => node[name] !== undefined).map((name) => [name, node[name]])),
-    pieces: node.pieces.map(pack),
-  }));
+// drafts: [place, text] of what was typed and isn't in the tree. about: what else the file says: model, title, settings.
+export function exported(tree, drafts, { settings = {}, ...about } = {}) {
+  const nodes = [...tree.nodes.values()].map((node) => ({ ...fieldsOf(node), pieces: node.pieces.map(pack) }));
   const set = Object.fromEntries(Object.entries(settings).filter(isSet));
-  return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...about, settings: set, current: tree.current, nodes };
+  const said = { ...about, settings: set, current: tree.current, drafts: Object.fromEntries(drafts) };
+  return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...said, nodes };
 }
 
-// What Tree.import takes, of a file of any version. Throws an Error in words.
+// The story of a file of any version: {title, current, drafts, nodes}. Throws an Error in words.
 export function imported(data) {
   if (data?.format !== "srb-tree" || ![1, 2].includes(data.version) || !Array.isArray(data.nodes))
     throw new Error("this file is not a tree that this page has exported");
   const isPacked = (node) => data.version === 2 && Array.isArray(node?.pieces);
-  return { ...data, nodes: data.nodes.map((node) => (isPacked(node) ? { ...node, pieces: node.pieces.map(unpack) } : node)) };
+  const read = data.nodes.map((node) => (isPacked(node) ? { ...node, pieces: node.pieces.map(unpack) } : node));
+  check(read);
+  const { title = "", current = ROOT, drafts = {} } = data;
+  if (!isText(title)) throw new Error("the title in this file is no text");
+  const places = new Set([ROOT, ...read.map((node) => node.id)]);
+  const isDraft = ([place, text]) => places.has(nodeOf(place)) && isText(text);
+  if (!isObject(drafts) || !Object.entries(drafts).every(isDraft)) throw new Error("a draft in this file belongs to no text");
+  const nodes = read.map((node) => ({ ...fieldsOf(node), pieces: node.pieces }));
+  return { title, current: places.has(current) ? current : ROOT, drafts: Object.entries(drafts), nodes };
+}
+
+// What is on the page as Markdown: a story, or a conversation whose questions are quoted. path: what stands above the box.
+export function markdown(path, typed, asks) {
+  if (!asks && !path.length) return typed;
+  const parts = [...spoken(path), ...(typed.trim() ? [{ isAsked: asks, text: typed }] : [])];
+  return parts.map(({ isAsked, text }) => (isAsked ? text.replace(/^/gm, "> ") : text.trim())).join("\n\n");
 }

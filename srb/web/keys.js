@@ -1,6 +1,8 @@
-// Keys that do what buttons do, wherever no text is being typed.
+// Keys that do what buttons do, where nobody could mean to write: on an alternative, the path, the tree and the stories.
 
 const find = (selector) => document.querySelector(selector);
+const PLACES = ".card, #path, #tree, #story-list";
+
 const texts = () => [...document.querySelectorAll(".card .text")];
 const press = (button) => button && !button.disabled && button.click();
 
@@ -15,6 +17,13 @@ function walk(by) {
   all[Math.max(0, Math.min(all.length - 1, k < 0 ? 0 : k + by))]?.focus();
 }
 
+// The next alternative has the keyboard then.
+function discard() {
+  const k = texts().indexOf(at());
+  act("discard");
+  (texts()[k] ?? texts().at(-1))?.focus();
+}
+
 const keep = (number) => press(texts()[number - 1]?.closest(".card").querySelector("[value=keep]"));
 
 // [keys, as they are written, what they do, the action]
@@ -24,7 +33,7 @@ const KEYS = [
   ["k", "K", "go to the one before", () => walk(-1)],
   ["m", "M", "more like this one", () => act("more")],
   ["c", "C", "continue this one", () => act("continue")],
-  ["d", "D", "discard this one", () => act("discard")],
+  ["d", "D", "discard this one", discard],
   ["e", "E", "edit the text", () => find("#story").focus()],
   ["g", "G", "generate", () => press(find("#generate"))],
   ["s", "S", "stop", () => press(find("#stop"))],
@@ -35,12 +44,10 @@ const KEYS = [
   ["?", "?", "these keys", () => press(find("#open-keys"))],
 ];
 const OTHERS = [
-  ["Esc", "leave the text you type, for these keys; close what is open"],
-  ["Ctrl Enter", "generate, also while you type"],
+  ["Ctrl Enter", "generate, also while you write"],
+  ["Esc", "close what is open; else go to the first alternative, or to the path"],
   ["← →", "in an alternative: look at its words, one by one; Enter goes into the list"],
 ];
-
-const isTyped = (element) => element.matches("textarea, select, input:not([type=checkbox], [type=radio], [type=range], [type=file])");
 
 // Whether what had the keyboard is gone, or can't have it any more.
 export function isLost() {
@@ -56,11 +63,21 @@ export function listenToKeys(dialog) {
   }
   find("#open-keys").addEventListener("click", () => dialog.showModal());
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || find("dialog:modal")) return;
-    if (event.key === "Escape" && event.target.id === "story") return texts()[0] ? texts()[0].focus() : event.target.blur();
+    const isOther = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;
+    if (isOther || event.defaultPrevented || find("dialog:modal")) return;
+    const isThere = event.target.closest(PLACES);
+    const isFree = !isThere && !event.target.closest("dialog, #peek");
+    if (event.key === "Escape" && isFree) (texts()[0] ?? find("#path [aria-current]")).focus();
     const found = KEYS.find(([keys]) => event.key.length === 1 && keys.includes(event.key.toLowerCase()));
-    if (!found || isTyped(event.target)) return;
+    if (!found || !isThere) return;
     event.preventDefault();
     found.at(-1)(event.key);
+  });
+}
+
+// Leaves the keyboard in the text when buttons around it are pressed: whoever writes on meanwhile writes there.
+export function stayIn(box, around) {
+  around.addEventListener("mousedown", (event) => {
+    if (document.activeElement === box && event.target.closest("button, .actions")) event.preventDefault();
   });
 }

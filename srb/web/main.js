@@ -5,10 +5,10 @@ import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Context } from "./context.js";
 import { Desk } from "./desk.js";
-import { exported, imported } from "./exchange.js";
+import { exported, imported, markdown } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
-import { listenToKeys } from "./keys.js";
+import { isLost, listenToKeys, stayIn } from "./keys.js";
 import { Manuscript } from "./manuscript.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
@@ -17,7 +17,7 @@ import { Settings } from "./settings.js";
 import { Shelf } from "./shelf.js";
 import { BrowserStories, Stories } from "./store.js";
 import { ServerStories } from "./story_store.js";
-import { ROOT, textOf, Tree } from "./tree.js";
+import { textOf } from "./tree.js";
 import { Writing } from "./writing.js";
 
 const find = (selector) => document.querySelector(selector);
@@ -28,7 +28,7 @@ const cardActions = (desk, writing) => ({
   keep: (node) => desk.keep(node),
   more: safely((node) => {
     desk.keep(node);
-    return writing.generateFrom();
+    return writing.generateFrom(node.id);
   }),
   stop: safely((node) => writing.stop(node)),
   continue: safely((node) => writing.continue(node)),
@@ -40,28 +40,31 @@ const cardActions = (desk, writing) => ({
     desk.tree.discard(node.id);
     desk.save(node);
     desk.show();
-    find("#undo").focus();
+    if (isLost()) find("#undo").focus();
     tell("Discarded. Undo brings it back.");
   },
 });
 
-function listen(desk, writing, shelf, resume) {
+function listen(desk, writing, shelf) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
   onClick("#stop", safely(() => writing.stopAll()));
   onClick("#undo", () => desk.undo());
   onClick("#new", safely(async () => {
-    if (desk.tree.nodes.size || desk.store.isShared) return shelf.make();
-    desk.go(ROOT);
+    if (desk.tree.nodes.size || story.value || desk.store.isShared) return shelf.make();
     writing.forget();
     story.focus();
   }));
   onClick("#export", () => {
     const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values };
-    download("story.json", "application/json", JSON.stringify(exported(desk.tree, about)));
+    download("story.json", "application/json", JSON.stringify(exported(desk.tree, story.drafts.all, about)));
   });
-  onClick("#markdown", () => download("story.md", "text/markdown", `${desk.tree.markdown(desk.tree.current)}\n`));
+  onClick("#markdown", () => {
+    const { asking, tree } = desk;
+    const text = markdown(tree.path(asking.before(tree)), story.value, asking.isOn);
+    download("story.md", "text/markdown", `${text}\n`);
+  });
   onClick("#error button", () => {
     forgive();
     find("#generate").focus();
@@ -72,28 +75,41 @@ function listen(desk, writing, shelf, resume) {
   }));
   for (const opening of document.querySelectorAll("#openings button"))
     opening.addEventListener("click", () => {
-      story.value = opening.textContent;
+      story.type(opening.textContent);
       generate();
     });
   panel(find("#open-options"), find("#options"));
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToKeys(find("#keys"));
+  stayIn(story.box, find("main"));
+  find("fieldset").addEventListener("click", ({ target }) => target.matches("input:not(:focus-visible)") && story.resume());
   panel(find("#open-shelf"), find("#shelf"), safely(() => {
-    find("#tree [aria-selected=true]").focus({ preventScroll: true });
+    find("#tree [aria-selected=true]")?.focus({ preventScroll: true });
     return shelf.list();
   }));
   find("#import").addEventListener("change", safely(async ({ target }) => {
     const [file] = target.files;
     if (!file) return;
-    const data = imported(await readJson(file).finally(() => (target.value = "")));
-    const title = data.title || file.name.replace(/\.json$/, "");
-    if (desk.store.isShared) return shelf.make(title, new Tree().import(data));
-    const nodes = desk.tree.import(data);
-    desk.save(...nodes);
-    desk.show();
-    tell(`${nodes.length} texts were imported.`);
+    const read = imported(await readJson(file).finally(() => (target.value = "")));
+    await shelf.make(read.title || file.name.replace(/\.json$/, ""), read);
   }));
+  document.addEventListener("input", () => desk.savePage());
+  find("#story").addEventListener("input", () => {
+    desk.showOpenings();
+    desk.measure();
+  });
+  addEventListener("pagehide", () => desk.save());
+  addEventListener("beforeunload", (event) => desk.saving.isBehind && event.preventDefault());
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    generate();
+  });
+}
+
+// resume() goes on with what the key was missing for.
+function listenToKeyForm(resume) {
   find("#key").addEventListener("submit", (event) => {
     event.preventDefault();
     setKey(find("#key-input").value);
@@ -101,18 +117,6 @@ function listen(desk, writing, shelf, resume) {
     forgive();
     tell("The key is used from now on. Generate again.");
     resume();
-    if (!document.body.dataset.ready) location.reload(); // the stories can be seen only now
-  });
-  document.addEventListener("input", () => desk.savePage());
-  find("#story").addEventListener("input", () => {
-    desk.showOpenings();
-    if (!desk.asking.isOn) desk.context.measure(story.value);
-  });
-  addEventListener("pagehide", () => desk.save());
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-    event.preventDefault();
-    generate();
   });
 }
 
@@ -135,33 +139,35 @@ async function openShelf(history, choices) {
 }
 
 async function begin() {
+  let writing;
+  const resume = () => writing.resume().catch(complain);
+  listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories can be seen only now
   const [{ components }, { model, history, max_cells: size }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
   const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
   const story = new Manuscript(find("#manuscript"));
   const desk = new Desk(settings, new Compare(settings, story), story);
   desk.context = new Context(size, desk.asking);
-  const writing = new Writing(desk);
-  const resume = () => writing.resume().catch(complain);
+  writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
   new Peek(find("#peek"), desk, safely(async (node, k, choice) => {
-    desk.keep(await desk.add(desk.tree.forked(node.id, k, choice)));
-    return writing.generateFrom();
+    const fork = await desk.add(desk.tree.forked(node.id, k, choice));
+    desk.keep(fork);
+    return writing.generateFrom(fork.id);
   }));
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
-    story.focus();
   }));
   onClick("#explore", safely(async () => {
     const place = await writing.place();
     if (!place) return;
-    desk.go(place.id);
     writing.forget();
     await explorer.open(place.id, place.prompt);
   }));
   const { shelf, store } = await openShelf(history, () => desk.choices);
-  listen(desk, writing, shelf, resume);
   await desk.open(store);
+  listen(desk, writing, shelf);
+  find("#desk").inert = false;
   if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
   resume();

@@ -20,13 +20,14 @@ function draw(list, items) {
 const LAST = 4; // of a long path, so many steps are shown; the tree has all of them
 
 // The path as a row of buttons, the start first.
-export function drawPath(list, tree, go) {
+export function drawPath(list, tree, drafts, go) {
   const path = tree.path(tree.current);
   const step = (id, text) => {
     const button = make("button", "", text);
     button.type = "button";
     button.dataset.place = id;
     if (id === tree.current) button.setAttribute("aria-current", "true");
+    else if (drafts.of(id).length) button.append(make("small", "", "+ draft"));
     button.addEventListener("click", () => go(id));
     const item = document.createElement("li");
     item.append(button);
@@ -54,6 +55,9 @@ export function rows(tree) {
   return all;
 }
 
+// What was typed behind a text; all of it where the text was edited, too.
+const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
+
 const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
 
 // What was generated from a place: a line for each time.
@@ -76,7 +80,7 @@ function generations(tree, id) {
 }
 
 // The whole tree, without the alternatives that nothing follows. Arrows walk it, Enter goes there.
-export function drawTree(list, tree, go) {
+export function drawTree(list, tree, drafts, go) {
   const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
     const node = tree.nodes.get(id);
     const kind = !node ? "start" : isTurn(node) ? "asked" : node.typed ? "typed" : node.kept ? "kept" : "passed";
@@ -90,6 +94,7 @@ export function drawTree(list, tree, go) {
     item.style.setProperty("--column", column);
     item.append(make("span", "", node ? shorten(said(node), 60) : "Start"));
     if (kind === "kept") item.append(make("small", "", "kept"));
+    item.append(...drafts.of(id).map((text) => make("small", "", `draft: ${shorten(rest(text, tree.own(id)), 60)}`)));
     item.append(...generations(tree, id).map((line) => make("small", "", line)));
     item.addEventListener("click", () => go(id));
     return item;

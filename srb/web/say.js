@@ -8,14 +8,32 @@ export function tell(text) {
   find("#status").textContent = text;
 }
 
+let shown = null; // what is complained of
+
 export function complain(error) {
+  shown = error;
   if (error.status === 401) find("#key").hidden = false;
   find("#error-text").textContent = error.param in GUIDE ? `${titleOf(error.param)}: ${error.message}` : error.message;
   find("#error").hidden = false;
 }
 
-export function forgive() {
-  find("#error").hidden = true;
+// Takes back this complaint, or the one that is there.
+export function forgive(error = shown) {
+  if (error === shown) find("#error").hidden = true;
+}
+
+// What a `Saving` says to the writer.
+export function saidOf(what) {
+  let said;
+  const failed = ({ message, status }) => {
+    said = new Error(`${what} isn't kept yet. The page tries again; export the tree to be safe. The reason: ${message}`);
+    complain(Object.assign(said, { status }));
+  };
+  const mended = () => {
+    forgive(said);
+    tell("Now it is kept.");
+  };
+  return { failed, mended };
 }
 
 // Runs what a button does; what goes wrong is said on the page.

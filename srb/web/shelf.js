@@ -1,7 +1,9 @@
 // The stories: which one is open, which the address names behind its #, and what can be done with them.
 
+import { moved } from "./drafts.js";
 import { isLost } from "./keys.js";
 import { complain, safely, tell } from "./say.js";
+import { ROOT } from "./tree.js";
 
 const find = (selector) => document.querySelector(selector);
 const nameOf = (story) => story.title || "(no title)";
@@ -19,7 +21,7 @@ export class Shelf {
   // The store of the story that the address names, or of the one that was changed last.
   async open() {
     let data = await this.stories.list();
-    if (!data.length) data = [await this.stories.make()];
+    if (!data.length) data = [(await this.stories.make()).story];
     const named = location.hash.slice(1);
     this.story = data.find(({ id }) => id === named) ?? data[0];
     if (named && this.story.id !== named) complain(new Error("That story isn't here any more. This one was changed last."));
@@ -29,10 +31,10 @@ export class Shelf {
     return this.stories.store(this.story);
   }
 
-  // Makes a story, and opens it.
-  async make(title, nodes) {
-    const story = await this.stories.make(title, nodes);
-    await this.browser.savePage(story.id, this.choices());
+  // Makes a story, of another one if that is given, and opens it.
+  async make(title = "", { nodes = [], current = ROOT, drafts = [] } = {}) {
+    const { story, ids } = await this.stories.make(title, nodes);
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current) }, moved(drafts, ids));
     open(story);
   }
 
@@ -77,19 +79,22 @@ export class Shelf {
     await this.list();
   }
 
-  // The browser's stories that have a text.
+  // The browser's stories in which something is written.
   async #unmoved() {
-    const all = (await this.browser.list()).map(async (story) => ({ story, nodes: (await this.browser.nodes?.(story)) ?? [] }));
-    return (await Promise.all(all)).filter(({ nodes }) => nodes.length);
+    const all = (await this.browser.list()).map(async (story) => ({ story, ...(await this.browser.store(story).load()) }));
+    return (await Promise.all(all)).filter(({ nodes, drafts }) => nodes.length || drafts.length);
   }
 
   async #move() {
     tell("Moving …");
-    let moved;
-    for (const { story, nodes } of await this.#unmoved()) {
-      moved = await this.stories.make(story.title, nodes);
-      await this.browser.remove(story);
+    let last;
+    for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
+      const { story, ids } = await this.stories.make(old.title, nodes);
+      const here = { current: ids.get(page.current), shown: undefined, history: undefined };
+      await this.browser.savePage(story.id, { ...page, ...here }, moved(drafts, ids));
+      await this.browser.remove(old);
+      last = story;
     }
-    open(moved);
+    open(last);
   }
 }

@@ -14,9 +14,9 @@ export class Store {
   isShared = false;
   story = { id: "", title: "" };
 
-  // The nodes, and what else is on the page: {nodes, page}.
+  // The nodes, the drafts as [place, text], and what else is on the page: {nodes, drafts, page}.
   async load() {
-    return { nodes: [], page: {} };
+    return { nodes: [], drafts: [], page: {} };
   }
 
   // Adds a node of these fields; returns it, with an id if the store gives those.
@@ -24,8 +24,8 @@ export class Store {
     return fields;
   }
 
-  // Keeps nodes that have changed, and what else is on the page.
-  async save(_nodes, _page) {}
+  // Keeps nodes and drafts that have changed, all at once, and what else is on the page. A draft without text is gone.
+  async save(_nodes, _page, _drafts) {}
 
   // The fields of a request that goes on from a node.
   place(tree, id) {
@@ -43,6 +43,7 @@ export class Stories {
     return [{ id: "", title: "" }];
   }
 
+  // Makes a story of nodes, which get other ids: {story, ids}, where ids is a Map of the old ones to these.
   async make(_title, _nodes) {
     throw new Error("This browser keeps no stories. Reload the page for another one.");
   }
@@ -55,15 +56,18 @@ export class Stories {
     return new Store();
   }
 
-  // What a device shows of a story: where one is in it, its settings, and what was typed.
+  // What a device shows of a story, as Store.load has it: where one is in it, its settings, and what was typed.
   async page(_id) {
-    return {};
+    return { page: {}, drafts: [] };
   }
 
-  async savePage(_id, _page) {}
+  async savePage(_id, _page, _drafts) {}
 }
 
-// In the browser's IndexedDB: a record per node, so that saving costs what has changed.
+// The keys of a story's drafts, among those of the pages.
+const draftsOf = (id) => IDBKeyRange.bound([id], [id, []]);
+
+// In the browser's IndexedDB: a record per node and per draft, so that saving costs what has changed.
 export class BrowserStories extends Stories {
   // Raises what the browser says where it keeps nothing, as in some private windows.
   static async open() {
@@ -85,11 +89,12 @@ export class BrowserStories extends Stories {
 
   async make(title = "", nodes = []) {
     const story = { id: newId(), title, changed: Date.now() };
+    const ids = new Map([[ROOT, ROOT], ...nodes.map((node) => [node.id, newId()])]);
     await this.write(({ stories, nodes: kept }) => {
       stories.put(story);
-      for (const node of nodes) kept.put({ ...node, story: story.id });
+      for (const node of nodes) kept.put({ ...node, id: ids.get(node.id), parent: ids.get(node.parent), story: story.id });
     });
-    return story;
+    return { story, ids };
   }
 
   async rename(story, title) {
@@ -103,6 +108,7 @@ export class BrowserStories extends Stories {
     await this.write(({ stories, nodes, page }) => {
       stories.delete(id);
       page.delete(id);
+      page.delete(draftsOf(id));
       for (const each of ids) nodes.delete(each);
     });
   }
@@ -116,11 +122,22 @@ export class BrowserStories extends Stories {
   }
 
   async page(id) {
-    return (await finished(this.database.transaction("page").objectStore("page").get(id))) ?? {};
+    const kept = this.database.transaction("page").objectStore("page");
+    const found = [kept.get(id), kept.getAllKeys(draftsOf(id)), kept.getAll(draftsOf(id))].map(finished);
+    const [page = {}, keys, texts] = await Promise.all(found);
+    return { page, drafts: keys.map(([, place], k) => [place, texts[k]]) };
   }
 
-  savePage(id, fields) {
-    return this.write(({ page }) => page.put(fields, id));
+  // Keeps a page. also(stores) does more in the same transaction.
+  async savePage(id, fields, drafts = [], also = () => {}) {
+    if (this.removed.has(id)) return;
+    await this.write((stores) => {
+      stores.page.put(fields, id);
+      for (const [place, text] of drafts)
+        if (text === undefined) stores.page.delete([id, place]);
+        else stores.page.put(text, [id, place]);
+      also(stores);
+    });
   }
 
   // Does what changes the object stores, in one transaction.
@@ -143,8 +160,8 @@ class BrowserStore extends Store {
   }
 
   async load() {
-    const [nodes, page] = await Promise.all([this.stories.nodes(this.story), this.stories.page(this.story.id)]);
-    return { nodes, page };
+    const [nodes, said] = await Promise.all([this.stories.nodes(this.story), this.stories.page(this.story.id)]);
+    return { nodes, ...said };
   }
 
   async add(fields) {
@@ -157,12 +174,10 @@ class BrowserStore extends Store {
     this.listener?.renamed(this.story);
   }
 
-  async save(nodes, fields) {
-    if (this.stories.removed.has(this.story.id)) return;
-    await this.stories.write(({ stories, nodes: kept, page }) => {
+  save(nodes, page, drafts) {
+    return this.stories.savePage(this.story.id, page, drafts, ({ stories, nodes: kept }) => {
       if (nodes.length) stories.put({ ...this.story, changed: Date.now() });
       for (const node of nodes) kept.put({ ...node, story: this.story.id });
-      page.put(fields, this.story.id);
     });
   }
 

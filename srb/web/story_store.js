@@ -2,6 +2,8 @@
 
 import { stories, watch } from "./api.js";
 import { reason } from "./generation.js";
+import { saidOf } from "./say.js";
+import { Saving } from "./saving.js";
 import { Store, Stories } from "./store.js";
 import { ROOT, textOf, titleOf } from "./tree.js";
 
@@ -9,6 +11,8 @@ const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
 // What is said of a node, and may change.
 const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null });
+
+const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
 // The ids of a text; null where they aren't known, or stand for more than it.
 const idsOf = ({ pieces, typed, healed }) =>
@@ -31,6 +35,14 @@ const toServer = (node) => ({
   created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
 
+// Level by level, as the server orders them, too.
+function parentsFirst(nodes) {
+  const below = Map.groupBy(nodes, (node) => node.parent);
+  const ordered = [...(below.get(ROOT) ?? [])];
+  for (const node of ordered) ordered.push(...(below.get(node.id) ?? [])); // it grows during the loop
+  return ordered;
+}
+
 const parentOf = (node) => (node.parent === ROOT ? null : node.parent);
 
 // The stories of the server.
@@ -45,16 +57,22 @@ export class ServerStories extends Stories {
     return (await stories()).data;
   }
 
-  make(title = "", nodes = []) {
-    return stories("", "POST", { title, nodes: nodes.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) })) });
+  // The server numbers the nodes in the order in which it has them: each behind its parent.
+  async make(title = "", nodes = []) {
+    const ordered = parentsFirst(nodes);
+    const sent = ordered.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) }));
+    const story = await stories("", "POST", { title, nodes: sent });
+    const made = nodes.length ? (await stories(`/${story.id}`)).nodes : [];
+    return { story, ids: new Map([[ROOT, ROOT], ...ordered.map((node, k) => [node.id, String(made[k].id)])]) };
   }
 
   rename({ id }, title) {
     return stories(`/${id}`, "PATCH", { title });
   }
 
-  remove({ id }) {
-    return stories(`/${id}`, "DELETE");
+  async remove(story) {
+    await stories(`/${story.id}`, "DELETE");
+    await this.browser.remove(story);
   }
 
   store(story) {
@@ -65,8 +83,8 @@ export class ServerStories extends Stories {
     return this.browser.page(id);
   }
 
-  savePage(id, page) {
-    return this.browser.savePage(id, page);
+  savePage(id, page, drafts) {
+    return this.browser.savePage(id, page, drafts);
   }
 }
 
@@ -79,12 +97,16 @@ class StoryStore extends Store {
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
     this.remarks = new Map(); // by node, as the server knows them
+    this.unsent = new Map(); // by node, as they are here and the server doesn't know yet; kept with the page
+    this.sending = new Saving((ids) => (this.sent = this.#send(ids, this.sent)), saidOf("What you kept or discarded"));
   }
 
   async load() {
-    const [{ nodes, change }, page] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
+    const [{ nodes, change }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
     this.change = change;
-    return { nodes: nodes.map((each) => this.#fromServer(each)), page };
+    this.page = page;
+    this.unsent = new Map(Object.entries(page.unsent ?? {}));
+    return { nodes: nodes.map((each) => this.#fromServer(each)), page, drafts };
   }
 
   async add(fields) {
@@ -94,15 +116,37 @@ class StoryStore extends Store {
     return { ...this.#fromServer(added), ...fields };
   }
 
-  async save(nodes, page) {
-    const remark = (node) => {
-      const known = this.remarks.get(node.id);
-      const changed = Object.entries(remarks(node)).filter(([name, value]) => known && known[name] !== value);
-      if (!changed.length) return null;
-      this.remarks.set(node.id, remarks(node));
-      return stories(`${this.path}/nodes/${node.id}`, "PATCH", Object.fromEntries(changed));
-    };
-    await Promise.all([this.all.savePage(this.story.id, page), ...nodes.map(remark)]);
+  async save(nodes, page, drafts) {
+    this.page = page;
+    const isNews = ({ id }, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
+    const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node, remarks(node)));
+    for (const node of changed) this.unsent.set(node.id, remarks(node));
+    await this.#keepPage(drafts);
+    if (changed.length) await this.sending.save(...changed.map((node) => node.id));
+  }
+
+  #keepPage(drafts) {
+    return this.all.savePage(this.story.id, { ...this.page, unsent: Object.fromEntries(this.unsent) }, drafts);
+  }
+
+  // Tells the server what it doesn't know yet of these nodes, after what it is being told.
+  async #send(ids, before) {
+    await before?.catch(() => {});
+    for (const id of ids) {
+      const wanted = this.unsent.get(id);
+      if (!wanted) continue;
+      const changed = differences(wanted, this.remarks.get(id));
+      if (changed.length) await this.#patch(id, Object.fromEntries(changed));
+      this.remarks.set(id, wanted);
+      if (this.unsent.get(id) === wanted) this.unsent.delete(id);
+    }
+    await this.#keepPage();
+  }
+
+  async #patch(id, fields) {
+    await stories(`${this.path}/nodes/${id}`, "PATCH", fields).catch((error) => {
+      if (error.status !== 404) throw error; // the story was deleted
+    });
   }
 
   place(_tree, id) {
@@ -110,6 +154,7 @@ class StoryStore extends Store {
   }
 
   async watch(listener) {
+    if (this.unsent.size) this.sending.save(...this.unsent.keys()); // an earlier page couldn't
     const onEvent = (event) => {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
       if (event.event === "story") listener.renamed((this.story = event.story));
@@ -120,13 +165,14 @@ class StoryStore extends Store {
   }
 
   // A node of the server as the page has it. One that grows has no text here: the page reads its request.
-  #fromServer(each) {
+  #fromServer(known) {
+    this.remarks.set(String(known.id), { kept: known.kept, ends_at: known.ends_at });
+    const each = { ...known, ...this.unsent.get(String(known.id)) };
     const { request, index, label, seed, length, settings } = each;
     const { heal: healed, ...others } = settings ?? {};
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
-    this.remarks.set(id, { kept: each.kept, ends_at: each.ends_at });
     const node = {
       id,
       parent,

@@ -15,6 +15,17 @@ export const isTurn = (node) => Boolean(node?.typed && node.label);
 // What a node says to a reader.
 export const said = (node) => (isTurn(node) ? node.label : textOf(node));
 
+// A path as people read it: {isAsked, text} of each question, and of all that was written between two of them.
+export function spoken(path) {
+  const parts = [];
+  for (const node of path) {
+    const isAsked = isTurn(node);
+    if (isAsked || parts.at(-1)?.isAsked !== false) parts.push({ isAsked, text: said(node) });
+    else parts.at(-1).text += said(node);
+  }
+  return parts;
+}
+
 const TITLE_LENGTH = 50;
 
 // What a story that begins with this node is called.
@@ -31,7 +42,7 @@ export class Tree {
 
   constructor(nodes = [], current = ROOT) {
     this.nodes = new Map(nodes.map((node) => [node.id, node]));
-    this.#index();
+    for (const node of this.nodes.values()) this.#hang(node);
     this.current = this.has(current) ? current : ROOT;
     this.shown = [this.current]; // the nodes whose alternatives are in sight: several where prompts are compared
     this.history = [];
@@ -50,19 +61,6 @@ export class Tree {
     return node;
   }
 
-  // Removes a node for good, unlike `discard`. It has none below it.
-  remove(id) {
-    const node = this.nodes.get(id);
-    if (!node) return; // the whole tree was cleared in the meantime
-    this.nodes.delete(id);
-    this.#children.set(node.parent, this.#children.get(node.parent).filter((each) => each !== node));
-  }
-
-  #index() {
-    this.#children.clear();
-    for (const node of this.nodes.values()) this.#hang(node);
-  }
-
   #hang(node) {
     const siblings = this.#children.get(node.parent);
     if (siblings) siblings.push(node);
@@ -76,15 +74,18 @@ export class Tree {
     return path;
   }
 
-  // The text to a node as Markdown: a story, or a conversation whose questions are quoted.
-  markdown(id) {
-    const path = this.path(id);
-    if (!path.some(isTurn)) return this.text(id);
-    return path.map((node) => (isTurn(node) ? said(node).replace(/^/gm, "> ") : said(node).trim())).join("\n\n");
-  }
-
   text(id) {
     return this.path(id).map(textOf).join("");
+  }
+
+  // Where the text begins that is written on in a place: behind the last question on the way there, or at the root.
+  beginning(id) {
+    return this.path(id).findLast(isTurn)?.id ?? ROOT;
+  }
+
+  // The text that is written on there.
+  own(id) {
+    return this.text(id).slice(this.text(this.beginning(id)).length);
   }
 
   // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
@@ -120,7 +121,8 @@ export class Tree {
 
   // The node of a text that was edited: below the last node that the edit left as it was. One that isn't there yet
   // has no id.
-  written(text) {
+  written(own) {
+    const text = this.text(this.beginning(this.current)) + own;
     let parent = this.current;
     while (!text.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
     const rest = text.slice(this.text(parent).length);
@@ -173,51 +175,4 @@ export class Tree {
     this.shown = last.shown;
     return null;
   }
-
-  // Adds what a tree that was `imported` has and this one hasn't, and goes where it was. Returns the nodes that it has.
-  // Throws an Error in words, and leaves this tree as it was.
-  import(data) {
-    const known = new Set([ROOT, ...this.nodes.keys(), ...data.nodes.map((node) => node?.id)]);
-    for (const node of data.nodes) check(node, known);
-    const before = this.nodes;
-    this.nodes = new Map([...data.nodes.map((node) => [node.id, node]), ...before]);
-    const loop = this.#findLoop(data.nodes);
-    if (loop) {
-      this.nodes = before;
-      throw new Error(`node ${loop.id} in this file comes before itself`);
-    }
-    this.#index();
-    const nodes = data.nodes.map((node) => this.nodes.get(node.id));
-    nodes.forEach((node, k) => (node.discarded &&= data.nodes[k].discarded));
-    if (this.has(data.current)) this.go(data.current);
-    return nodes;
-  }
-
-  // One of these nodes that is above itself, if there is one. Each node is walked over once.
-  #findLoop(nodes) {
-    const sound = new Set();
-    return nodes.find((node) => {
-      const path = new Set();
-      for (let each = node; each && !sound.has(each.id); each = this.nodes.get(each.parent)) {
-        if (path.has(each.id)) return true;
-        path.add(each.id);
-      }
-      for (const id of path) sound.add(id);
-      return false;
-    });
-  }
-}
-
-const isChoice = (choice) =>
-  Number.isInteger(choice?.id) && typeof choice.text === "string" && typeof choice.p === "number";
-
-function check(node, known) {
-  const isPiece = (piece) =>
-    typeof piece?.text === "string" &&
-    ["number", "undefined"].includes(typeof piece.p) &&
-    (piece.ids === null || (Array.isArray(piece.ids) && piece.ids.every(Number.isInteger))) &&
-    (piece.top === undefined || (Array.isArray(piece.top) && piece.top.every(isChoice)));
-  if (typeof node?.id !== "string" || node.id === ROOT) throw new Error("a node in this file has no id");
-  if (!known.has(node.parent)) throw new Error(`node ${node.id} in this file hangs on nothing`);
-  if (!Array.isArray(node.pieces) || !node.pieces.every(isPiece)) throw new Error(`node ${node.id} in this file has no text`);
 }

@@ -53,12 +53,28 @@ export class Writing {
   // New alternatives of the text so far, or of each of the columns to compare. Throws an Error in words.
   async generate() {
     const { desk } = this;
-    const columns = desk.compare.columns();
-    const fields = desk.settings.read();
-    const until = desk.settings.until;
+    const asked = this.#ready(desk.compare.columns());
+    const taken = desk.take();
+    const parents = await this.#parents(asked.columns.map(({ prompt }) => prompt ?? taken.text), asked.fields);
+    if (parents) return this.#generate(asked, parents, () => desk.settle(taken, parents[0], [...new Set(parents)]));
+  }
+
+  // New alternatives behind a node, without columns to compare.
+  generateFrom(id) {
+    return this.#generate(this.#ready([{ label: null, fields: {} }]), [id], () => this.desk.show());
+  }
+
+  // What is asked for, as it is set now.
+  #ready(columns) {
+    const { settings } = this.desk;
+    const fields = settings.read();
     if (columns.length > 1) fields.seed ??= drawSeed();
-    const parents = await this.#parents(columns, fields);
-    if (!parents) return;
+    return { columns, fields, until: settings.until };
+  }
+
+  // parents: the node that each column goes on from. show() is called when the alternatives are there.
+  async #generate({ columns, fields, until }, parents, show) {
+    const { desk } = this;
     const batch = Date.now();
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
     const ask = async (parent, asked, first) => {
@@ -76,20 +92,25 @@ export class Writing {
       return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         if (until && desk.store.isShared) desk.limit(request, { ...until, from: 0 });
-        desk.go(parents[0], [...new Set(parents)]);
+        show();
         if (nodes.length) desk.cards.reveal(nodes[0]);
         return nodes;
       });
     };
-    if (desk.compare.what.value !== "prompts") return ask(parents[0], columns, 0);
+    if (columns[0].prompt === undefined) return ask(parents[0], columns, 0);
     await Promise.all(columns.map((column, k) => ask(parents[k], [column], k)));
   }
 
-  // The node of the text so far and what is sent of that; undefined when reading it was stopped.
+  // Has the text so far in the tree, and shows what is there. Its node and what is sent of it; undefined when reading it was
+  // stopped.
   async place() {
-    const [id] = (await this.#parents([{}], {})) ?? [];
-    const prompt = id === undefined ? undefined : this.desk.tree.prompt(id);
-    return id === undefined ? undefined : { id, prompt: (await this.desk.context.fit(prompt)) ?? prompt };
+    const { desk } = this;
+    const taken = desk.take();
+    const [id] = (await this.#parents([taken.text], {})) ?? [];
+    if (id === undefined) return undefined;
+    desk.settle(taken, id, [id]);
+    const prompt = desk.tree.prompt(id);
+    return { id, prompt: (await desk.context.fit(prompt)) ?? prompt };
   }
 
   // Where a request of these fields goes on from, and what it sends of the text.
@@ -97,13 +118,6 @@ export class Writing {
     const { context, store, tree } = this.desk;
     const cut = await context.fit(tree.prompt(id), fields);
     return { ...store.place(tree, id), ...(cut && { prompt: cut }) };
-  }
-
-  // New alternatives of the text so far, without columns to compare.
-  generateFrom() {
-    const { compare } = this.desk;
-    compare.values = { ...compare.values, what: "" };
-    return this.generate();
   }
 
   // Writes on in a node; in a story that others see, too, below it.
@@ -136,12 +150,13 @@ export class Writing {
     return Promise.all([...this.requests].map((each) => each.stop()));
   }
 
-  // The nodes that columns continue. What was typed gets its token ids from the server, and is evaluated, unless the
-  // story is kept there. null when that was stopped.
-  async #parents(columns, fields) {
+  // The nodes of texts. What was typed gets its token ids from the server, and is evaluated, unless the story is kept there.
+  // null when that was stopped.
+  async #parents(texts, fields) {
     const { desk } = this;
-    const ids = [];
-    for (const { prompt } of columns) ids.push(await desk.write(prompt ?? desk.story.value));
+    const different = [...new Set(texts)];
+    const written = await Promise.all(different.map((text) => desk.write(text)));
+    const ids = texts.map((text) => written[different.indexOf(text)]);
     if (ids.includes(ROOT)) throw new Error("Write how it begins.");
     for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 from e2e.conftest import Server, start
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from web.scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
@@ -165,6 +166,20 @@ def start_server() -> Iterator[Callable[..., Server]]:
     for server in servers:
         if server.process.poll() is None:
             server.stop(signal.SIGKILL)
+        server.close()
+
+
+@pytest.fixture
+def start_scripted() -> Iterator[Callable[..., Scripted]]:
+    """Starts servers on a scripted backend, which take a moment and no model."""
+    servers: list[Scripted] = []
+
+    def make(history: Path | None = None, **options: Any) -> Scripted:
+        servers.append(Scripted(history, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
         server.close()
 
 

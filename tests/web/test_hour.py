@@ -85,7 +85,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     keyboard.press("Enter")
     path = story.find("#path button")
     expect(path).to_have_count(3)
-    expect(path.last).to_be_focused()
+    expect(text).to_be_focused()
     expect(story.cards).to_have_count(8)
     story.wait_done()
     assert story.text.startswith(PROMPT + begins)
@@ -93,10 +93,14 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
 
     # Keep, and stop what is being written.
     forked, third = story.text, story.said(story.cards.nth(2))
+    keyboard.press("Escape")
     keyboard.press("3")
     expect(text).to_have_value(forked + third)
+    expect(text).to_be_focused()
     expect(story.cards).to_have_count(0)
     story.screenshot("hour-6-kept")
+    keyboard.press("Escape")
+    expect(path.last).to_be_focused()
     keyboard.press("g")
     expect(story.cards).to_have_count(8)
     keyboard.press("s")
@@ -118,6 +122,8 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     expect(tree.nth(1)).to_contain_text("8 alternatives · 1 sentence")
     story.pictures("tree")
     keyboard.press("Escape")
+    keyboard.press("Escape")
+    expect(story.cards.first.locator(".text")).to_be_focused()
 
     # Compare two temperatures.
     keyboard.press(",")
@@ -164,8 +170,7 @@ def test_a_writers_hour_with_the_keyboard_only(blank: Story, server: Server, tmp
     keyboard.press("1")
     expect(story.cards).to_have_count(0)
     kept = story.text
-    keyboard.press("e")
-    keyboard.press("Control+End")
+    expect(text).to_be_focused()
     keyboard.type(" And then")
     keyboard.press("Control+Enter")
     expect(story.cards).to_have_count(4)
@@ -217,8 +222,15 @@ def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: 
         {"role": "assistant", "content": answer},
         {"role": "user", "content": "And then?"},
     ]
-    story.find("#continue").check()
-    assert story.text == json.loads(server.request("/apply-template", {"messages": messages})[1])["prompt"]
+    prompt = json.loads(server.request("/apply-template", {"messages": messages})[1])["prompt"]
+    with story.panel("shelf"), story.page.expect_download() as download:
+        story.find("#export").click()
+    nodes = {node["id"]: node for node in json.loads(download.value.path().read_text())["nodes"]}
+    texts, last = [], next(node for node in nodes.values() if node.get("label") == "And then?")
+    while last:
+        texts.append("".join(piece[0] for piece in last["pieces"]))
+        last = nodes.get(last["parent"])
+    assert "".join(reversed(texts)) == prompt
 
 
 def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_a_note(blank: Story, server: Server) -> None:

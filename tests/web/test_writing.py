@@ -174,7 +174,7 @@ def test_the_story_grows_and_is_there_after_a_reload(story: Story) -> None:
     story.find("#undo").click()
     expect(story.cards).to_have_count(2)
     story.find("#undo").click()
-    assert story.text == PROMPT + kept
+    assert story.text == PROMPT + kept + " And then"  # what was typed there is there
 
 
 def test_an_edit_begins_below_what_it_left_as_it_was(story: Story) -> None:
@@ -256,6 +256,8 @@ def test_two_texts_are_compared(story: Story) -> None:
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
     story.press(story.cards.nth(1), "Keep")
     assert story.text.startswith(PROMPT + " always")
+    story.reload()
+    expect(story.find("#compare-prompts textarea")).to_have_value(PROMPT + " always")
 
 
 def test_errors_are_in_words(story: Story) -> None:

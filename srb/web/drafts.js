@@ -1,0 +1,71 @@
+// What was typed and isn't in the tree yet: a draft for each place, which is a node and whether one asks there. Pure.
+
+import { ROOT } from "./tree.js";
+
+const ASKING = "ask ";
+
+// At the root nothing is written yet, so that a text and a question are the same there.
+export const placeOf = (id, asks) => (asks && id !== ROOT ? ASKING + id : id);
+export const nodeOf = (place) => (place.startsWith(ASKING) ? place.slice(ASKING.length) : place);
+
+// The drafts of a tree whose nodes get other ids: a Map of old to new ones.
+export const moved = (drafts, ids) =>
+  drafts.map(([place, text]) => [placeOf(ids.get(nodeOf(place)) ?? ROOT, place.startsWith(ASKING)), text]);
+
+// Knows what the text box was drawn with. What differs from that is the writer's, and stays until it's in the tree.
+export class Drafts {
+  #texts;
+  #changed = new Set();
+  place = null; // where the box is
+  drawn = ""; // what the tree has there
+
+  // kept: [place, text] of those that were there before.
+  constructor(kept = []) {
+    this.#texts = new Map(kept);
+  }
+
+  get all() {
+    return [...this.#texts];
+  }
+
+  at(place) {
+    return this.#texts.get(place);
+  }
+
+  // The drafts of a node, whether one continues or asks there.
+  of(id) {
+    return [...new Set([placeOf(id, false), placeOf(id, true)])].map((place) => this.at(place)).filter((text) => text !== undefined);
+  }
+
+  // The places whose drafts are others than when this was asked last.
+  changes() {
+    const places = [...this.#changed];
+    this.#changed.clear();
+    return places;
+  }
+
+  // Goes to a place where the tree has this text. Returns what the box has there.
+  go(place, text) {
+    Object.assign(this, { place, drawn: text });
+    return this.at(place) ?? text;
+  }
+
+  // The box has this text.
+  type(text) {
+    if (this.place !== null) this.#set(this.place, text === this.drawn ? undefined : text);
+  }
+
+  // This text, which was typed at a place, is in the tree. What was typed there since stays a draft.
+  settle(place, text) {
+    if (this.at(place) !== text) return;
+    this.#set(place, undefined);
+    if (place === this.place) this.drawn = text;
+  }
+
+  #set(place, text) {
+    if (this.at(place) === text) return;
+    if (text === undefined) this.#texts.delete(place);
+    else this.#texts.set(place, text);
+    this.#changed.add(place);
+  }
+}

@@ -1,0 +1,120 @@
+// What was typed: drafts.js, saving.js, count.js.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Count } from "../../srb/web/count.js";
+import { Drafts, moved, placeOf } from "../../srb/web/drafts.js";
+import { Saving } from "../../srb/web/saving.js";
+import { ROOT } from "../../srb/web/tree.js";
+
+test("a draft stays at its place, and is there when one comes back", () => {
+  const drafts = new Drafts();
+  assert.equal(drafts.go("a", "Once"), "Once");
+  drafts.type("Once upon");
+  assert.equal(drafts.go("b", "Twice"), "Twice");
+  drafts.type("");
+  assert.equal(drafts.go("a", "Once"), "Once upon");
+  assert.equal(drafts.go("b", "Twice"), "", "what was cleared is a draft, too");
+  assert.deepEqual(drafts.all, [["a", "Once upon"], ["b", ""]]);
+});
+
+test("what is as the tree has it is no draft", () => {
+  const drafts = new Drafts([["a", "Once upon"]]);
+  drafts.go("a", "Once");
+  drafts.type("Once");
+  assert.deepEqual(drafts.all, []);
+  assert.deepEqual(drafts.changes(), ["a"]);
+  assert.deepEqual(drafts.changes(), []);
+});
+
+test("what was generated from is no draft any more, and what was typed since is one", () => {
+  const drafts = new Drafts();
+  drafts.go("a", "");
+  drafts.type("Once");
+  drafts.settle("a", "Once");
+  drafts.type("Once"); // the box still has it
+  assert.deepEqual(drafts.all, []);
+  drafts.go("b", "Once");
+  drafts.go("a", "");
+  drafts.type("Once upon");
+  drafts.settle("a", "Once");
+  assert.deepEqual(drafts.all, [["a", "Once upon"]]);
+});
+
+test("continuing and asking have drafts of their own, but for the beginning", () => {
+  assert.equal(placeOf(ROOT, true), placeOf(ROOT, false));
+  const drafts = new Drafts();
+  drafts.go(placeOf("7", false), "Once");
+  drafts.type("Once upon");
+  drafts.go(placeOf("7", true), "");
+  drafts.type("Who?");
+  assert.deepEqual(drafts.of("7"), ["Once upon", "Who?"]);
+  const ids = new Map([[ROOT, ROOT], ["7", "x"]]);
+  assert.deepEqual(moved(drafts.all, ids), [[placeOf("x", false), "Once upon"], [placeOf("x", true), "Who?"]]);
+});
+
+// A Saving, what it wrote, and what it said; `broken` has it fail, and `pass` lets the time of a pause pass.
+function saving() {
+  const all = { written: [], said: [], pauses: [], broken: false };
+  const write = async (items) => {
+    if (all.broken) throw new Error("full");
+    all.written.push(items.join());
+  };
+  const later = (run, pause) => all.pauses.push(pause) && (all.pass = run);
+  const said = { failed: (error) => all.said.push(error.message), mended: () => all.said.push("mended") };
+  return Object.assign(all, { saving: new Saving(write, { ...said, later }) });
+}
+
+test("what can't be kept is said, and tried again until it is kept", async () => {
+  const all = saving();
+  all.broken = true;
+  await all.saving.save("a", "b");
+  await all.pass();
+  assert.deepEqual([all.said, all.pauses, all.saving.isBehind], [["full", "full"], [1000, 2000], true]);
+  all.broken = false;
+  await all.pass();
+  assert.deepEqual([all.written, all.said, all.saving.isBehind], [["a,b"], ["full", "full", "mended"], false]);
+  await all.pass();
+  assert.deepEqual(all.written, ["a,b"], "there is nothing left to keep");
+});
+
+test("what a later change is kept of isn't tried again", async () => {
+  const all = saving();
+  all.broken = true;
+  await all.saving.save("a", "b");
+  all.broken = false;
+  await all.saving.save("a");
+  await all.pass();
+  assert.deepEqual(all.written, ["a", "b"]);
+  assert.deepEqual(all.said, ["full", "mended"]);
+});
+
+test("a pause has an end", async () => {
+  const all = saving();
+  all.broken = true;
+  await all.saving.save("a");
+  for (let k = 0; k < 9; k++) await all.pass();
+  assert.equal(Math.max(...all.pauses), 10_000);
+});
+
+test("an old change that fails late says nothing of a new one that is kept", async () => {
+  const all = saving();
+  let fail;
+  all.saving.write = () => new Promise((_, reject) => (fail = reject));
+  const old = all.saving.save("a");
+  all.saving.write = async () => {};
+  await all.saving.save("a");
+  fail(new Error("late"));
+  await old;
+  assert.deepEqual([all.said, all.pauses], [[], []]);
+});
+
+test("tokens are as many as were counted, and what is typed since has as many letters each", () => {
+  const count = new Count();
+  const novel = "Ada. ".repeat(5768); // 28,840 letters
+  assert.deepEqual(count.of(novel), { tokens: 7210, isExact: false });
+  count.know(novel, 5643);
+  assert.deepEqual(count.of(novel), { tokens: 5643, isExact: true });
+  assert.deepEqual(count.of(novel + "x".repeat(511)), { tokens: 5743, isExact: false });
+  assert.deepEqual(count.of(""), { tokens: 0, isExact: false });
+});

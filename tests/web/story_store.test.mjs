@@ -1,0 +1,83 @@
+// A story on a server that fails: story_store.js, on a fetch of its own.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { ServerStories } from "../../srb/web/story_store.js";
+
+const NODE = { id: 1, parent: null, text: "Once", tokens: [1], author: "model", request: "r", index: 0, kept: null, ends_at: null, finish_reason: "stop", stop_reason: null, created: 1 };
+
+let server, pages, error;
+
+globalThis.sessionStorage = { getItem: () => null };
+globalThis.document = { querySelector: (selector) => (selector === "#error-text" ? error : {}) };
+globalThis.fetch = async (path, { method = "GET", body } = {}) => {
+  if (method !== "GET" && server.isDown) throw new TypeError("no network");
+  if (method === "PATCH") {
+    server.told.push(JSON.parse(body));
+    Object.assign(server.node, JSON.parse(body));
+  }
+  return Response.json({ nodes: [server.node], change: 1 });
+};
+
+beforeEach(() => {
+  server = { node: { ...NODE }, told: [], isDown: false };
+  pages = { page: {}, drafts: [] };
+  error = { textContent: "" };
+});
+
+async function open() {
+  const browser = { page: async () => structuredClone(pages), savePage: async (_id, page) => (pages = { page, drafts: [] }) };
+  const store = new ServerStories(browser).store({ id: "s", title: "A tale" });
+  const pauses = [];
+  store.sending.later = (again) => pauses.push(again);
+  const { nodes } = await store.load();
+  return { store, node: nodes[0], pauses, again: () => pauses.shift()() };
+}
+
+test("a mark that the server doesn't get is said, isn't forgotten, and is sent again", async () => {
+  const { store, node, again } = await open();
+  server.isDown = true;
+  node.kept = true;
+  await store.save([node], { note: "n" }, []);
+  assert.match(error.textContent, /isn't kept yet.* The server can't be reached/);
+  assert.deepEqual([pages.page.note, pages.page.unsent], ["n", { 1: { kept: true, ends_at: null } }]);
+  server.isDown = false;
+  await again();
+  assert.deepEqual(server.told, [{ kept: true }]);
+  assert.deepEqual(pages.page.unsent, {});
+});
+
+test("it is there after a reload, and goes to the server then", async () => {
+  const { store, node } = await open();
+  server.isDown = true;
+  node.discarded = true;
+  await store.save([node], {}, []);
+  server.isDown = false;
+  const { store: later, node: known } = await open();
+  assert.equal(known.discarded, true);
+  await later.sending.save(...later.unsent.keys());
+  assert.equal(server.node.kept, false);
+});
+
+test("what is taken back before the server knew of it is never sent", async () => {
+  const { store, node, again } = await open();
+  server.isDown = true;
+  node.kept = true;
+  await store.save([node], {}, []);
+  node.kept = false;
+  await store.save([node], {}, []);
+  server.isDown = false;
+  await again();
+  assert.deepEqual(server.told, []);
+  assert.equal(store.unsent.size, 0);
+});
+
+test("marks arrive in the order in which they were made", async () => {
+  const { store, node } = await open();
+  const marks = [true, false, true, false].map((kept) => {
+    node.kept = kept;
+    return store.save([node], {}, []);
+  });
+  await Promise.all(marks);
+  assert.equal(server.node.kept, null);
+});

@@ -1,0 +1,339 @@
+"""What is typed on the page is the writer's: nothing writes over it, and nothing of it is lost."""
+
+import json
+import random
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from web.conftest import Story
+from web.scripted import Scripted
+
+pytestmark = [
+    pytest.mark.web,
+    # aiohttp leaves a file to the garbage collector when a browser stops loading it.
+    pytest.mark.filterwarnings("ignore:Exception ignored in.*/srb/web/:pytest.PytestUnraisableExceptionWarning"),
+]
+
+Start = Callable[..., Scripted]
+
+KEPT = """async () => {
+    const done = (request) => new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+    const database = await done(indexedDB.open("srb"));
+    const all = (name) => done(database.transaction(name).objectStore(name).getAll());
+    const [nodes, pages] = [await all("nodes"), await all("page")];
+    database.close();
+    const texts = nodes.flatMap((node) => node.pieces.map((piece) => piece.text));
+    return [...texts, ...pages.filter((each) => typeof each === "string")].join("\\n");
+}"""
+"""All texts of nodes, and all drafts, that the browser has kept."""
+
+BUTTONS = """([selector, chance]) => {
+    const isThere = (each) => !each.disabled && each.getClientRects().length;
+    const all = [...document.querySelectorAll(selector)].filter(isThere);
+    const each = all[Math.floor(chance * all.length)];
+    each?.scrollIntoView({ block: "center" });
+    const box = each?.getBoundingClientRect();
+    const place = box && [box.x + box.width / 2, box.y + box.height / 2];
+    const found = place && document.elementFromPoint(...place);
+    return found && (each.closest(".card") ?? each).contains(found) && place;
+}"""
+"""Where one of these buttons is."""
+
+
+def at(story: Story) -> list[Any]:
+    """What has the keyboard, and where its cursor is, counted from the end."""
+    found: list[Any] = story.page.evaluate(
+        "(({ id, value, selectionEnd }) => [id, value?.length - selectionEnd])(document.activeElement)"
+    )
+    return found
+
+
+def begin(story: Story, server: Scripted) -> None:
+    story.open(server.url)
+    story.set(n=2, max_tokens=8)
+    story.find("#story").click()
+
+
+def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
+    story, server = blank, start_scripted()
+    begin(story, server)
+    keyboard, box, path = story.page.keyboard, story.find("#story"), story.find("#path button")
+
+    # While the prompt is read.
+    keyboard.type("Once upon")
+    server.going.clear()
+    keyboard.press("Control+Enter")
+    expect(story.find("#stop")).to_be_enabled()
+    keyboard.type(" a time")
+    server.going.set()
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    assert story.text == "Once upon a time"
+
+    # Discarding, and Undo, by buttons and from the keyboard.
+    story.press(story.cards.first, "Discard")
+    expect(story.cards).to_have_count(1)
+    keyboard.type(", there")
+    story.find("#undo").click()
+    expect(story.cards).to_have_count(2)
+    assert story.text == "Once upon a time, there"
+    keyboard.press("Escape")
+    expect(story.cards.first.locator(".text")).to_be_focused()
+    keyboard.press("d")
+    expect(story.cards.first.locator(".text")).to_be_focused()
+    keyboard.press("u")
+    expect(story.cards).to_have_count(2)
+    assert story.text == "Once upon a time, there"
+
+    # Keep goes on from the alternative, with the keyboard in the text, where letters are letters.
+    said = story.said(story.cards.first)
+    keyboard.press("1")
+    expect(box).to_have_value("Once upon" + said)
+    assert at(story) == ["story", 0]
+    keyboard.type("Suddenly a gull")
+    kept = "Once upon" + said + "Suddenly a gull"
+    assert story.text == kept
+    expect(path.first).to_have_text("Start+ draft")
+
+    # The path, Continue and Ask: each place has its own.
+    path.nth(1).click()
+    assert story.text == "Once upon"
+    path.first.click()
+    assert story.text == "Once upon a time, there"
+    story.find("#undo").click()
+    story.find("#undo").click()
+    assert story.text == kept
+    story.find("label", has_text="Ask").click()
+    assert (story.text, at(story)) == ("", ["story", 0])
+    keyboard.type("Who?")
+    story.find("label", has_text="Continue").click()
+    assert (story.text, at(story)) == (kept, ["story", 0])
+    expect(path.last).to_have_attribute("aria-current", "true")
+
+    # A click beside everything takes the keyboard away, and no letter is a command then.
+    story.page.mouse.click(5, 600)
+    keyboard.type("Suddenly a gull")
+    assert story.text == kept
+    story.find("#note").evaluate("(each) => (each.parentElement.open = true)")
+    story.find("#note").fill("Ada is ninety.")
+
+    # The tab ends without a word, as when the browser is killed.
+    after = Story(story.page.context.new_page())
+    after.page.goto(story.page.url)
+    after.wait_ready()
+    assert after.text == kept
+    assert after.find("#note").input_value() == "Ada is ninety."
+    after.find("label", has_text="Ask").click()
+    assert after.text == "Who?"
+    after.page.close()
+    with story.panel("shelf"):
+        story.pictures("drafts")
+
+    # Both exports have what wasn't generated from yet.
+    story.find("#open-shelf").click()
+    for button, name in (("Export the tree", "story.json"), ("Export this path as Markdown", "story.md")):
+        with story.page.expect_download() as download:
+            story.page.get_by_role("button", name=button).click()
+        download.value.save_as(tmp_path / name)
+    assert (tmp_path / "story.md").read_text() == kept + "\n"
+    file = json.loads((tmp_path / "story.json").read_text())
+    assert sorted(file["drafts"].values()) == ["Once upon a time, there", kept, "Who?"]
+
+    # A file that isn't sound changes nothing; one that is becomes a story of its own, and the open one stays.
+    file["nodes"][0]["label"] = 7
+    (tmp_path / "bad.json").write_text(json.dumps(file))
+    story.find("#import").set_input_files(tmp_path / "bad.json")
+    expect(story.find("#error")).to_contain_text("its label is 7")
+    expect(story.find("#story-list li")).to_have_count(1)
+    first = story.page.url
+    story.page.evaluate("document.body.dataset.left = true")
+    story.find("#import").set_input_files(tmp_path / "story.json")
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    assert story.page.url != first
+    assert story.text == kept
+    keyboard.press("Escape")
+    story.page.evaluate("document.body.dataset.left = true")
+    story.page.goto(first)
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    assert story.text == kept
+    story.find("#open-shelf").click()
+    expect(story.find("#story-list li")).to_have_count(2)
+    expect(story.find("#tree [role=treeitem]")).to_have_count(3)
+
+
+def test_what_cannot_be_kept_is_said_and_tried_again(start_scripted: Start, blank: Story) -> None:
+    story, server = blank, start_scripted()
+    begin(story, server)
+    story.page.evaluate(
+        """() => {
+            window.put = IDBObjectStore.prototype.put;
+            IDBObjectStore.prototype.put = () => { throw new Error("the disk is full"); };
+        }"""
+    )
+    story.page.keyboard.type("Once")
+    expect(story.find("#error")).to_contain_text("What you wrote last isn't kept yet.")
+    expect(story.find("#error")).to_contain_text("The reason: the disk is full")
+    story.page.evaluate("() => (IDBObjectStore.prototype.put = window.put) && null")
+    expect(story.find("#error")).to_be_hidden()
+    expect(story.find("#status")).to_have_text("Now it is kept.")
+    story.reload()
+    assert story.text == "Once"
+
+
+def test_answers_are_read_as_answers_and_tokens_are_counted(start_scripted: Start, blank: Story) -> None:
+    story, server = blank, start_scripted()
+    begin(story, server)
+    keyboard, turns = story.page.keyboard, story.find("#turns li")
+    keyboard.type("Who are you?")
+    story.find("label", has_text="Ask").click()
+    assert story.text == "Who are you?"  # nothing is written yet, so that it can be asked, too
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    answer = story.said(story.cards.first)
+    story.press(story.cards.first, "Keep")
+    story.find("label", has_text="Continue").click()
+    expect(turns).to_have_text(["Who are you?"])
+    assert story.text == answer
+    keyboard.type(" of light")
+    text = f"<user>Who are you?<assistant>{answer} of light"
+    expect(story.find("#meter-words")).to_have_text(f"{len(text)} of 8,192 tokens")
+    with story.page.expect_request(lambda each: '"echo"' in (each.post_data or "")) as asked:
+        keyboard.press("Control+Enter")
+    assert json.loads(asked.value.post_data or "")["prompt"] == text
+    story.wait_done()
+    assert story.text == answer + " of light"
+    story.find("label", has_text="Ask").click()
+    expect(turns).to_have_text(["Who are you?", answer + " of light"])
+
+
+def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start, blank: Story, tmp_path: Path) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db", api_keys=(b"sk-1",))
+    keyboard = story.page.keyboard
+    story.page.route("**/health", lambda route: route.fulfill(json={"model": "fake", "max_cells": 8192}))
+    story.page.goto(server.url)
+    story.wait_ready()
+    story.set(n=2, max_tokens=8)
+    story.find("#story").click()
+    keyboard.type("Once upon")
+    keyboard.press("Control+Enter")
+    story.find("#key-input").fill("sk-1")
+    keyboard.press("Enter")
+    expect(story.find("#key")).to_be_hidden()
+    story.find("#story").focus()
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    story.press(story.cards.first, "Keep")
+    keyboard.type(" Suddenly a gull")
+    kept = story.text
+    story.find(".pinned summary").click()
+    story.find("#note").fill("Ada is ninety.")
+    story.find("#open-shelf").click()
+    story.leave("#new")
+    keyboard.type("Nothing but a draft")
+    story.page.unroute("**/health")
+
+    # The stories of a server with a key are there when the key is known.
+    story.page.evaluate("sessionStorage.clear()")
+    story.page.goto(server.url)
+    expect(story.find("#error")).to_contain_text("API key is missing")
+    story.find("#key-input").fill("sk-1")
+    keyboard.press("Enter")
+    story.wait_ready()
+    story.find("#open-shelf").click()
+    story.leave("#move")
+    texts, path = [], []
+    for each in range(3):
+        story.find("#open-shelf").click()
+        expect(story.find("#story-list li")).to_have_count(3)
+        if each:
+            story.leave(f"#story-list li:nth-child({each + 1}) a")
+        texts.append((story.text, story.find("#note").input_value()))
+        path.append(story.find("#path button").count())
+        story.reload()
+    assert sorted(texts) == [("", ""), ("Nothing but a draft", ""), (kept, "Ada is ninety.")]
+    assert sorted(path) == [1, 1, 3]
+    assert all("status of 401" in fault for fault in story.faults)
+    story.faults.clear()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_no_key_is_lost_whatever_else_is_done(
+    start_scripted: Start, blank: Story, tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    begin(story, server)
+    story.page.on("dialog", lambda dialog: dialog.accept())
+    page, rng = story.page, random.Random(7)
+    (tmp_path / "tale.json").write_text(
+        json.dumps(
+            {"format": "srb-tree", "version": 2, "nodes": [{"id": "a", "parent": "root", "pieces": [["x", None]]}]}
+        )
+    )
+
+    def press(selector: str) -> None:
+        if place := page.evaluate(BUTTONS, [selector, rng.random()]):
+            page.mouse.move(*place)
+            page.mouse.click(*place)
+
+    def another_device() -> None:
+        if not is_shared:
+            return
+        body = json.dumps({"text": "Meanwhile"}).encode()
+        name = page.url.partition("#")[2]
+        request = urllib.request.Request(f"{server.url}/v1/stories/{name}/nodes", data=body)
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def reload() -> None:
+        story.reload()
+        story.find("#story").click()
+
+    def load() -> None:
+        page.evaluate("document.body.dataset.left = true")
+        story.find("#import").set_input_files(tmp_path / "tale.json")
+        expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+        story.find("#story").click()
+
+    actions: dict[Callable[[], Any], int] = {
+        lambda: press("#generate"): 8,
+        lambda: press("#undo"): 4,
+        lambda: press("#stop"): 2,
+        lambda: press("#path button"): 6,
+        lambda: press("fieldset label"): 4,
+        lambda: press(".card [value=keep]"): 6,
+        lambda: press(".card [value=discard]"): 3,
+        lambda: press(".card [value=more]"): 2,
+        lambda: press(".card [value=continue]"): 1,
+        lambda: page.keyboard.press(rng.choice(["Home", "End", "ArrowLeft", "Control+Enter"])): 6,
+        server.going.clear: 3,
+        server.going.set: 6,
+        another_device: 3,
+        reload: 1,
+        load: 1,
+    }
+    typed = ""
+    while len(typed) < 150:
+        for _ in range(rng.randrange(1, 5)):
+            assert at(story)[0] == "story", "what is typed goes nowhere"
+            page.keyboard.insert_text(key := chr(0x4E00 + len(typed)))
+            typed += key
+        rng.choices(list(actions), list(actions.values()))[0]()
+    server.going.set()
+    story.wait_done()
+    reload()
+    kept = page.evaluate(KEPT)
+    if is_shared:
+        data = json.loads(urllib.request.urlopen(f"{server.url}/v1/stories", timeout=10).read())["data"]
+        for each in data:
+            nodes = json.loads(urllib.request.urlopen(f"{server.url}/v1/stories/{each['id']}", timeout=10).read())[
+                "nodes"
+            ]
+            kept += "".join(node["text"] for node in nodes)
+    assert [key for key in typed if key not in kept] == []
+    assert all("status of 404" in fault for fault in story.faults)  # what Stop wanted to end had ended
+    story.faults.clear()

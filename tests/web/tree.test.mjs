@@ -1,0 +1,148 @@
+// The story's tree, tree.js, and how it is drawn, places.js.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { webcrypto } from "node:crypto";
+import { rows } from "../../srb/web/places.js";
+import { ROOT, spoken, textOf, Tree } from "../../srb/web/tree.js";
+
+globalThis.crypto ??= webcrypto;
+
+const piece = (text, ...ids) => ({ text, ids, p: 0.5, top: [{ id: 9, text: " other", p: 0.4 }] });
+
+function write(tree, text) {
+  const node = tree.written(text);
+  return node.id ?? tree.add(node).id;
+}
+
+let tree, typed, said;
+
+beforeEach(() => {
+  tree = new Tree();
+  typed = write(tree, "Once upon");
+  tree.nodes.get(typed).pieces[0].ids = [1, 2];
+  tree.nodes.get(typed).whole = true;
+  said = tree.add({ parent: typed, pieces: [piece(" a", 3), piece(" time", 4)], order: 1, batch: 5 }).id;
+});
+
+test("a path of known ids is sent as ids", () => {
+  assert.equal(tree.text(said), "Once upon a time");
+  assert.deepEqual(tree.prompt(said), [1, 2, 3, 4]);
+});
+
+test("the first token of a healed node takes the place of the one before", () => {
+  tree.nodes.get(said).healed = true;
+  const fork = tree.add(tree.forked(said, 0, { id: 9, text: " sea", p: 0.4 })).id;
+  const empty = tree.add({ parent: typed, healed: true }).id;
+  assert.deepEqual([said, fork, empty].map((id) => tree.prompt(id)), [[1, 3, 4], [1, 9], [1, 2]]);
+  assert.equal(tree.text(fork), "Once upon sea");
+});
+
+test("a path with unknown ids is sent as text", () => {
+  tree.nodes.get(said).pieces[1].ids = null;
+  assert.equal(tree.prompt(said), "Once upon a time");
+  tree.nodes.get(said).pieces[1].ids = [4];
+  tree.nodes.get(typed).whole = false;
+  assert.equal(tree.prompt(said), "Once upon a time");
+  assert.equal(tree.prompt(ROOT), "");
+});
+
+test("ids of a whole text stand for all of it", () => {
+  tree.go(said);
+  const more = write(tree, "Once upon a time there");
+  assert.equal(tree.prompt(more), "Once upon a time there");
+  Object.assign(tree.nodes.get(more), { pieces: [{ text: " there", ids: [11, 12, 13] }], whole: true });
+  assert.deepEqual(tree.prompt(more), [11, 12, 13]);
+});
+
+test("an edit hangs below what it left", () => {
+  tree.go(said);
+  const changed = write(tree, "Once upon the sea");
+  tree.go(changed);
+  const other = write(tree, "Twice");
+  assert.equal(tree.nodes.get(changed).parent, typed);
+  assert.equal(textOf(tree.nodes.get(changed)), " the sea");
+  assert.equal(tree.nodes.get(other).parent, ROOT);
+  assert.equal(write(tree, "Once upon the sea"), changed);
+  assert.equal(write(tree, "Once upon"), typed);
+});
+
+test("an answer is written on behind its question, whose template nobody sees", () => {
+  const ask = (parent, text) => tree.add({ parent, typed: true, label: text, pieces: [piece(`<user>${text}<model>`, 1)] }).id;
+  const question = ask(ROOT, "Who are you?");
+  const answer = tree.add({ parent: question, pieces: [piece("A keeper", 7)] }).id;
+  tree.go(answer);
+  assert.equal(tree.own(answer), "A keeper");
+  assert.equal(tree.own(question), "");
+  const more = write(tree, "A keeper of light");
+  assert.deepEqual([tree.nodes.get(more).parent, tree.text(more)], [answer, "<user>Who are you?<model>A keeper of light"]);
+  const other = write(tree, "No");
+  assert.deepEqual([tree.nodes.get(other).parent, textOf(tree.nodes.get(other))], [question, "No"]);
+  const again = ask(more, "Why?");
+  assert.deepEqual(spoken(tree.path(again)), [
+    { isAsked: true, text: "Who are you?" },
+    { isAsked: false, text: "A keeper of light" },
+    { isAsked: true, text: "Why?" },
+  ]);
+});
+
+test("a fork begins as the other does", () => {
+  const fork = tree.add(tree.forked(said, 1, { id: 9, text: " \ufffd", p: 0.4 })).id;
+  assert.equal(tree.text(fork), "Once upon a ");
+  assert.deepEqual(tree.prompt(fork), [1, 2, 3, 9]);
+  assert.equal(tree.nodes.get(fork).parent, typed);
+  assert.equal(tree.text(said), "Once upon a time");
+});
+
+test("the newest batch comes first in its own order", () => {
+  for (const [batch, order] of [[7, 1], [5, 0], [7, 0]]) tree.add({ parent: typed, batch, order, label: `${batch}.${order}` });
+  assert.deepEqual(tree.children(typed).map((node) => node.label ?? "said"), ["7.0", "7.1", "5.0", "said"]);
+});
+
+test("undo goes back and brings back", () => {
+  for (const id of [typed, typed, said]) tree.go(id);
+  tree.discard(said);
+  assert.equal(tree.children(typed).length, 0);
+  const seen = [];
+  while (tree.history.length) {
+    tree.undo();
+    seen.push(tree.current);
+  }
+  tree.undo();
+  assert.deepEqual(seen, [said, typed, ROOT]);
+  assert.deepEqual([tree.children(typed).length, tree.current], [1, ROOT]);
+});
+
+test("the way to where the story is is drawn straight", () => {
+  const add = (parent, id) => tree.add({ id, parent, kept: true, batch: Number(id) }).id;
+  for (const [parent, id] of [[said, "7"], [said, "8"], ["7", "9"], [ROOT, "6"]]) add(parent, id);
+  tree.go("7");
+  const drawn = rows(tree).map(({ id, column, isBranch, goesOn }) => [id.length > 1 ? "" : id, column, isBranch, goesOn]);
+  assert.deepEqual(drawn, [
+    ["", 0, false, true], // the root
+    ["6", 1, true, false],
+    ["", 0, false, true],
+    ["", 0, false, true],
+    ["8", 1, true, false],
+    ["7", 0, false, true],
+    ["9", 0, false, false],
+  ]);
+});
+
+test("a look at a node costs its children and not the tree", () => {
+  let reads = 0;
+  const nodes = Array.from({ length: 1000 }, (_, k) => ({
+    id: `n${k}`,
+    pieces: [],
+    typed: true,
+    get parent() {
+      reads++;
+      return k ? `n${k - 1}` : ROOT;
+    },
+  }));
+  const other = new Tree(nodes);
+  reads = 0;
+  assert.deepEqual(other.children("n500").map((node) => node.id), ["n501"]);
+  other.places(ROOT);
+  assert(reads < 10, `${reads} reads`);
+});
