@@ -127,8 +127,8 @@ class EngineClient(AsyncForPrograms):
         waiting = len(requests) - running
         return Health(self._status, self._progress, running, waiting, self._stats, self._replicas, self._is_sleeping)
 
-    url: str | None = None
-    """The address of the server that has this client, if others can reach it there."""
+    urls: Sequence[str] = ()
+    """The addresses of the server that has this client."""
 
     others: tuple[str, ...] = ()
     """The addresses of other servers in front of the same engines. Each has requests of its own."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from srb.engine.backend import State
@@ -127,10 +128,10 @@ class DiskCache:
         with self._lock:
             return self._stats
 
-    def check(self, family: str, tokens: Tokens) -> None:
+    def check(self, families: Iterable[str], tokens: Tokens) -> None:
         """Reads the pieces that hold the first of these tokens. See `Store.check`."""
         known: dict[str | None, int] = {None: 0}  # how many of the tokens each piece and its parents hold
-        for record in self.find(family):
+        for record in chain.from_iterable(map(self.find, families)):
             if known.get(record.parent, -1) >= record.start:
                 n_tokens = common_prefix(record.tokens, tokens, record.start)
                 known[record.name] = record.start + n_tokens

@@ -65,7 +65,7 @@ class AsyncForPrograms(ABC):
         Raises what `submit` raises, and `SrbError` for a fault.
         """
         tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
-        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, candidates, self.tokenize), self.tokenizer)
+        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, candidates, self.tokenize))
         async for event in self.generate(scoring.request):
             scoring.take(event)
         return scoring.result()

@@ -234,7 +234,7 @@ class SpeedOptions:
 
     parallel: int = option(
         32,
-        "how many alternatives may run at the same time, counted over all requests; more of them wait",
+        "how many alternatives get a token in one step, counted over all requests; these divide the rows fairly",
         short="-np",
         low=1,
         high=255,

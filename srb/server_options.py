@@ -107,6 +107,12 @@ class SafetyOptions:
         None, "a key that every request must send; several keys with commas between", secret=True
     )
     api_key_file: Path | None = option(None, "a file with such keys, one on each line")
+    share_prompts: str = option(
+        "key",
+        "who begins with what was evaluated before. key: only requests with the same API key. all: all requests; then "
+        "whoever has a key can find out, token by token, what others have sent",
+        choices=("key", "all"),
+    )
     cors_origins: str = option(
         "localhost",
         "which origins' web pages may use the server, with commas between; localhost: pages of this machine, "

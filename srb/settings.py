@@ -40,6 +40,7 @@ SERVER_OPTIONS = frozenset(
         "cors_origins",
         "allowed_hosts",
         "allow_remote_media",
+        "share_prompts",
         "show_prompts",
         "exit_on_fatal",
         "context_shift",

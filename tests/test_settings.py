@@ -48,6 +48,7 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
         "fit": "off",
         "split_mode": "row",
         "numa": "isolate",
+        "share_prompts": "all",
         "log_level": "debug",
     }
     for field in dataclasses.fields(Settings):

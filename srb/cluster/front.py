@@ -222,7 +222,7 @@ class ClusterEngine(EngineClient):
         rounds = itertools.count()
         while True:
             try:
-                reports, others = await asyncio.gather(self.replicas.reports(), self.replicas.fronts(self.url))
+                reports, others = await asyncio.gather(self.replicas.reports(), self.replicas.fronts(self.urls))
                 self._hear(reports)
                 self.others = tuple(others)
                 if not self._heard or self.lost or next(rounds) % TROUBLE_ROUNDS == 0:

@@ -61,12 +61,14 @@ def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
         resumed = tuple(request.resumed[index] for index in indices) if request.resumed else ()
         if resumed and all(each.finished is not None for each in resumed):
             continue
+        candidates = tuple(request.candidates[index] for index in indices) if request.candidates else ()
         part = dataclasses.replace(
             request,
             id=f"{request.id}.{k}",
             prompts=tuple(request.prompts[prompt] for prompt in prompts),
             branches=tuple(request.branches[branch] for branch in branches),
             resumed=resumed,
+            candidates=candidates,
         )
         parts.append(Part(part, indices))
     return parts

@@ -33,17 +33,18 @@ _HASHES = 8
 _MOST_LEARNED = 1 << 16
 
 
-def blocks_of(tokens: Sequence[int], before: Sequence[int] = ()) -> list[int]:
+def blocks_of(tokens: Sequence[int], before: Sequence[int] = (), *, within: str = "") -> list[int]:
     """A number of 8 bytes for each whole block of a prompt. A prompt shorter than a block has one number.
 
     The numbers are the same in every process. 6,000 tokens take a fraction of a millisecond.
 
     before: the first blocks, if they are known already.
+    within: the request's `shared_within`. A replica that knows a prompt of one knows nothing of the same of another.
     """
     data = pack(tokens).tobytes()
     size = 4 * BLOCK
     blocks = list(before)
-    name = blocks[-1].to_bytes(_HASH, "little") if blocks else b""
+    name = blocks[-1].to_bytes(_HASH, "little") if blocks else within.encode()
     for start in range(size * len(blocks), max(len(data) - size, 0) + 1, size):
         name = _hash(name + data[start : start + size])
         blocks.append(int.from_bytes(name, "little"))

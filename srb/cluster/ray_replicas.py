@@ -5,9 +5,8 @@ import atexit
 import logging
 import socket
 import threading
-import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from srb.client import Record, client_options
 from srb.cluster.deploy import APPLICATION, DEPLOYMENT, application, replica_cpus
 from srb.cluster.front import ClusterEngine
+from srb.cluster.meeting import Meeting, Place, place_of, who_can_be_asked
 from srb.cluster.replicas import SILENCE_SECONDS, ReplicaLostError, Report, Said
 from srb.download import fetch_model
 from srb.engine.events import AbortReason
@@ -33,6 +33,9 @@ logger = logging.getLogger("srb")
 
 REPORT_SECONDS = 1.5
 """How long a replica may take to answer with a report."""
+
+EMBED_SECONDS = 120.0
+"""How long a replica may take for the vectors of a text."""
 
 _FAULTS = (RayError, RayServeException, grpc.RpcError)  # what a call to a replica may raise
 
@@ -49,6 +52,8 @@ class RayReplicas:
         self._known: list[str] = []
         self._one_hangs = False
         self._meeting: Any = None
+        self._others: list[Place] = []
+        self._has_warned = False
         self._asked: asyncio.Future[Any] | None = None
 
     async def start(self) -> None:
@@ -146,23 +151,33 @@ class RayReplicas:
         except (*_FAULTS, UnavailableError, TimeoutError):
             return []
 
-    async def fronts(self, url: str | None) -> list[str]:
-        """See `Replicas.fronts`."""
+    async def fronts(self, urls: Sequence[str]) -> list[str]:
+        """See `Replicas.fronts`. While nobody can say who is there, those that were there last count."""
+        own = place_of(urls, ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         if self._meeting is None:
-            actor: Any = ray.remote(_Fronts)
-            self._meeting = actor.options(name="fronts", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
+            actor: Any = ray.remote(Meeting)
+            self._meeting = actor.options(name="meeting", get_if_exists=True, lifetime="detached", num_cpus=0).remote()
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                others: list[str] = await self._meeting.meet.remote(self._front, url and _reachable(url))
-                return others
+                self._others = await self._meeting.meet.remote(self._front, own)
         except (RayError, TimeoutError):
             self._meeting = None
-            return []
+        if own.is_local and {each.node for each in self._others} - {own.node} and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "servers on other machines can't ask this one for its requests, because it listens only to its own "
+                "machine; give --host an address that they reach"
+            )
+        return who_can_be_asked(own, self._others)
 
     async def trouble(self) -> str | None:
         """See `Replicas.trouble`."""
-        self._asked = asyncio.ensure_future(asyncio.to_thread(serve.status))
-        status = await asyncio.shield(self._asked)
+        if self._asked is None or self._asked.done():
+            self._asked = asyncio.ensure_future(asyncio.to_thread(serve.status))
+        # Ray's controller may hang. The replicas are asked meanwhile, or they would take this server for gone.
+        if not (await asyncio.wait({self._asked}, timeout=REPORT_SECONDS))[0]:
+            return None
+        status = self._asked.result()
         app = status.applications.get(APPLICATION)
         deployment = app.deployments.get(DEPLOYMENT) if app else None
         if app and app.status == "DEPLOY_FAILED":
@@ -175,8 +190,8 @@ class RayReplicas:
         """See `Replicas.embed`."""
         assert self._handle
         try:
-            vectors: list[list[float]] = self._handle.embed.remote(tokens).result()
-        except _FAULTS as error:
+            vectors: list[list[float]] = self._handle.embed.remote(tokens).result(timeout_s=EMBED_SECONDS)
+        except (*_FAULTS, TimeoutError) as error:
             raise UnavailableError(f"the replica that embedded a text is lost: {_first_line(error)}") from None
         return vectors
 
@@ -210,21 +225,6 @@ def _delete() -> bool:
     return True
 
 
-class _Fronts:
-    """A Ray actor where the servers in front of the replicas find each other."""
-
-    def __init__(self) -> None:
-        self._there: dict[str, tuple[str, float]] = {}
-
-    def meet(self, name: str, url: str | None) -> list[str]:
-        """Notes a server and its address. Returns the addresses of the other servers that were here lately."""
-        now = time.monotonic()
-        self._there = {each: seen for each, seen in self._there.items() if now - seen[1] < SILENCE_SECONDS}
-        if url:
-            self._there[name] = url, now
-        return [address for each, (address, _) in self._there.items() if each != name]
-
-
 def make_engine(settings: Settings, record: Record | None) -> ClusterEngine:
     """An engine on replicas. If it can't start, its `ready` raises `SettingsError` or `ModelLoadError`."""
     return ClusterEngine(
@@ -252,11 +252,6 @@ def _connection_error(address: str) -> Exception | None:
     except (OSError, ValueError) as error:
         return error
     return None
-
-
-def _reachable(url: str) -> str:
-    """The address for other machines: 0.0.0.0, which stands for all addresses of this machine, is replaced by one."""
-    return url.replace("//0.0.0.0", f"//{ray.util.get_node_ip_address()}")  # type: ignore[no-untyped-call]
 
 
 def _first_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.slots import Slots
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
 from srb.journal import Journal
+from srb.request_stream import RequestStream
 
 FRONT_SECONDS = 15.0
 """A front that hasn't asked for a report for so long counts as gone, and the requests that it has sent are ended."""
@@ -33,7 +34,7 @@ class Replica:
         self._node = node
         self._model = model
         self._fronts: dict[str, float] = {}  # when each was last heard of, in seconds of the event loop's clock
-        self._said: dict[str, asyncio.Queue[list[Event]]] = {}
+        self._said: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
 
     async def start(self) -> None:
         """Returns when the engine takes requests. Raises `ModelLoadError`."""
@@ -56,6 +57,9 @@ class Replica:
     ) -> AsyncGenerator[Said]:
         """Runs a request, and yields what `Said` describes. avoid: only for the router.
 
+        If the front is silent for FRONT_SECONDS, the request ends here with an error, as if this replica were lost: a
+        front that comes back goes on elsewhere.
+
         Events are passed on as the engine has made them, and not from the journal: a journal doesn't keep everything
         that another replica needs to go on with them.
         """
@@ -64,24 +68,31 @@ class Replica:
         if request.id in self._said or self._has(request.id, front):
             yield UnavailableError(f"request {request.id} is still being ended here; try again soon")
             return
-        self._said[request.id] = said = asyncio.Queue[list[Event]]()
+        self._said[request.id] = said = asyncio.Queue[list[Event] | SrbError]()
+        self._fronts[front] = self._loop.time()
+        submitting = asyncio.ensure_future(self._engine.submit(request, journal=Journal(request, owner=front)))
         try:
-            async with await self._engine.submit(request, journal=Journal(request, owner=front)):
-                self._fronts[front] = self._loop.time()
-                yield self._name  # from now on `abort` can end it here
+            await asyncio.sleep(0)
+            if not submitting.done():  # else it was refused at once
+                yield self._name  # from now on `abort` can end it here, and the front knows which replica it may kill
+            while not (await asyncio.wait({submitting}, timeout=BEAT_SECONDS))[0]:
+                yield []  # to compile a grammar, or to check files of `--cache-disk`, may take longer than a beat
+            async with submitting.result():
                 is_done = False
                 while not is_done:
                     events: list[Event] = []
                     with suppress(TimeoutError):
                         async with asyncio.timeout(BEAT_SECONDS):
-                            events = await said.get()
+                            events += _events(await said.get())
                     while not said.empty():
-                        events += said.get_nowait()
+                        events += _events(said.get_nowait())
                     is_done = bool(events) and isinstance(events[-1], DoneEvent)
                     yield events
         except SrbError as error:
             yield error
         finally:
+            submitting.cancel()
+            submitting.add_done_callback(_leave)
             del self._said[request.id]
 
     def _has(self, request_id: str, front: str) -> bool:
@@ -122,13 +133,17 @@ class Replica:
         return await asyncio.to_thread(self._engine.embedder.embed, tokens)
 
     async def _watch(self) -> None:
-        """Ends the requests of fronts that are gone, again and again until this replica ends."""
+        """Ends the requests of fronts that are silent, again and again until this replica ends."""
         while True:
             await asyncio.sleep(FRONT_SECONDS / 3)
             gone = {name for name, at in self._fronts.items() if self._loop.time() - at > FRONT_SECONDS}
+            silent = UnavailableError("it has heard nothing of the server that has sent the request")
             for journal in self._engine.requests:
+                request_id = journal.request.id
                 if journal.owner in gone:
-                    self._engine.abort(journal.request.id)
+                    if request_id in self._said:  # before the events of the abort: nobody has cancelled the request
+                        self._said[request_id].put_nowait(silent)
+                    self._engine.abort(request_id)
             for name in gone:
                 del self._fronts[name]
 
@@ -142,9 +157,15 @@ class Replica:
     async def record_routing_stats(self) -> dict[str, Any]:
         """What the router needs to know: how many alternatives are here, and the blocks of prompts that are known."""
         journals = self._engine.requests
-        known = {block for journal in journals for prompt in journal.request.token_ids for block in blocks_of(prompt)}
-        runs = await self._engine.ask(-1, Slots.known)
-        known |= await asyncio.to_thread(_blocks_of_runs, runs)
+        requests = [journal.request for journal in journals]
+        known = {
+            block
+            for each in requests
+            for prompt in each.token_ids
+            for block in blocks_of(prompt, within=each.shared_within)
+        }
+        for within, runs in (await self._engine.ask(-1, Slots.known)).items():
+            known |= await asyncio.to_thread(_blocks_of_runs, runs, within)
         return {"load": sum(len(journal.living) for journal in journals), "blocks": pack_blocks(known)}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -160,7 +181,20 @@ class Replica:
         await self._engine.stop()
 
 
-def _blocks_of_runs(runs: list[tuple[int, Tokens]]) -> set[int]:
+def _leave(submitting: asyncio.Future[RequestStream]) -> None:
+    """Leaves a request that was submitted, if the engine has taken it."""
+    if not submitting.cancelled() and not submitting.exception():
+        submitting.result().close()
+
+
+def _events(said: list[Event] | SrbError) -> list[Event]:
+    """The events that were said. Raises the error that was said in their place."""
+    if isinstance(said, SrbError):
+        raise said
+    return said
+
+
+def _blocks_of_runs(runs: list[tuple[int, Tokens]], within: str) -> set[int]:
     """The blocks of the texts in a `PrefixTree`. Blocks that several texts begin with are hashed only once.
 
     runs: the tokens of each edge of the tree, and the place where they begin; see `Slots.known`.
@@ -170,6 +204,6 @@ def _blocks_of_runs(runs: list[tuple[int, Tokens]]) -> set[int]:
     tokens = pack(())
     for start, run in runs:
         tokens = tokens[:start] + run
-        blocks = blocks_of(tokens, blocks[: start // BLOCK])
+        blocks = blocks_of(tokens, blocks[: start // BLOCK], within=within)
         known.update(blocks)
     return known

@@ -1,6 +1,6 @@
 """`Replicas`: what the front needs of the engines behind it, however it is connected with them."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,10 +71,10 @@ class Replicas(Protocol):
     async def reports(self) -> list[Report]:
         """The reports of the replicas that answer in time."""
 
-    async def fronts(self, url: str | None) -> list[str]:
-        """The addresses of the other servers in front of the replicas.
+    async def fronts(self, urls: Sequence[str]) -> list[str]:
+        """The addresses of the other servers in front of the replicas, if this one can reach them there.
 
-        url: where this server listens, if others can reach it.
+        urls: where this server listens.
         """
 
     async def trouble(self) -> str | None:

@@ -94,7 +94,8 @@ class PrefixRouter(RequestRouter):
         request = next(iter(pending_request.args), None)
         if isinstance(request, CompletionRequest) and "to" not in pending_request.kwargs:
             weight = len(request.prompts) * (request.n_beams or len(request.branches))
-            self._waiting[request_id] = weight, [blocks_of(prompt) for prompt in request.token_ids]
+            blocks = [blocks_of(prompt, within=request.shared_within) for prompt in request.token_ids]
+            self._waiting[request_id] = weight, blocks
         try:
             if gone := self._gone(pending_request):
                 raise gone

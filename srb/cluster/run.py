@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 from srb.cluster.parts import Part, Whole
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, ReplicaLostError, Replicas
-from srb.engine.events import AbortReason, ErrorEvent, Event, StopEvent
+from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
 
 logger = logging.getLogger("srb")
 
 MOST_LOSSES = 3
-"""A part that has lost so many replicas in a row, without events from any, is ended: it may be the cause."""
+"""A part that has lost so many replicas in a row, without a token from any, is ended: it may be the cause."""
 
 
 class Front(Protocol):
@@ -116,7 +116,8 @@ class Run:
                     raise ReplicaLostError(said.message) if isinstance(said, UnavailableError) else said
                 elif said:
                     self._raise_if_ending(said)
-                    self._losses = 0
+                    if any(map(_is_progress, said)):
+                        self._losses = 0
                     self._engine.put(self._whole.take(self.part, said))
         finally:
             await stream.aclose()
@@ -144,3 +145,8 @@ class Run:
                 f"{self._losses} replicas were lost, one after the other, without a further token; the last one: "
                 f"{error.message}"
             ) from None
+
+
+def _is_progress(event: Event) -> bool:
+    """Whether an event brings something that is not lost with the replica, and needn't be done again: tokens."""
+    return isinstance(event, NodeEvent) or (isinstance(event, StreamEvent) and bool(event.drawn))

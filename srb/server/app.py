@@ -65,6 +65,7 @@ def create_app(
     keeper: Keeper | None = None,
     slot_folder: Path | None = None,
     fetch: Fetch | None = None,
+    shares_prompts: bool = False,
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
@@ -73,6 +74,7 @@ def create_app(
     keeper: keeps requests and stories; left out: nothing is kept.
     fetch: gets images and sounds that requests name by their addresses; left out: such requests are refused.
     slot_folder: the folder where slots are saved. `limits.saved_slots` says how many slots there are.
+    shares_prompts: whether what is evaluated is shared between API keys, and not only within each.
 
     Raises `SettingsError` for a wrong origin.
     """
@@ -83,6 +85,7 @@ def create_app(
     app.cleanup_ctx.append(elsewhere.session)
     app.on_response_prepare.append(cors.add_headers)
     app[auth.API_KEYS] = api_keys
+    app[auth.SHARES_PROMPTS] = shares_prompts
     app[hosts.HOSTS] = allowed_hosts
     app[cors.ORIGINS] = cors.read_origins(cors_origins)
     app[cors.LOGGED] = set()

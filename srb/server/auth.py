@@ -1,14 +1,19 @@
-"""Checks API keys, which clients send as those of OpenAI and of llama-server do."""
+"""Checks API keys, which clients send as those of OpenAI and of llama-server do, and says what a key has for itself."""
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 from aiohttp import hdrs, web
 
 from srb.errors import AuthenticationError
 
 API_KEYS = web.AppKey("api_keys", tuple[bytes, ...])
+
+SHARES_PROMPTS = web.AppKey("shares_prompts", bool)
+"""Whether requests with different keys begin with what the others have evaluated (`--share-prompts all`)."""
 
 OPEN = {"/", "/health", "/v1/health", "/openapi.json", "/docs"}
 """The paths that may be read without a key: the page, what supervisors ask for, and what says how to send a key."""
@@ -47,6 +52,22 @@ async def check_key(
 def owner_of(request: web.Request) -> str | None:
     """The owner of a request: the hash of its key, or None if the server has no keys. Other owners can't see it."""
     return request.get(_OWNER)
+
+
+async def shared_within(request: web.Request) -> str:
+    """The `CompletionRequest.shared_within` of what comes with this request's key; empty where all share everything."""
+    owner = owner_of(request)
+    # In a thread, because the first time takes a while.
+    return "" if owner is None or request.app[SHARES_PROMPTS] else await asyncio.to_thread(_name_of, owner)
+
+
+@cache
+def _name_of(owner: str) -> str:
+    """A name of an owner for files that outlive the key.
+
+    It is always the same for the same key. To guess a key by it takes some hundredths of a second for each guess.
+    """
+    return hashlib.pbkdf2_hmac("sha256", owner.encode(), b"srb: shared_within", 100_000, 16).hex()
 
 
 def _sent_keys(request: web.Request) -> list[bytes]:

@@ -19,7 +19,7 @@ from srb.history.recorder import Submitted
 from srb.journal import Journal
 from srb.request_stream import RequestStream
 from srb.server import sse
-from srb.server.auth import owner_of
+from srb.server.auth import owner_of, shared_within
 from srb.server.keeping import KEEPER
 from srb.server.sse import Batches
 from srb.wire import native
@@ -86,6 +86,7 @@ async def submit(
     story, node: the story that the alternatives belong to, and the node in it that they go on from.
     """
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
+    completion = _shared(completion, await shared_within(request))
     created, exact = int(time.time() if created is None else created), answers.again is not None
     journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created)
     # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
@@ -119,6 +120,15 @@ async def submit(
         raise
     async with stream:
         return await (first or answers.own or answer_natively)(request, stream)
+
+
+def _shared(completion: CompletionRequest, within: str) -> CompletionRequest:
+    """The request, of which only those evaluate less later that have the same name `within`; empty: all."""
+    if not within:
+        return completion
+    # A media's name says under which name the vectors are kept that it is encoded as.
+    media = tuple(replace(each, name=f"{within}/{each.name}") for each in completion.media)
+    return replace(completion, shared_within=within, media=media)
 
 
 def _title(engine: EngineClient, completion: CompletionRequest) -> str:

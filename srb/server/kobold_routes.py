@@ -31,7 +31,7 @@ _MISSING = (
 
 @dataclass
 class Generations:
-    """The generations that run, in the order of their arrival, and the last one that has ended.
+    """The generations that run, in the order of their arrival, and the last one of each owner that has ended.
 
     started, rested: when the server began, and when the last generation ended, in seconds of the event loop's clock.
     running: pairs of an owner and a generation. total: how many have ended.
@@ -40,7 +40,7 @@ class Generations:
     started: float
     rested: float
     running: list[tuple[str | None, Generation]] = field(default_factory=list)
-    last: Generation | None = None
+    last: dict[str | None, Generation] = field(default_factory=dict)
     total: int = 0
 
     @contextmanager
@@ -51,7 +51,7 @@ class Generations:
             yield
         finally:
             self.running.remove((owner, generation))
-            self.last, self.total = generation, self.total + 1
+            self.last[owner], self.total = generation, self.total + 1
             self.rested = asyncio.get_running_loop().time()
 
     def named(self, genkey: str, owner: str | None) -> list[Generation]:
@@ -163,7 +163,7 @@ async def abort(request: web.Request) -> web.Response:
 
 
 async def perf(request: web.Request) -> web.Response:
-    """GET /api/extra/perf: how fast the last generation was, and how busy the server is."""
+    """GET /api/extra/perf: how fast the asker's last generation was, and how busy the server is."""
     health, generations = request.app[ENGINE].health, request.app[GENERATIONS]
     now = asyncio.get_running_loop().time()
     busy = {
@@ -174,5 +174,5 @@ async def perf(request: web.Request) -> web.Response:
         "idletime": 0 if generations.running else round(now - generations.rested, 3),
         "quiet": True,
     }
-    last = generations.last.perf() if generations.last else {}
-    return web.json_response(kobold.NO_PERF | last | busy)
+    last = generations.last.get(owner_of(request))
+    return web.json_response(kobold.NO_PERF | (last.perf() if last else {}) | busy)

@@ -107,15 +107,24 @@ def is_exposed(runner: web.AppRunner) -> bool:
     return any(not ipaddress.ip_address(host).is_loopback for host in hosts)
 
 
+def urls_of(runner: web.AppRunner, settings: Settings) -> list[str]:
+    """The URL of each address where the server listens; none on a Unix socket."""
+    addresses = [] if settings.uds else runner.addresses
+    return [f"{_scheme(settings)}://{f'[{host}]' if ':' in host else host}:{port}" for host, port, *_ in addresses]
+
+
+def _scheme(settings: Settings) -> str:
+    return "https" if settings.ssl_cert_file else "http"
+
+
 def describe(runner: web.AppRunner, settings: Settings) -> tuple[str, str, str]:
     """Three texts: where the server listens, its URL, and the beginning of a curl command up to this URL."""
-    scheme = "https" if settings.ssl_cert_file else "http"
     options = []
     if settings.uds is not None:
-        place, url = str(settings.uds), f"{scheme}://localhost"
+        place, url = str(settings.uds), f"{_scheme(settings)}://localhost"
         options.append(f"--unix-socket {shlex.quote(place)} ")
     else:
-        urls = [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port, *_ in runner.addresses]
+        urls = urls_of(runner, settings)
         place, url = " and ".join(urls), urls[0]
     if settings.ssl_cert_file:
         options.append(f"--cacert {shlex.quote(str(settings.ssl_cert_file))} ")

@@ -32,7 +32,7 @@ _COUNTERS = {
 
 _GAUGES = {
     "srb:sequences_running": ("sequences", "Alternatives that hold cells"),
-    "srb:sequences_limit": ("max_sequences", "Alternatives that may (--parallel)"),
+    "srb:sequences_limit": ("max_sequences", "Alternatives that get a token in one step (--parallel)"),
     "srb:cells_used": ("cells", "KV cells promised to requests"),
     "srb:cells_shared": ("cells_shared", "Of these, of prompts that several alternatives continue"),
     "srb:retained_bytes": ("retained_bytes", "Memory for what finished requests have evaluated"),

@@ -22,10 +22,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Middleware: it answers with an error when a handler raises one."""
+    """Middleware: it answers with an error when a handler raises one, or cuts the connection if an answer has begun."""
     try:
         return await handler(request)
     except SrbError as error:
+        _raise_if_begun(request, error)
         return _refuse(request, error)
     except web.HTTPNotFound:
         return _refuse(request, NotFoundError(f"there is no {request.path}"))
@@ -36,10 +37,17 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return response
     except (web.HTTPException, ConnectionError):  # these are aiohttp's own, and aiohttp answers them
         raise
-    except Exception:
+    except Exception as error:
         fault = uuid.uuid4().hex
         logger.exception("fault %s in %s %s", fault, request.method, request.path)
+        _raise_if_begun(request, error)
         return error_response(request, SrbError(f"a fault in the server; its log has it under {fault}"))
+
+
+def _raise_if_begun(request: web.Request, error: Exception) -> None:
+    """Raises `ConnectionResetError` if some of an answer was sent: a second answer would be in the first one's body."""
+    if request.writer.output_size:
+        raise ConnectionResetError("the answer had begun") from error
 
 
 def _refuse(request: web.Request, error: SrbError) -> web.Response:

@@ -20,7 +20,7 @@ from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.formats import OPENAI
 from srb.server.hosts import read_hosts
 from srb.server.keeping import Keeper
-from srb.server.listen import describe, is_exposed, listening
+from srb.server.listen import describe, is_exposed, listening, urls_of
 from srb.server.metrics import Metrics
 from srb.server.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
 from srb.server.remote_media import fetch
@@ -77,6 +77,7 @@ async def serve(settings: Settings) -> None:
         keeper=keeper,
         slot_folder=check_folder(settings.slot_save_path),
         fetch=fetch if settings.allow_remote_media else None,
+        shares_prompts=settings.share_prompts == "all",
     )
     runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()
@@ -94,7 +95,7 @@ async def serve(settings: Settings) -> None:
                 if ready.done():
                     ready.result()
                     place, url, curl = describe(runner, settings)
-                    engine.url = None if settings.uds else url
+                    engine.urls = urls_of(runner, settings)
                     print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
                     print(
                         f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}}'\n""",

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from srb.engine.slot_file import read_slot, write_slot
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
+from srb.server.auth import shared_within
 from srb.server.exchange import ENGINE, LIMITS, read_body
 from srb.wire.llama_body import parse_filename
 from srb.wire.read import show
@@ -40,18 +41,21 @@ async def change_slot(request: web.Request) -> web.Response:
             f"id_slot must be from 0 to {count - 1} (--parallel), got {show(number)}", param="id_slot"
         )
     actions = {"save": _save, "restore": _restore, "erase": _erase}
+    within = await shared_within(request)
     action = request.query.get("action", "")
     if action not in actions:
         raise InvalidRequestError(f"action is one of {', '.join(actions)}, got {show(action)}", param="action")
-    return web.json_response({"id_slot": int(number)} | await actions[action](request, folder, int(number)))
+    return web.json_response({"id_slot": int(number)} | await actions[action](request, folder, int(number), within))
 
 
-async def _save(request: web.Request, folder: Path, slot: int) -> dict[str, Any]:
+async def _save(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
     engine, name = request.app[ENGINE], parse_filename(await read_body(request))
     began = time.monotonic()
-    saved = await engine.ask(slot, lambda slots: slots.save(slot))
+    saved = await engine.ask(slot, lambda slots: slots.save(slot, within))
+    own = folder / within  # if `within` is empty, the folder itself
     try:
-        n_written = await asyncio.to_thread(write_slot, folder / name, engine.identity, saved)
+        own.mkdir(mode=0o700, exist_ok=True)
+        n_written = await asyncio.to_thread(write_slot, own / name, engine.identity, saved)
     except OSError as error:
         raise SrbError(
             f"{name} can't be written: {error.strerror or error}", param="filename", code="slot_not_saved"
@@ -60,18 +64,20 @@ async def _save(request: web.Request, folder: Path, slot: int) -> dict[str, Any]
     return {"filename": name, "n_saved": saved.n_tokens, "n_written": n_written, "timings": timings}
 
 
-async def _restore(request: web.Request, folder: Path, slot: int) -> dict[str, Any]:
+async def _restore(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
     engine, name = request.app[ENGINE], parse_filename(await read_body(request))
     began = time.monotonic()
+    own = folder / within / name
     try:
-        saved, n_read = await asyncio.to_thread(read_slot, folder / name, engine.identity)
+        path = own if own.is_file() else folder / name
+        saved, n_read = await asyncio.to_thread(read_slot, path, engine.identity)
     except (OSError, ValueError) as error:
         problem = (isinstance(error, OSError) and error.strerror) or error
         raise InvalidRequestError(f"{name} can't be restored: {problem}", param="filename") from None
-    await engine.ask(slot, lambda slots: slots.restore(slot, saved))
+    await engine.ask(slot, lambda slots: slots.restore(slot, saved, within))
     timings = {"restore_ms": (time.monotonic() - began) * 1000}
     return {"filename": name, "n_restored": saved.n_tokens, "n_read": n_read, "timings": timings}
 
 
-async def _erase(request: web.Request, _folder: Path, slot: int) -> dict[str, Any]:
-    return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot))}
+async def _erase(request: web.Request, _folder: Path, slot: int, within: str) -> dict[str, Any]:
+    return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot, within))}

@@ -87,7 +87,7 @@ async def respond(
     try:
         await response.prepare(request)
         await _write(request, response, batches, frame)
-        async with _patience(request):
+        async with patience(request):
             await response.write_eof()
     except ConnectionError:
         pass  # the reader has left
@@ -111,7 +111,7 @@ async def _write(
         else:
             pieces = _pieces(objects, frame)
         for piece in pieces:
-            async with _patience(request):
+            async with patience(request):
                 await response.write(piece)
             if len(piece) == PIECE_BYTES:  # more pieces follow; making them may take seconds, so others get a turn
                 await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def _pieces(objects: Iterable[Item], frame: Frame) -> Iterator[bytes]:
 
 
 @asynccontextmanager
-async def _patience(request: web.Request) -> AsyncIterator[None]:
+async def patience(request: web.Request) -> AsyncIterator[None]:
     """Ends the connection and raises `ConnectionResetError` if the block takes longer than STALL_SECONDS."""
     try:
         async with asyncio.timeout(STALL_SECONDS):

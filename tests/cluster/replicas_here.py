@@ -1,7 +1,7 @@
 """Replicas in this process, which can be killed, cut off and brought back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from fake_backend import ByteTokenizer, FakeBackend
 
@@ -48,11 +48,13 @@ class ReplicasHere:
         self.there: dict[str, Replica] = {}
         self.engines: dict[str, AsyncEngine] = {}
         self.cut: set[str] = set()
+        self.is_silent = False
+        """Whether the front asks no replica how it is, while all else comes and goes."""
         self.ran: list[tuple[str, CompletionRequest]] = []
         self.others: list[str] = []
         self.problem: str | None = None
         self._turn = 0
-        self._dead: dict[str, asyncio.Event] = {}
+        self.dead: dict[str, asyncio.Event] = {}
 
     async def start(self) -> None:
         for name in self.names:
@@ -66,12 +68,12 @@ class ReplicasHere:
         replica = Replica(make, name, f"node {name}", self.model)
         await replica.start()
         self.there[name] = replica
-        self._dead[name] = asyncio.Event()
+        self.dead[name] = asyncio.Event()
 
     async def kill(self, name: str) -> None:
         """What runs there is lost at once."""
         replica = self.there.pop(name)
-        self._dead[name].set()
+        self.dead[name].set()
         await replica.close()
 
     async def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
@@ -83,7 +85,7 @@ class ReplicasHere:
         name = names[self._turn % len(names)]
         self.ran.append((name, request))
         stream = self.there[name].run(request, front="front")
-        dead = asyncio.ensure_future(self._dead[name].wait())
+        dead = asyncio.ensure_future(self.dead[name].wait())
         said: asyncio.Future[Said | None] = asyncio.get_running_loop().create_future()
         try:
             while True:
@@ -109,11 +111,12 @@ class ReplicasHere:
         return True
 
     async def reports(self) -> list[Report]:
-        asked = (replica.report("front") for name, replica in self.there.items() if name not in self.cut)
+        reached = () if self.is_silent else self.there.items()
+        asked = (replica.report("front") for name, replica in reached if name not in self.cut)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [each for each in answers if isinstance(each, Report)]
 
-    async def fronts(self, url: str | None) -> list[str]:
+    async def fronts(self, urls: Sequence[str]) -> list[str]:
         return self.others
 
     async def trouble(self) -> str | None:

@@ -1,10 +1,13 @@
 """Requests on replicas that die, hang and come back: what is read is what one engine says."""
 
 import asyncio
+import dataclasses
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,14 +16,18 @@ from fake_backend import FakeBackend, Gate, says
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import until
 
+from srb.async_engine import AsyncEngine
 from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
+from srb.cluster.placement import blocks_of, unpack_blocks
+from srb.engine.backend import Backend
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, StopEvent
+from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
+from srb.journal import Journal
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +137,73 @@ async def test_a_request_that_kills_its_replicas_is_ended() -> None:
     check_order(events, each, started=False)
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
     assert len(replicas.ran) == 3
+
+
+async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evaluated() -> None:
+    """The replicas say how far they are, which is lost with them."""
+
+    def make() -> FakeBackend:
+        backend = FakeBackend(n_cells=1000)
+
+        def die() -> None:
+            if backend.decodes == 3:
+                raise ValueError("a bug")
+
+        backend.on_decode = die
+        return backend
+
+    each = dataclasses.replace(request("x" * 400, n=2), return_progress=True)
+    async with cluster(make, names="abcdefgh") as (engine, replicas):
+        async with asyncio.timeout(10):
+            events = await collect(engine, each)
+        assert len(replicas.ran) <= 4
+    check_order(events, each)
+    assert [event for event in events if isinstance(event, ProgressEvent)]
+    assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
+
+
+async def test_a_request_that_kills_its_replicas_before_they_have_taken_it_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    async with cluster(names="abcdef") as (engine, replicas):
+        loop = asyncio.get_running_loop()
+
+        def die(_request: CompletionRequest, *, name: str) -> None:
+            loop.call_soon_threadsafe(replicas.dead[name].set)
+            over.wait(60)
+            raise UnavailableError("it is dead")
+
+        for name, each in replicas.engines.items():
+            monkeypatch.setattr(each._engine, "add_request", partial(die, name=name))
+        try:
+            async with asyncio.timeout(5):
+                events = await collect(engine, one := request(n=2))
+        finally:
+            over.set()
+        assert len(replicas.ran) == 3
+    check_order(events, one, started=False)
+    assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
+
+
+async def test_a_replica_may_take_its_time_to_take_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 0.15)
+    async with cluster(names="a") as (engine, replicas):
+        inner = replicas.engines["a"]._engine
+        assert inner
+        add = inner.add_request
+
+        def add_slowly(each: CompletionRequest) -> None:
+            time.sleep(0.3)
+            add(each)
+
+        monkeypatch.setattr(inner, "add_request", add_slowly)
+        async with asyncio.timeout(10):
+            assert texts(await collect(engine, each := request(n=2))) == alone(each)
+        assert len(replicas.ran) == 1
+        cancelled = await engine.submit(request())
+        engine.abort(cancelled.request.id)
+        assert {end.stop_reason for end in stops(await cancelled.collect()).values()} == {"cancelled"}
 
 
 async def test_an_alternative_and_a_request_are_ended() -> None:
@@ -307,12 +381,25 @@ async def test_a_front_that_is_gone_leaves_nothing_running(monkeypatch: pytest.M
     replicas = ReplicasHere(slow, "a")
     await replicas.start()
     stream = replicas.there["a"].run(request(n=2, max_tokens=240, ignore_eos=True), front="gone")
-    said: list[Event] = []
-    async for each in stream:
-        if isinstance(each, list):
-            said += each
-    assert {end.stop_reason for end in stops(said).values()} == {"cancelled"}
+    *_, last = [each async for each in stream]
+    assert isinstance(last, UnavailableError)
+    await until(lambda: not replicas.engines["a"].requests)
     await replicas.close()
+
+
+@pytest.mark.parametrize("detach", [False, True])
+async def test_a_front_that_comes_back_after_a_silence_goes_on(monkeypatch: pytest.MonkeyPatch, detach: bool) -> None:
+    """Nobody has cancelled anything, so no reader is told so."""
+    monkeypatch.setattr(replica, "FRONT_SECONDS", 0.3)
+    async with cluster(names="ab") as (engine, replicas):
+        each = request(n=2, max_tokens=200, ignore_eos=True)
+        async with await engine.submit(each, journal=Journal(each, detach=detach)) as stream:
+            replicas.is_silent = True
+            await until(lambda: len(replicas.ran) > 1)
+            replicas.is_silent = False
+            events = await stream.collect()
+        check_order(events, each)
+        assert texts(events) == alone(each)
 
 
 async def test_what_a_replica_knows_is_told_to_the_router() -> None:
@@ -324,6 +411,22 @@ async def test_what_a_replica_knows_is_told_to_the_router() -> None:
     assert [event for each in [said async for said in stream] if isinstance(each, list) for event in each]
     assert (await replicas.there["a"].record_routing_stats())["load"] == 0
     await replicas.close()
+
+
+async def test_what_a_replica_knows_is_told_by_who_shares_it() -> None:
+    def make(backend: Backend) -> Engine:
+        return Engine(backend, cache_bytes=100_000)
+
+    engine = AsyncEngine(lambda _progress: FakeBackend(n_cells=1000), make=make, record=lambda events, told: told())
+    there = replica.Replica(lambda _record: engine, "a", "node", "model")
+    await there.start()
+    tokens = request("p" * 300).token_ids[0]
+    for name in ("ann", ""):
+        each = dataclasses.replace(request("p" * 300, max_tokens=1), shared_within=name)
+        assert [event async for event in engine.generate(each)]
+    known = unpack_blocks((await there.record_routing_stats())["blocks"])
+    assert {*known} >= {*blocks_of(tokens, within="ann"), *blocks_of(tokens)}
+    await there.close()
 
 
 async def test_shutdown_may_be_a_stop_string() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from srb.cluster.parts import Whole, split
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.resume import resume
 from srb.engine.sampling_params import SamplingParams
@@ -32,6 +32,12 @@ def in_parts(each: CompletionRequest, room: int, n_replicas: int) -> list[Event]
                 events += whole.take(part, engine.step())
     assert whole.done
     return events
+
+
+def test_candidates_go_with_their_alternatives() -> None:
+    each = CompletionRequest.scoring((1, 2), [(3, 4), (5,), (6, 7), (8,)])
+    said = {(event.index, event.drawn) for event in in_parts(each, 2, 2) if isinstance(event, StreamEvent)}
+    assert said == {(0, (3,)), (0, (4,)), (1, (5,)), (2, (6,)), (2, (7,)), (3, (8,))}
 
 
 @given(

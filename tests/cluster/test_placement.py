@@ -47,6 +47,14 @@ def test_a_prompt_shorter_than_a_block_has_one_of_its_own() -> None:
     assert blocks_of(tuple(range(BLOCK))) == blocks_of(list(range(BLOCK + 1)))
 
 
+def test_a_prompt_that_is_shared_within_a_name_has_blocks_of_its_own() -> None:
+    tokens = list(range(3 * BLOCK))
+    names = ("", "ann", "bob")
+    assert len({block for name in names for block in blocks_of(tokens, within=name)}) == 9
+    blocks = blocks_of(tokens, within="ann")
+    assert blocks_of(tokens, blocks[:2], within="ann") == blocks
+
+
 def test_blocks_are_packed_in_8_bytes() -> None:
     blocks = blocks_of(list(range(1000)))
     assert len(pack_blocks(blocks)) == 8 * len(blocks)

@@ -1,6 +1,7 @@
 """PrefixRouter inside of Ray Serve's own router, with replicas that are not there. No cluster is started."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -175,6 +176,17 @@ async def test_a_request_goes_where_it_is_known(front: Front) -> None:
         tell(front, knowing, 0, STORY)
         tell(front, other, 0)
         (await front.call(request((*STORY, 1)))).end()
+        await settled()
+    assert [len(replica.answers) for replica in front.replicas.values()] == [1, 1]
+
+
+async def test_what_is_shared_within_a_name_is_known_only_there(front: Front) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        blocks = pack_blocks(blocks_of(STORY, within=name))
+        front.replicas[name].routing_stats = {"load": 0, "blocks": blocks}
+        front.replicas[other].routing_stats = {"load": 0, "blocks": pack_blocks(blocks_of(STORY))}
+        front.update("a", "b")
+        (await front.call(dataclasses.replace(request(), shared_within=name))).end()
         await settled()
     assert [len(replica.answers) for replica in front.replicas.values()] == [1, 1]
 

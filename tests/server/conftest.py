@@ -36,6 +36,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         history: History | HistoryError | None = None,
         slot_folder: Path | None = None,
         fetch: Any = None,
+        shares_prompts: bool = False,
         **options: Any,
     ) -> Client:
         keeper = Keeper(history)
@@ -61,6 +62,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
             keeper=keeper,
             slot_folder=slot_folder,
             fetch=fetch,
+            shares_prompts=shares_prompts,
         )
         server = TestServer(app)
         # It has handler_cancellation anyway, and can't be told twice.

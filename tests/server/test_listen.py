@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from srb.errors import SettingsError
-from srb.server.listen import describe, is_exposed, listening, tls_context
+from srb.server.listen import describe, is_exposed, listening, tls_context, urls_of
 from srb.settings import Settings
 
 TLS = Path(__file__).parent / "tls"
@@ -56,6 +56,7 @@ async def test_a_unix_socket_that_is_gone_afterwards(runner: web.AppRunner, tmp_
         assert await fetch("http://localhost/", path) == "hello"
         assert path.stat().st_mode & 0o777 == 0o660
         assert not is_exposed(runner)
+        assert urls_of(runner, Settings(uds=path)) == []
         assert describe(runner, Settings(uds=path)) == (
             str(path),
             "http://localhost",
@@ -109,6 +110,7 @@ async def test_tls(runner: web.AppRunner) -> None:
         with pytest.raises(aiohttp.ClientError):
             await fetch(place.replace("https:", "http:"))
         assert place.startswith("https://127.0.0.1:")
+        assert urls_of(runner, settings) == [place]
         assert url == place
         assert curl.endswith(f'--cacert {CERT} -H "Authorization: Bearer $SRB_API_KEY" {place}')
 

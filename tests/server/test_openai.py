@@ -9,6 +9,7 @@ from fake_backend import END, FakeBackend, says, score
 from server.conftest import Connect
 
 from srb import __version__
+from srb.engine.engine import Engine
 
 
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
@@ -104,6 +105,22 @@ async def test_logprobs_and_echo(connect: Connect, stream: bool) -> None:
     assert logprobs["token_logprobs"] == [None, *(round(score(ids[:i], ids[i]), 6) for i in (1, 2, 3))]
     assert logprobs["top_logprobs"][0] is None
     assert all(len(top) in (1, 2) for top in logprobs["top_logprobs"][1:])
+
+
+async def test_texts_that_are_scored_share_their_beginnings(connect: Connect) -> None:
+    backend = FakeBackend(n_cells=1000)
+    client = await connect(backend, make=lambda backend: Engine(backend, cache_bytes=100_000))
+    context = b"What comes behind a long context? "
+    prompts = [list(context + end) for end in (b"this", b"that", b"something else")]
+    body = {"prompt": prompts, "model": "lm-eval", "echo": True, "logprobs": 1, "max_tokens": 1, "seed": 1234}
+    first, again = [await (await client.post("/v1/completions", json=body)).json() for _ in range(2)]
+    assert first["choices"] == again["choices"]
+    for choice, ids in zip(first["choices"], prompts, strict=True):
+        expected = [None, *(round(score(tuple(ids[:i]), ids[i]), 6) for i in range(1, len(ids)))]
+        assert choice["logprobs"]["token_logprobs"][:-1] == expected
+        assert choice["logprobs"]["text_offset"] == list(range(len(ids) + 1))
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 2 * len(context + b"t") - 2
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(map(len, prompts))
 
 
 async def test_the_drawn_token_is_always_among_the_likeliest(connect: Connect) -> None:

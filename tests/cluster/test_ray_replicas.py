@@ -1,0 +1,83 @@
+"""What a server asks Ray and the replicas while one of them hangs, without a Ray cluster."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.serve", reason="ray isn't installed")
+
+import ray
+from ray import serve
+
+from srb.cluster import ray_replicas
+from srb.cluster.meeting import Place
+from srb.cluster.ray_replicas import RayReplicas
+from srb.errors import UnavailableError
+from srb.settings import Settings
+
+
+@pytest.fixture
+def replicas(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(ray_replicas, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    return RayReplicas(Settings())
+
+
+async def test_a_controller_that_hangs_holds_up_nothing(replicas: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, asked = threading.Event(), list[float]()
+
+    def status() -> Any:
+        asked.append(time.monotonic())
+        goes_on.wait(10)
+        deployment = SimpleNamespace(status="UNHEALTHY", message="no such file")
+        return SimpleNamespace(
+            applications={"srb": SimpleNamespace(status="DEPLOYING", deployments={"Replica": deployment})}
+        )
+
+    monkeypatch.setattr(serve, "status", status)
+    try:
+        async with asyncio.timeout(5):
+            assert [await replicas.trouble() for _ in range(3)] == [None] * 3
+        assert len(asked) == 1  # a thread that hangs is enough
+    finally:
+        goes_on.set()
+    assert await replicas.trouble() == "no such file"
+
+
+async def test_a_replica_that_hangs_while_it_embeds_is_left(replicas: Any) -> None:
+    limits: list[float | None] = []
+
+    def result(timeout_s: float | None = None) -> Any:
+        limits.append(timeout_s)
+        raise TimeoutError
+
+    replicas._handle = SimpleNamespace(
+        embed=SimpleNamespace(remote=lambda _tokens: SimpleNamespace(result=result)),
+    )
+    with pytest.raises(UnavailableError, match="the replica that embedded a text is lost"):
+        replicas.embed((1, 2))
+    assert limits == [ray_replicas.EMBED_SECONDS]
+
+
+async def test_the_servers_that_were_there_are_kept_while_nobody_can_say_who_is(
+    replicas: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    there: list[Any] = [[Place("http://10.0.0.2:1", "10.0.0.2")], TimeoutError(), []]
+
+    async def remote(_name: str, own: Place) -> Any:
+        assert own == Place("http://127.0.0.1:1", "10.0.0.1")
+        if isinstance(found := there.pop(0), Exception):
+            raise found
+        return found
+
+    meeting = SimpleNamespace(meet=SimpleNamespace(remote=remote))
+    found = []
+    for _ in range(3):
+        replicas._meeting = meeting  # it looks for another one after a fault
+        found.append(await replicas.fronts(["http://127.0.0.1:1"]))
+    assert found == [["http://10.0.0.2:1"], ["http://10.0.0.2:1"], []]
+    assert caplog.text.count("servers on other machines can't ask this one") == 1

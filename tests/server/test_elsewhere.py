@@ -1,0 +1,188 @@
+"""Requests of other servers, which answer, hang, end in the middle, or are no longer there."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientPayloadError
+from fake_backend import FakeBackend, Gate, says
+from server.conftest import Client, Connect
+from waiting import until
+
+from srb.server import elsewhere
+from srb.server.exchange import ENGINE
+from srb.wire import native
+
+EVENTS = "/v1/completions/cmpl-1/events"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b'14\r\ndata: {"event": 1}\n\n\r\n'
+STATE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+Speak = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
+"""What a server does with a connection. It gets the head of the request."""
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "ANSWER_SECONDS", 0.1)
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Callable[[Speak], Awaitable[str]]]:
+    """Starts a server that does what a function says, and returns its address."""
+    servers, living = [], set[asyncio.Task[None] | None]()
+
+    async def start(speak: Speak) -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            living.add(task := asyncio.current_task())
+            await speak(await reader.readuntil(b"\r\n\r\n"), reader, writer)
+            writer.close()
+            await writer.wait_closed()
+            living.discard(task)
+
+        servers.append(server := await asyncio.start_server(serve, "127.0.0.1", 0))
+        host, port = server.sockets[0].getsockname()
+        return f"http://{host}:{port}"
+
+    yield start
+    for server in servers:
+        server.close()
+    await until(lambda: not living)
+
+
+async def hang(_request: bytes, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()  # until the other side has had enough
+
+
+async def leave(_request: bytes, _reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    pass
+
+
+def answers(status: int) -> Speak:
+    async def speak(_request: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+
+    return speak
+
+
+def begins(then: Speak) -> Speak:
+    """Sends an event. What comes then is done with later requests, too, which ask if the request is still there."""
+
+    async def speak(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if EVENTS.encode() in request:
+            writer.write(HEAD + EVENT)
+        await then(request, reader, writer)
+
+    return speak
+
+
+async def has_it(request: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Sends the events of a request, slowly."""
+    if EVENTS.encode() not in request:
+        writer.write(STATE)
+        return
+    await asyncio.sleep(0.15)
+    writer.write(HEAD + EVENT)
+    await asyncio.sleep(0.15)
+    writer.write(EVENT + b"0\r\n\r\n")
+
+
+async def front_of(connect: Connect, *urls: str) -> Client:
+    client = await connect(FakeBackend())
+    client.app[ENGINE].others = urls
+    return client
+
+
+LOST = [hang, leave, answers(500), answers(503)]
+
+
+@pytest.mark.parametrize("lost", LOST)
+async def test_a_server_that_is_lost_before_it_answers_is_passed_over(connect: Connect, peer: Any, lost: Speak) -> None:
+    client = await front_of(connect, await peer(lost), await peer(answers(404)), await peer(has_it))
+    answer = await client.get(EVENTS)
+    assert (answer.status, (await answer.text()).count('"event"')) == (200, 2)
+
+
+@pytest.mark.parametrize("lost", LOST)
+async def test_while_a_server_that_may_have_it_is_lost_nobody_says_there_is_none(
+    connect: Connect, peer: Any, lost: Speak
+) -> None:
+    client = await front_of(connect, await peer(lost), await peer(answers(404)))
+    answer = await client.get(EVENTS)
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+    assert "there is no request cmpl-1 on this server, and another one" in (await answer.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("status", [401, 404, 501])
+async def test_what_nobody_has_is_not_found(connect: Connect, peer: Any, status: int) -> None:
+    client = await front_of(connect, await peer(answers(status)))
+    assert (await client.get(EVENTS)).status == 404
+
+
+@pytest.mark.parametrize("status", [400, 410])
+async def test_what_a_server_says_of_its_request_is_passed_on(connect: Connect, peer: Any, status: int) -> None:
+    client = await front_of(connect, await peer(answers(status)), await peer(has_it))
+    assert (await client.get(EVENTS)).status == status
+
+
+@pytest.mark.parametrize("then", [hang, leave])
+async def test_a_server_that_is_lost_in_the_middle_cuts_the_answer(connect: Connect, peer: Any, then: Speak) -> None:
+    client = await front_of(connect, await peer(begins(then)), await peer(has_it))
+    answer = await client.get(EVENTS)
+    assert answer.status == 200
+    with pytest.raises(ClientPayloadError):
+        await answer.read()
+
+
+async def test_a_server_may_take_its_time_while_it_says_that_it_has_the_request(connect: Connect) -> None:
+    gate = Gate(backend := FakeBackend(script=says(b"yes")))
+    there = await connect(backend)
+    front = await front_of(connect, str(there.make_url("")).rstrip("/"))
+    body = {"prompt": "p", "model": "fake", "max_tokens": 3, "detach": True}
+    asking = asyncio.create_task(there.post("/v1/completions", json=body))
+    engine = there.app[ENGINE]
+    await until(lambda: bool(engine.requests))
+    (journal,) = engine.requests
+    path = f"/v1/completions/{journal.request.id}/events"
+    objects = [asyncio.create_task(front.get(path))]  # its headers come when the request has ended
+    streams = [asyncio.create_task(front.get(path + "?starting_after=0"))]
+    await asyncio.sleep(0.4)
+    gate.open()
+    for answer in await asyncio.gather(asking, *objects):
+        assert (await answer.json())["choices"][0]["text"] == "yes"
+    for answer in await asyncio.gather(*streams):
+        assert '"event": "done"' in await answer.text()
+
+
+async def test_a_page_of_this_server_ends_a_request_of_another_one(connect: Connect) -> None:
+    """The page's origin is this server's. The other one would refuse it."""
+    gate = Gate(backend := FakeBackend())
+    there = await connect(backend)
+    front = await front_of(connect, str(there.make_url("")).rstrip("/"))
+    async with there.post("/v1/completions", json={"prompt": "p", "detach": True}) as answer:
+        name = answer.headers["X-Request-Id"]
+        host = f"{front.host}:{front.port}".replace("127.0.0.1", "10.1.2.3")
+        headers = {"Host": host, "Origin": f"http://{host}"}
+        assert (await front.delete(f"/v1/completions/{name}", headers=headers)).status == 204
+        gate.open()
+
+
+async def test_a_fault_in_the_middle_of_an_answer_cuts_it(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def to_json(event: Any, **_: Any) -> dict[str, Any]:
+        if type(event).__name__ == "StopEvent":
+            raise ValueError("a bug")
+        return {"event": type(event).__name__}
+
+    monkeypatch.setattr(native, "to_json", to_json)
+    client = await connect(FakeBackend(script=says(b"yes")))
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    body = json.dumps({"prompt": "p", "n": 1}).encode()
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    async with asyncio.timeout(10):
+        sent = await reader.read()  # until the connection ends
+    assert sent.startswith(b"HTTP/1.1 200 OK")
+    assert sent.count(b"HTTP/1.1") == 1
+    assert not sent.endswith(b"0\r\n\r\n")
+    writer.close()
