@@ -33,7 +33,7 @@ class MemoryStore:
         found = [name for name, each in self._untold.items() if each.family == family]
         return [self._untold.pop(name).record for name in found]
 
-    def check(self, family: str, tokens: Tokens) -> None:
+    def check(self, families: Iterable[str], tokens: Tokens) -> None:
         pass
 
     def put(

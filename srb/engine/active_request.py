@@ -1,5 +1,6 @@
 """A request on its way through the engine: the prompts and sequences that are made of it, and sums over these."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from srb.engine.adapters import Lora
@@ -7,9 +8,11 @@ from srb.engine.backend import Compiled
 from srb.engine.banned import BannedStrings, Watch
 from srb.engine.diversity import Diversity
 from srb.engine.events import AbortReason
+from srb.engine.given import Given
 from srb.engine.model import Tokenizer
 from srb.engine.opening import Opening, Openings, opening_of
 from srb.engine.request import CompletionRequest, Resumed
+from srb.engine.scores import Scores
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.text import StopStrings
 
@@ -43,7 +46,10 @@ class ActiveRequest:
             first_tokens = {each.tokens[0] for each in resumed[first : first + len(loras)] if each.tokens}
             for prompt in alike:
                 prompt.first_tokens = first_tokens
+                if request.scores_prompt:
+                    prompt.scores = Scores(prompt.packed, request.logprobs or 0)
             self.prompts += alike
+        self._give(resumed)
         self._watch(resumed, [len(healed) for _, healed in asked], stops, tokenizer)
         self._is_diverse = any(params.diversity for params in request.branches)
         if self._is_diverse:
@@ -60,6 +66,13 @@ class ActiveRequest:
         self.admitted: float | None = None
         self.prefilled: float | None = None
         self.has_tokens = False
+
+    def _give(self, resumed: tuple[Resumed, ...]) -> None:
+        """Gives the alternatives their tokens, if these are scored and not drawn."""
+        for seq in self.sequences if self.request.candidates else ():
+            seq.given = self.request.candidates[seq.index]
+            seq.params = replace(seq.params, max_tokens=len(seq.given))
+            seq.sampler = Given(seq.given[len(resumed[seq.index].tokens) :])
 
     def _watch(
         self,

@@ -97,7 +97,7 @@ class Backend(Protocol):
 
     @property
     def n_parallel(self) -> int:
-        """How many sequences one decode can continue."""
+        """How many sequences one decode can continue. More of them take turns."""
 
     @property
     def n_seqs(self) -> int:

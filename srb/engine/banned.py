@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from srb.engine.events import Token
-from srb.engine.opening import Openings, opening
+from srb.engine.opening import Opening, Openings, opening
 from srb.engine.sampling_params import ANY_CASE
 from srb.engine.text import StopStrings
 
@@ -102,8 +102,9 @@ class Watch:
         self.held: list[Held] = []
         self._banned = banned
         self._stops = stops
-        self._openings = openings  # None once the first words are there
-        self._text = ""  # the generated text, until the first words are there
+        self._openings = openings
+        self._opening: Opening | None = None  # the one that it has claimed, once its first words are there
+        self._text = ""  # the generated text, until its first words are there
         self._max_rewinds = max_rewinds
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_chars = 0
@@ -133,7 +134,7 @@ class Watch:
     @property
     def is_opening(self) -> bool:
         """Whether the first words aren't there yet. Only then are the probabilities of tokens needed."""
-        return self._openings is not None
+        return self._openings is not None and self._opening is None
 
     def give_up(self) -> None:
         """Lets everything pass from now on, because there is nothing else to draw, or no rewind left."""
@@ -173,14 +174,14 @@ class Watch:
                 self._stop_state = self._stops.advance(self._stop_state, char)
                 if stop := self._stops.match[self._stop_state] or "":
                     break
-        if self._openings:
+        if self._openings and self._opening is None:
             self._text = self._text[: before.n_chars] + text[: self._n_chars - before.n_chars]
             each = opening(self._text.removesuffix(stop), is_whole=is_last or bool(stop))
             if each is None:
                 return 0
             if not self._openings.claim(each):
                 return self._take_back(self._least_sure(number), number)
-            self._openings = None
+            self._opening = each
         self._n_sure = len(self.held) if stop else self._count_sure()
         return 0
 
@@ -223,6 +224,9 @@ class Watch:
         place, held, self.held = number + 1 - n_tokens, self.held[at], self.held[:at]
         self._decoder.setstate(held.before.decoder)
         self._n_chars, self._state, self._stop_state = held.before.n_chars, held.before.banned, held.before.stop
+        if self._openings and self._opening is not None and self._n_chars < len(self._text):
+            self._openings.release(self._opening)  # other words come in its place, and they are compared anew
+            self._opening = None
         self._taken = {other: tokens for other, tokens in self._taken.items() if place - at <= other <= place}
         self._taken.setdefault(place, {})[held.token] = held.p
         self.rewinds += 1

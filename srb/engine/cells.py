@@ -10,6 +10,7 @@ from srb.engine.prefix import PrefixIndex
 from srb.engine.radix import Tokens, pack
 from srb.engine.retained import Retained
 from srb.engine.scheduler import Scheduler
+from srb.engine.scores import Scores
 from srb.engine.search import Beam
 from srb.engine.sequence import Holder, Mark, Prompt, Sequence
 from srb.engine.shift import to_drop
@@ -54,7 +55,7 @@ class Cells:
             assert source
             if source.evaluated >= n_tokens:
                 self._share(source, prompt, n_tokens)
-                if n_tokens == len(prompt.tokens):
+                if prompt.is_evaluated:
                     assert isinstance(source, Prompt)
                     prompt.logits = source.logits
                 self._has_begun(prompt)
@@ -219,8 +220,9 @@ class Cells:
         if seq.seq_id is not None:
             if keep_answer:
                 self._retain_answer(seq, seq.seq_id)
-            if not seq.leader and not prompt.key:  # slots look their texts up without a key, so none with one is found
-                self._slots.remember(seq.slot, prompt.packed + pack(seq.evaluated_tokens))
+            if not seq.leader and not prompt.keys[-1]:  # slots find no text with adapters or the like
+                within = prompt.active.request.shared_within
+                self._slots.remember(seq.slot, prompt.packed + pack(seq.evaluated_tokens), within)
             self._backend.remove(seq.seq_id)
         if seq.mark_id is not None:
             self._backend.remove(seq.mark_id)
@@ -253,6 +255,10 @@ class Cells:
     def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
         assert source.place is not None
         assert prompt.seq_id is not None
+        if prompt.scores and isinstance(source, Prompt) and source.scores:
+            prompt.scores.take(source.scores)
+        if n_tokens > prompt.scored_from:  # it lacks log-probabilities, because who had them was cancelled
+            return
         self._backend.fork(source.place, prompt.seq_id, n_tokens)
         self._totals.forks += 1
         self._add_cached(prompt, n_tokens)
@@ -298,8 +304,11 @@ class Cells:
         if not heirs:
             return
         shared = {each: each.beginning.shared for each in heirs if each.beginning}
-        # A prompt that ends where the shared tokens end is preferred: others may end there, too, and want its logits.
-        heir = max(heirs, key=lambda each: (shared[each], -len(each.tokens)))
+        # A prompt that is scored is preferred: others may wait for the same log-probabilities. So is a prompt that ends
+        # where the shared tokens end: others may end there, too, and want its logits.
+        heir = max(heirs, key=lambda each: (shared[each], each.is_scored_like(prompt), -len(each.tokens)))
+        if prompt.scores and not heir.scores:
+            heir.scores = prompt.scores.untold(heir.packed)
         if own:
             assert heir.beginning
             heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))
@@ -316,11 +325,18 @@ class Cells:
         seq_id = prompt.place if self._backend.window is None else prompt.seq_id
         if prompt.shares and prompt.logits is not None and seq_id is not None and not prompt.was_retained:
             prompt.was_retained = True
-            self._retain(prompt, prompt.packed, seq_id, prompt.logits)
+            self._retain(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)
 
     def _retain_answer(self, seq: Sequence, seq_id: int) -> None:
         if seq.prompt.shares and not seq.n_dropped and seq.evaluated_tokens and not seq.prompt.active.request.explore:
             self._retain(seq.prompt, seq.prompt.packed + pack(seq.evaluated_tokens), seq_id)
 
-    def _retain(self, prompt: Prompt, tokens: Tokens, seq_id: int, logits: Logits | None = None) -> None:
-        self._retained.add(tokens, partial(self._backend.save, seq_id), logits, prompt.key)
+    def _retain(
+        self,
+        prompt: Prompt,
+        tokens: Tokens,
+        seq_id: int,
+        logits: Logits | None = None,
+        scores: Scores | None = None,
+    ) -> None:
+        self._retained.add(tokens, partial(self._backend.save, seq_id), logits, prompt.keys, scores)

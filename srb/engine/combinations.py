@@ -3,6 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING
 
+from srb.engine.kinds import check_text
 from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -13,6 +14,9 @@ SEARCHES = ("sample", "beam", "stochastic_beam")
 """How the texts of a request are found; see `CompletionRequest.search`."""
 
 MAX_LENGTH_PENALTY = 10.0
+
+_DRAWING = ("distinct", "heal", "post_sampling_probs", "context_shift", "explore")
+"""The fields of a request that change what is drawn, and so exclude `candidates`."""
 
 
 def check_combination(request: "CompletionRequest") -> None:
@@ -43,8 +47,34 @@ def check_combination(request: "CompletionRequest") -> None:
                 "CompletionRequest.exploring makes such a request",
                 param="branches",
             )
+    if request.candidates:
+        _check_candidates(request)
     if request.media and request.echo:
         raise InvalidRequestError("echo can't show images and sounds; leave it out", param="echo")
+
+
+def _check_candidates(request: "CompletionRequest") -> None:
+    """Refuses candidates that don't fit the alternatives, and fields that change what is drawn: nothing is drawn."""
+    candidates, branches = request.candidates, request.branches * len(request.prompts)
+    if len(candidates) != len(branches):
+        raise InvalidRequestError(
+            f"candidates must have one for each of the {len(branches)} alternatives, got {len(candidates)}",
+            param="candidates",
+        )
+    for each, params in zip(candidates, branches, strict=True):
+        if not isinstance(each, tuple):
+            raise InvalidRequestError(f"candidates takes tuples of token ids, got {each!r:.60}", param="candidates")
+        check_text("candidates", each)
+        own = SamplingParams(max_tokens=params.max_tokens, seed=params.seed, label=params.label, lora=params.lora)
+        if params != own or len(each) > (params.max_tokens or 0):
+            raise InvalidRequestError(
+                f"the branch of a candidate of {len(each)} tokens has a max_tokens of at least {len(each)}, and "
+                "nothing else; CompletionRequest.scoring makes such a request",
+                param="branches",
+            )
+    without = {name: getattr(request, name) for name in _DRAWING} | {"search": request.n_beams > 0}
+    for name in filter(without.get, without):
+        raise InvalidRequestError(f"candidates and {name} exclude each other; leave one out", param="candidates")
 
 
 def _check_heal(request: "CompletionRequest") -> None:

@@ -52,7 +52,7 @@ class Decoding:
         self._outbox = outbox
         self._totals = totals
         self._beams = Beams(backend, cells, outbox, totals, self.finish)
-        self._planner = Planner(backend.n_batch, backend.n_outputs, prefill_chunk, backend.media)
+        self._planner = Planner(backend.n_parallel, backend.n_batch, backend.n_outputs, prefill_chunk, backend.media)
         self._observe = observe
         self._clock = clock
 
@@ -81,12 +81,11 @@ class Decoding:
             self._run_apart(plan, error, is_second=is_second)
             return
         now = self._clock()
-        share = len(plan.rows) / len(plan)
+        share = (len(plan.rows) + len(plan.negatives)) / len(plan)
         self._totals.predicted_seconds += (now - began) * share
         self._totals.prompt_seconds += (now - began) * (1 - share)
         for prompt, n_tokens, row in plan.chunks:
-            if prompt.active.request.scores_prompt and prompt not in prompt.active.negatives:
-                self._outbox.score(prompt, n_tokens, row)
+            self._outbox.score(prompt, n_tokens, row)
             prompt.evaluated += n_tokens
             self._totals.prompt_tokens_evaluated += n_tokens
             if prompt.is_evaluated:
@@ -162,6 +161,7 @@ class Decoding:
             if any(each.prompt.logits is None for each in seq.both):
                 self._scheduler.prefilling.append(seq)
                 continue
+            self._outbox.tell(prompt)
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
                 active.prefilled = self._clock()
             if prompt.n_beams:

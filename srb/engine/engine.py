@@ -150,7 +150,7 @@ class Engine(ForPrograms):
         active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer, loras)
         fit(active, self.n_cells, self._default_max_tokens, self.tokenizer.special.bos)
         for prompt in active.prompts + active.negatives if request.cache_prompt else ():
-            self._retained.check(prompt.packed, prompt.key)  # in the caller's thread, so that no step waits for it
+            self._retained.check(prompt.packed, prompt.keys)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
         except SrbError:
@@ -313,7 +313,7 @@ class Engine(ForPrograms):
         for index, reason in active.early_aborts.items():
             self._abort(active, index, reason)
         for prompt in active.prompts:
-            if not active.request.scores_prompt:
+            if prompt.scores is None:
                 self._outbox.precede(prompt)
 
     def _release(self) -> None:
@@ -323,6 +323,7 @@ class Engine(ForPrograms):
         that has to wait until there is time keeps all its cells meanwhile.
         """
         finished = self._decoding.finished
+        self._keeping.next_step()
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
         while finished:
             is_idle = not self._scheduler.running

@@ -75,6 +75,12 @@ class Intake:
             self._check_tokens("prompt", tokens)
         for resumed in request.resumed:
             self._check_tokens("resumed", resumed.tokens)
+        for number, candidate in enumerate(request.candidates):
+            name = f"candidates[{number}]"
+            self._check_tokens("candidates", candidate, name)
+            if any(map(self._tokenizer.is_end, candidate[:-1])):
+                message = f"{name} goes on behind an end token; score what comes after it as one of its own"
+                raise InvalidRequestError(message, param="candidates")
         for params in request.branches:
             self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
             for each in params.avoid or ():
@@ -83,12 +89,12 @@ class Intake:
             self._check_tokens("negative_prompt", params.negative_ids)
         self._check_room(request)
 
-    def _check_tokens(self, param: str, tokens: Collection[int]) -> None:
+    def _check_tokens(self, param: str, tokens: Collection[int], name: str | None = None) -> None:
         n_vocab = self._tokenizer.n_vocab
         if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
             bad = next(token for token in tokens if not 0 <= token < n_vocab)
             raise InvalidRequestError(
-                f"{param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
+                f"{name or param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
             )
 
     def _check_room(self, request: CompletionRequest) -> None:

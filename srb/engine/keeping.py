@@ -41,8 +41,13 @@ class Keeping:
         self._lasts = lasts
         self._began = 0.0
         self._again_at = 0.0  # when there is time again, in seconds of the clock
+        self._last_step = self._this_step = 0.0  # when the steps began
         self._cost = 0.0  # how many seconds each token took when an answer was last kept
         self._n_tokens = 0  # how many tokens are kept now, at most
+
+    def next_step(self) -> None:
+        """Must be called in each step: keeping has its share of the time since the last one."""
+        self._last_step, self._this_step = self._this_step, self._clock()
 
     def begin(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> Kept | None:
         """What is to be kept of a finished sequence; None: it has to wait until there is time.
@@ -69,4 +74,5 @@ class Keeping:
         if kept.answer:
             self._cost = (now - self._began) / max(1, self._n_tokens)
         if any(kept):
-            self._again_at = now + (now - self._began) * (1 / _SHARE - 1)
+            since = min(max(self._again_at, self._last_step), self._began)  # an idle engine takes all the time it needs
+            self._again_at = since + (now - self._began) / _SHARE

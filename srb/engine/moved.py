@@ -13,6 +13,7 @@ of requests with `n_cache_reuse` have a key of their own, and only other request
 
 from dataclasses import dataclass
 
+from srb.engine.keys import Keys
 from srb.engine.pieces import Piece, text_of
 from srb.engine.radix import Tokens, common_prefix
 from srb.engine.retained import Retained
@@ -31,13 +32,13 @@ class Moved:
     by: int
 
 
-def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, key: str) -> tuple[Moved, ...]:
+def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, keys: Keys) -> tuple[Moved, ...]:
     """The chunks of a prompt, behind its first `n_known` tokens, that were retained at other places.
 
     The prompt's last token is in no chunk, because it must be evaluated for its logits.
     least: how many tokens a chunk must have.
     """
-    n_common, pieces = retained.others(tokens[:n_known], key)
+    n_common, pieces = retained.others(tokens[:n_known], keys)
     if not n_common:
         return ()
     found = [_chunks(piece, tokens, n_common, n_known, least) for piece in pieces]

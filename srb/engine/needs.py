@@ -1,5 +1,6 @@
 """Computes how many cells, seq_ids and rows requests need, and so how many tokens each may generate."""
 
+from collections.abc import Collection
 from itertools import pairwise
 
 from srb.engine.active_request import ActiveRequest
@@ -125,6 +126,19 @@ def own_cells(seq: Sequence) -> int:
 def has_row(seq: Sequence) -> bool:
     """Whether a sequence has rows of its own. In a search its beams have them."""
     return not seq.prompt.n_beams
+
+
+def n_rows(sequences: Collection[Sequence], prompts: Collection[Prompt]) -> int:
+    """How many rows of a step these sequences, and the beams of these prompts, take."""
+    return sum(prompt.n_beams for prompt in prompts) + sum(map(has_row, sequences))
+
+
+def rows_held(active: ActiveRequest) -> int:
+    """How many rows of a step the sequences and beams of a request may take that have leased their cells."""
+    prompts = active.prompts + active.negatives
+    return n_rows(
+        [seq for prompt in prompts for seq in prompt.sequences if seq.span], [each for each in prompts if each.span]
+    )
 
 
 def spare(seq: Sequence) -> int:

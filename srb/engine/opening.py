@@ -56,3 +56,7 @@ class Openings:
             return False
         self._said.add(each)
         return True
+
+    def release(self, each: Opening) -> None:
+        """Gives back an opening that this alternative has claimed: it has taken some of these words back."""
+        self._said.discard(each)

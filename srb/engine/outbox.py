@@ -95,15 +95,27 @@ class Outbox:
                 self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
     def score(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
-        """Reports the tokens of a prompt whose probabilities the last decode has found.
+        """If a prompt is scored, takes and tells the log-probabilities that the last decode has found of its tokens.
 
-        The first token of a prompt has no probability; it is reported with the first piece.
+        n_tokens: how many of its tokens were in the batch. last_row: the number of the last one.
         """
-        start, top, special = prompt.evaluated, prompt.active.request.logprobs or 0, self._tokenizer.special_piece
-        tokens = [Token(prompt.tokens[0], special(prompt.tokens[0]), None)] if start == 0 else []
-        foretold = prompt.tokens[start + 1 : start + n_tokens + 1]
-        for row, token in enumerate(foretold, last_row - n_tokens + 1):
-            tokens.append(self._token(token, self._backend.logprobs(self._backend.logits(row), token, top)))
+        scores, end = prompt.scores, prompt.evaluated + n_tokens
+        if scores and scores.end > prompt.evaluated:
+            for place in range(scores.end, min(end + 1, len(scores.tokens))):
+                logits = self._backend.logits(last_row - end + place)
+                scores.append(self._backend.logprobs(logits, scores.tokens[place], scores.top))
+        self.tell(prompt)
+
+    def tell(self, prompt: Prompt) -> None:
+        """If a prompt is scored, reports its tokens whose log-probabilities are known, unless it has done so before."""
+        scores, special = prompt.scores, self._tokenizer.special_piece
+        if scores is None or scores.told >= scores.end:
+            return
+        tokens = []
+        for place, token in enumerate(scores.tokens[scores.told : scores.end], scores.told):
+            is_first = place == 0  # nothing comes before it, so it has no log-probability
+            tokens.append(Token(token, special(token), None) if is_first else self._token(token, scores.of(place)))
+        scores.told = scores.end
         for seq in prompt.living:
             for reported in tokens:
                 self._say(seq, [reported], seq.precede(reported.piece))

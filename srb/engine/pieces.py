@@ -14,23 +14,31 @@ a piece's end, so none of its pieces can be cut.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 
 from srb.engine.backend import Logits, State
 from srb.engine.radix import Match, Tokens, pack
+from srb.engine.scores import Scores
 
 _BYTES_PER_TOKEN = 8
 """The memory for a token beside its state."""
+
+_TRIES = 32
+"""At most so many texts that have as much in common are searched for log-probabilities."""
 
 
 @dataclass(slots=True, eq=False)
 class Piece:
     """The state of `tokens`, of which the first has the position `start`. The tokens before these are its parent's.
 
+    key: that of its text. Its parent may have another one; see `srb.engine.keys`.
     first: to be continued in this piece, the text must keep at least so many tokens, counted from its beginning.
     state, logits: None if they aren't in memory. name: its name in the store.
+    scores: the log-probabilities of all tokens of the text up to its end, if this text was scored.
     """
 
+    key: str
     start: int
     tokens: Tokens
     first: int
@@ -39,6 +47,7 @@ class Piece:
     logits: Logits | None
     has_logits: bool
     name: str | None = None
+    scores: Scores | None = None
     children: "set[Piece]" = field(default_factory=set)
 
     @property
@@ -46,10 +55,22 @@ class Piece:
         """The position behind its last token."""
         return self.start + len(self.tokens)
 
+    def has(self, scores: Scores | None) -> bool:
+        """Whether it has these log-probabilities. There is nothing to have if some of its text's are lacking."""
+        if scores is None or scores.end < self.end:
+            return True
+        return self.scores is not None and self.scores.top >= scores.top
+
+    def take(self, scores: Scores | None) -> int:
+        """Keeps log-probabilities in place of those that it has. Returns how many bytes more it takes."""
+        before, self.scores = self.size, scores
+        return self.size - before
+
     @property
     def size(self) -> int:
         """The bytes that it takes in memory."""
-        return (0 if self.state is None else len(self.state)) + size_beside(len(self.tokens), self.logits)
+        scores = self.scores.nbytes if self.scores else 0
+        return (0 if self.state is None else len(self.state)) + size_beside(len(self.tokens), self.logits) + scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +118,41 @@ def at_end(match: Match[Piece], n_tokens: int) -> Piece | None:
     return piece if end == n_tokens else None
 
 
-def longest(match: Match[Piece], most: int) -> tuple[Piece | None, int]:
+def longest(matches: list[Match[Piece]], most: int) -> tuple[Piece | None, int]:
     """The piece in which the longest beginning ends that can be continued, of up to `most` tokens, and its length."""
+    return max((_longest_in(match, most) for match in matches), key=itemgetter(1))
+
+
+def _longest_in(match: Match[Piece], most: int) -> tuple[Piece | None, int]:
     candidates = [_cut(piece, min(match.n_tokens, most)) for piece in islice(match.below(), 1)]
     candidates += [_cut(piece, min(end, most)) for end, piece in match.ends()]
     return max(candidates, key=lambda candidate: candidate[1], default=(None, 0))
+
+
+def hit_in(matches: list[Match[Piece]], n_tokens: int, most: int) -> Hit | None:
+    """The longest beginning of a text of `n_tokens` that can be continued, of up to `most` tokens."""
+    found: list[tuple[Piece | None, int, Piece | None]] = []
+    for match in matches:
+        exact = at_end(match, n_tokens) if most == n_tokens else None
+        if exact and not exact.has_logits:
+            exact = None
+        found.append((*_longest_in(match, min(most, n_tokens - (exact is None))), exact))
+    piece, known, exact = max(found, key=itemgetter(1))
+    pieces: list[tuple[Piece, int, int]] = []
+    end = known
+    for each in ancestry(piece):
+        pieces.insert(0, (each, each.start, end))
+        end = each.start
+    return Hit(known, pieces, exact if known == n_tokens else None) if pieces else None
+
+
+def scored(match: Match[Piece], top: int) -> Piece | None:
+    """A piece with the log-probabilities of a text that begins like the searched one, and `top` likeliest tokens.
+
+    Only some are looked at of the texts that have most in common.
+    """
+    alike = chain(islice(match.below(), _TRIES), (piece for _, piece in match.ends()))
+    return next((piece for piece in alike if piece.scores and piece.scores.top >= top), None)
 
 
 def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:

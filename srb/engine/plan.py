@@ -1,5 +1,6 @@
 """`Planner`: decides which tokens are in the next batch, and `Plan`, one such batch."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from srb.engine.adapters import Lora
@@ -7,6 +8,7 @@ from srb.engine.backend import Batch
 from srb.engine.costs import Costs
 from srb.engine.media import MediaReader
 from srb.engine.sequence import Holder, Prompt, Row, Sequence
+from srb.engine.turns import Turns
 
 PAUSE = 0.25
 """While prompts are evaluated, so many seconds may pass between two tokens of a running sequence, by the costs.
@@ -30,7 +32,8 @@ _UNLIMITED = 1e9  # seconds
 class Plan:
     """One decode: its batch, and the sequences and prompts that have rows in it. All have the same adapters.
 
-    rows: each running sequence, or beam, with the number of its row. negatives: the numbers of their guides' rows.
+    rows: each running sequence, or beam, with the number of its row; again for each further token that is given.
+    negatives: the numbers of their guides' rows.
     chunks: each prompt with the number of its tokens in the batch, and the number of its last row of logits.
     is_alone: whether no sequence is running, so that only the prompts in the batch wait for it.
     """
@@ -47,13 +50,20 @@ class Plan:
     @property
     def holders(self) -> list[Holder]:
         """The sequences, beams and prompts that have tokens in it."""
-        return [*(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
+        return [*dict.fromkeys(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
 
-    def add_row(self, seq: Row) -> None:
-        """Adds the row of a running sequence, and that of its guide, or the row of a beam."""
+    def add_row(self, seq: Row, n_ahead: int = 0) -> None:
+        """Adds the row of a running sequence, and that of its guide, or the row of a beam.
+
+        n_ahead: how many of the sequence's tokens that are given are evaluated, too.
+        """
         self.rows.append((seq, self._row_of(seq)))
         if isinstance(seq, Sequence) and seq.guide:
             self.negatives[seq] = self._row_of(seq.guide)
+        if isinstance(seq, Sequence) and n_ahead:
+            assert seq.seq_id is not None
+            for position, token in enumerate(seq.ahead[:n_ahead], seq.position + 1):
+                self.rows.append((seq, self.batch.add_row(token, position, seq.seq_id)))
 
     def _row_of(self, seq: Row) -> int:
         assert seq.seq_id is not None
@@ -61,11 +71,11 @@ class Plan:
         return self.batch.add_row(seq.tokens[-1 - behind], seq.position, seq.seq_id)
 
     def add_chunk(self, prompt: Prompt, n_tokens: int) -> None:
-        """Adds the next tokens of a prompt. If the prompt is scored, all get logits, else only its last token does."""
+        """Adds the next tokens of a prompt. Those that are scored get logits, else only its last token does."""
         assert prompt.seq_id is not None
         end = prompt.evaluated + n_tokens
         self.batch.media = prompt.media.get(prompt.evaluated)
-        outputs = n_tokens if prompt.active.request.scores_prompt else int(end == len(prompt.tokens))
+        outputs = n_tokens if prompt.evaluated >= prompt.scored_from else int(end == len(prompt.tokens))
         row = self.batch.add(prompt.tokens[prompt.evaluated : end], prompt.evaluated, prompt.seq_id, outputs=outputs)
         self.chunks.append((prompt, n_tokens, row))
 
@@ -73,34 +83,40 @@ class Plan:
         """A plan with only these of its holders."""
         plan = Plan(Batch(self.batch.lora), is_alone=self.is_alone)
         sizes = {prompt: n_tokens for prompt, n_tokens, _ in self.chunks}
+        n_rows = Counter(seq for seq, _ in self.rows)
         for holder in holders:
             if isinstance(holder, Prompt):
                 plan.add_chunk(holder, sizes[holder])
             else:
-                plan.add_row(holder)
+                plan.add_row(holder, n_rows[holder] - 1)
         return plan
 
 
 class Planner:
     """Fills one batch after the other. It counts tokens and computes their costs, and measures no time.
 
-    While sequences are running, each has a row about every `PAUSE` seconds, by the backend's costs, and prompts get
-    the rest of the time. If the rows alone take more than half of the pause, prompts get as much time as the rows. A
-    piece of a prompt that is cheaper in a decode of its own has one, in turn with the rows.
+    While sequences are running, they have their rows (or those whose turn it is, see `Turns`) about every `PAUSE`
+    seconds, by the backend's costs, and prompts get the rest of the time. If the rows alone take more than half of the
+    pause, prompts get as much time as the rows. A piece of a prompt that is cheaper in a decode of its own has one, in
+    turn with the rows.
 
     The prompt with the fewest tokens left goes first. Later prompts may pass an earlier one as long as it takes at most
     `_PATIENCE` times as long as alone after the prompts before it.
 
     Images and sounds that aren't ready are waited for only if there is nothing else to do.
 
-    n_batch, n_outputs: how many prompt tokens fit into a batch, and how many of them with logits.
+    n_parallel: how many rows fit into a batch.
+    n_batch, n_outputs: how many prompt tokens fit into it beside these, and how many of them with logits.
     media: knows which images and sounds are ready.
     prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
     """
 
-    def __init__(self, n_batch: int, n_outputs: int, prefill_chunk: int, media: MediaReader | None = None) -> None:
+    def __init__(
+        self, n_parallel: int, n_batch: int, n_outputs: int, prefill_chunk: int, media: MediaReader | None = None
+    ) -> None:
+        self._turns = Turns(n_parallel)
         self._n_batch = n_batch
-        self._n_outputs = n_outputs
+        self._most_outputs = min(n_batch, n_outputs)
         self._prefill_chunk = prefill_chunk
         self._media = media
         self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
@@ -112,7 +128,8 @@ class Planner:
         prompts: those of the running requests. awaiting: those of them that wait until another prompt has evaluated
             what they share with it.
         """
-        running = [row for prompt in prompts for row in prompt.rows]
+        units = self._turns.next(prompts)
+        running = [row for unit in units for _, row in unit.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         if self._media and (ready := self._ready(prefilling)) != prefilling and (running or ready):
             prefilling = ready
@@ -123,10 +140,13 @@ class Planner:
                 plans[prompt.lora] = Plan(Batch(prompt.lora), is_alone=not running)
             return plans[prompt.lora]
 
-        costs = costs.among(_in_use(prompts, running))
+        ahead = _ahead(running, self._most_outputs)
+        n_ahead = sum(ahead.values())
+        costs = costs.among(_in_use(prompts))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
             rows = [each.position for row in running for each in (row.both if isinstance(row, Sequence) else (row,))]
+            rows += [row.position for row, n in ahead.items() for _ in range(n)]
             for_rows = costs.of_rows(rows) if running else 0.0
             most, seconds = self._n_batch, _UNLIMITED
             if running and self._prefill_chunk:
@@ -142,14 +162,15 @@ class Planner:
             n_tokens = sum(n_tokens for _, n_tokens in pieces)
             takes_turns = n_tokens >= costs.apart or any(_is_media(prompt) for prompt, _ in pieces)
             if running and not takes_turns:
-                pieces = self._pieces(in_turn, awaiting, most, seconds, costs, 1, joins=True)
+                most = min(most, self._n_batch - n_ahead)
+                pieces = self._pieces(in_turn, awaiting, most, seconds, costs, 1, n_ahead=n_ahead, joins=True)
             for prompt, n_tokens in pieces:
                 plan_of(prompt).add_chunk(prompt, n_tokens)
                 _count(prefilling, prompt, n_tokens, passing)
         if not takes_turns:
-            for prompt in prompts:
-                for row in prompt.rows:
-                    plan_of(prompt).add_row(row)
+            self._turns.took(units)
+            for prompt, row in (each for unit in units for each in unit.rows):
+                plan_of(prompt).add_row(row, ahead.get(row, 0))
         self._rows_are_next = takes_turns and bool(running)
         order = sorted(plans, key=lambda lora: lora != self._last)  # to change adapters takes a while
         self._last = order[-1] if order else ()
@@ -174,6 +195,7 @@ class Planner:
         costs: Costs,
         least: int,
         *,
+        n_ahead: int = 0,
         is_alone: bool = False,
         joins: bool = False,
     ) -> list[tuple[Prompt, int]]:
@@ -183,49 +205,66 @@ class Planner:
 
         most, seconds: the limits of all pieces together, in tokens and in time.
         least: the first piece has at least so many tokens, if its prompt has so many left.
+        n_ahead: how many given tokens are in the same batch.
         is_alone: whether no sequence is running. joins: whether the pieces are in one batch with the rows.
         """
         pieces: list[tuple[Prompt, int]] = []
+        scored: list[tuple[Prompt, int]] = []
+        outputs = self._most_outputs - n_ahead
         pauses = _pauses(awaiting)
-        scored = None
         for prompt in in_turn:
+            is_first = not (pieces or scored)
             if _is_media(prompt):
-                if not pieces:
+                if is_first:
                     return [(prompt, len(prompt.media[prompt.evaluated].tokens))]
                 continue
             left, fitting = _left(prompt), costs.largest_piece(seconds, prompt.evaluated, joins=joins)
-            if prompt.active.request.scores_prompt:
-                n_tokens = _even_piece(left, min(self._n_batch, self._n_outputs))
-                if scored or (pieces and n_tokens > min(most, fitting)):
+            media = [at for at in prompt.media if at > prompt.evaluated][:1]
+            is_scored = prompt.evaluated >= prompt.scored_from
+            end = len(prompt.tokens) if is_scored else prompt.scored_from
+            pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], *media, end])
+            if is_scored:
+                n_tokens = _even_piece(pause - prompt.evaluated, self._most_outputs)
+                if n_tokens > outputs or not (is_first or n_tokens <= min(most, fitting)):
                     continue
-                scored = prompt
-                pieces.insert(0, (prompt, n_tokens))
+                if scored and not (prompt.shares and scored[0][0].shares):
+                    continue
+                scored.append((prompt, n_tokens))
+                outputs -= n_tokens
             else:
-                n_tokens = _even_piece(left, self._n_batch) if is_alone else max(fitting, 0 if pieces else least)
-                if not pieces and n_tokens < left < n_tokens + least:  # else only a small piece would be left
+                n_tokens = _even_piece(left, self._n_batch) if is_alone else max(fitting, least if is_first else 0)
+                if is_first and n_tokens < left < n_tokens + least:  # else only a small piece would be left
                     n_tokens = left - least if left >= 2 * least else left
-                media = [at for at in prompt.media if at > prompt.evaluated][:1]
-                pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], *media], default=len(prompt.tokens))
                 n_tokens = min(n_tokens, left, most, pause - prompt.evaluated)
                 if n_tokens <= 0:
                     continue
-                if is_alone and n_tokens < left and any(n == _left(each) for each, n in pieces):
+                if is_alone and n_tokens < left and any(n == _left(each) for each, n in scored + pieces):
                     break  # a prompt becomes complete with this batch: it needn't wait for more tokens of others
                 pieces.append((prompt, n_tokens))
             most -= n_tokens
             seconds -= costs.of_piece(n_tokens, prompt.evaluated, joins=joins)
-        return pieces
+        return scored + pieces
 
 
-def _in_use(prompts: list[Prompt], running: list[Row]) -> int:
+def _in_use(prompts: list[Prompt]) -> int:
     """About how many tokens are in the cells, and at least those of the longest prompt."""
-    own = sum(prompt.evaluated - prompt.cached for prompt in prompts) + sum(len(seq.tokens) for seq in running)
+    own = sum(each.evaluated - each.cached + sum(len(row.tokens) for row in each.rows) for each in prompts)
     return max(own, *(prompt.evaluated for prompt in prompts), 0)
 
 
 def _is_media(prompt: Prompt) -> bool:
     """Whether the next token of a prompt is that of an image or a sound."""
     return prompt.evaluated in prompt.media
+
+
+def _ahead(running: list[Row], most: int) -> dict[Row, int]:
+    """How many tokens behind its last one are evaluated of each sequence whose tokens are given, `most` in all."""
+    ahead: dict[Row, int] = {}
+    for row in running:
+        if isinstance(row, Sequence) and row.given:
+            ahead[row] = min(len(row.ahead), most)
+            most -= ahead[row]
+    return ahead
 
 
 def _left(prompt: Prompt) -> int:

@@ -66,20 +66,24 @@ class PrefixIndex:
         least: prefer to share so many tokens with a living sequence, because else the prompt may have no room.
         """
         prompt.checkpoints = []
-        if not prompt.shares or prompt.active.request.scores_prompt:
+        if not prompt.shares:
             return None
+        if prompt.scores:
+            self._retained.score(prompt.scores, prompt.keys)
         # Shifting the context moves the cells of a prompt, so it may not share them with another prompt.
         found, known = (None, 0) if prompt.shift else self._find_living(prompt)
-        hit, known_retained = self._retained.find(prompt.packed, prompt.key)
+        hit, known_retained = self._retained.find(prompt.packed, prompt.keys, prompt.scored_from)
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
         least = prompt.active.request.n_cache_reuse
-        if found and least and self._backend.can_shift and not prompt.media:
-            moved = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.key)
+        if found and least and self._backend.can_shift and not (prompt.media or prompt.scores):
+            moved = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.keys)
             found = replace(found, moved=moved)
         if found and found.n_tokens < WORTH_SHARING:
             found = None
+        if prompt.scores:
+            prompt.scores.cut(1 + (found.n_tokens if found else 0))
         self._set_checkpoints(prompt, found.n_tokens if found else 0, max(known, known_retained))
         return found
 
@@ -113,22 +117,25 @@ class PrefixIndex:
         """How many tokens a prompt can share with a holder, if they have their first `n_common` tokens in common.
 
         The prompt's last token must be evaluated for its logits, unless the holder is a prompt with the same tokens:
-        its logits are kept.
+        its logits are kept. If the prompt is scored, see `scores.py`: it shares less, because logits are lacking.
         """
         n_tokens = min(n_common, len(prompt.tokens) - 1)
         first = 0 if holder.place is None else self._backend.continuable_from(holder.place)
         if isinstance(holder, Sequence):
+            n_tokens = min(n_tokens, prompt.scored_from)
             return n_tokens if n_tokens >= first else 0
-        if n_common == len(prompt.tokens) == len(holder.tokens):
+        is_same = n_common == len(prompt.tokens) == len(holder.tokens)
+        if is_same:
             n_tokens = n_common
+        if prompt.scores:
+            n_scored = n_common - (not is_same) if prompt.is_scored_like(holder) else 0
+            n_tokens = min(n_tokens, max(n_scored, prompt.scored_from))
         evaluated = holder.evaluated
         if holder.beginning:  # it waits for these tokens, so they don't count as evaluated yet
             evaluated = holder.beginning.n_tokens
             first = 0 if self._backend.window is None else evaluated
         elif evaluated and holder.place is None:
             return 0
-        if holder.active.request.scores_prompt:  # it can't stop where others fork: its pieces are even
-            n_tokens = min(n_tokens, evaluated)
         return n_tokens if n_tokens >= min(first, evaluated) else 0
 
     def _set_checkpoints(self, prompt: Prompt, begun: int, known: int) -> None:
@@ -139,5 +146,7 @@ class PrefixIndex:
         every, most = max(_CHECKPOINT_EVERY, window), len(prompt.tokens) - WORTH_SHARING
         while most // every > _CHECKPOINTS:
             every *= 2
-        points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), known}
-        prompt.checkpoints = sorted((n for n in points if begun + WORTH_SHARING <= n <= most), reverse=True)
+        parting = known - 1 if prompt.scores else known  # a scored prompt needs the logits behind what it shares
+        points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), parting}
+        least, end = begun + WORTH_SHARING, len(prompt.tokens)
+        prompt.checkpoints = sorted((n for n in points if least <= n < end), reverse=True)

@@ -1,6 +1,7 @@
 """`CompletionRequest`: what a caller asks of all alternatives. `SamplingParams` has what it asks of each one."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -149,6 +150,11 @@ class CompletionRequest:
     cache_prompt: bool = described(
         True, "begin with what other requests have evaluated, and keep what this request evaluates for others."
     )
+    shared_within: str = described(
+        "",
+        "a name of those who share what this request evaluates: only requests with the same name begin with it. It may "
+        "itself begin with what requests without a name have evaluated, too. Empty: it is shared with all.",
+    )
     context_shift: bool = described(
         False,
         "a prompt or a text that is longer than the context goes on without a part of it: the first n_keep tokens of "
@@ -176,6 +182,11 @@ class CompletionRequest:
         None,
         "answer with the tree of likely continuations of the one prompt, and generate no text. The one branch "
         "then has nothing but its `max_tokens`. `CompletionRequest.exploring` makes such a request.",
+    )
+    candidates: tuple[tuple[int, ...], ...] = described(
+        (),
+        "the tokens of each alternative, by index, if they are given: no token is drawn, and with `logprobs` the given "
+        "ones are reported with their log-probabilities. `CompletionRequest.scoring` makes such a request.",
     )
     media: tuple[Media, ...] = described(
         (),
@@ -223,6 +234,12 @@ class CompletionRequest:
     def exploring(cls, prompt: Text, explore: Explore) -> "CompletionRequest":
         """A request for the tree of likely continuations of a prompt."""
         return cls((prompt,), (SamplingParams(max_tokens=explore.max_path, seed=0),), explore=explore)
+
+    @classmethod
+    def scoring(cls, prompt: Text, candidates: Sequence[tuple[int, ...]]) -> "CompletionRequest":
+        """A request for the log-probabilities of the tokens of candidates behind a prompt, which is evaluated once."""
+        branches = tuple(SamplingParams(max_tokens=len(each), seed=0) for each in candidates)
+        return cls((prompt,), branches, logprobs=0, candidates=tuple(candidates))
 
     @property
     def count(self) -> int:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from srb.engine.backend import Backend, Logits, State
-from srb.engine.pieces import Hit, Piece, PieceCopy, ancestry, at_end, longest, size_beside
-from srb.engine.radix import PrefixTree, Tokens, pack
+from srb.engine.keys import FOR_ALL, Keys
+from srb.engine.pieces import Hit, Piece, PieceCopy, ancestry, at_end, hit_in, longest, scored, size_beside, text_of
+from srb.engine.radix import Match, PrefixTree, Tokens, pack
+from srb.engine.scores import Scores
 from srb.engine.store import Store
 
 WORTH_SHARING = 16
@@ -42,35 +44,31 @@ class Retained:
         self._tree: PrefixTree[Piece] = PrefixTree()
         self._by_use: dict[Piece, None] = {}  # pieces in memory, the least recently used first, children before parents
         self._families: set[str] = set()  # those that were read from the store already
+        self._named: dict[str, Piece] = {}  # pieces that the store has, or had, by their names
 
-    def find(self, tokens: Tokens, key: str = "") -> tuple[Hit | None, int]:
+    def find(self, tokens: Tokens, keys: Keys = FOR_ALL, most: int | None = None) -> tuple[Hit | None, int]:
         """The longest known beginning that can be continued, and how many of the tokens are known in all.
 
+        most: the beginning has at most so many tokens; None: it may be the whole text.
         The beginning leaves out the last token if its logits aren't known. More tokens are known than can be continued
         if the model forgets.
         """
-        self._read_store(tokens, key)
-        match = self._tree.find(tokens, key)
-        exact = at_end(match, len(tokens))
-        if exact and not exact.has_logits:
-            exact = None
-        piece, n_tokens = longest(match, len(tokens) - (exact is None))
-        if piece is None:
-            return None, match.n_tokens
-        self._touch(piece)
-        if exact:
-            self._touch(exact)
-        pieces: list[tuple[Piece, int, int]] = []
-        end = n_tokens
-        for each in ancestry(piece):
-            pieces.insert(0, (each, each.start, end))
-            end = each.start
-        return Hit(n_tokens, pieces, exact if n_tokens == len(tokens) else None), match.n_tokens
+        matches = self._matches(tokens, keys)
+        hit = hit_in(matches, len(tokens), len(tokens) if most is None else most)
+        for piece in (hit.pieces[-1][0], hit.exact) if hit else ():
+            self._touch(piece)
+        return hit, max(match.n_tokens for match in matches)
 
-    def others(self, tokens: Tokens, key: str = "") -> tuple[int, list[Piece]]:
-        """How many of some tokens are known, and the pieces in which texts end that begin with all of these."""
-        self._read_store(tokens, key)
-        match = self._tree.find(tokens, key)
+    def score(self, scores: Scores, keys: Keys = FOR_ALL) -> None:
+        """Fills in the log-probabilities that are known of a text's first tokens."""
+        for match in self._matches(scores.tokens, keys):
+            if (piece := scored(match, scores.top)) and piece.scores:
+                scores.take(piece.scores)
+                self._touch(piece)
+
+    def others(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[Piece]]:
+        """How many of some tokens are known with their own key, and the pieces where texts end that begin with them."""
+        match = self._matches(tokens, keys)[0]
         return match.n_tokens, list(islice(match.below(), _OTHERS))
 
     def state(self, piece: Piece) -> State | None:
@@ -82,10 +80,10 @@ class Retained:
             self._touch(piece)
         return state
 
-    def check(self, tokens: Tokens, key: str = "") -> None:
+    def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
         """Lets the store check its files for some tokens. May be called from any thread; see `Store.check`."""
         if self._store:
-            self._store.check(_family(tokens, key), tokens)
+            self._store.check([_family(tokens, key) for key in reversed(keys)], tokens)
 
     def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
         """The states of a hit from the position `after` on, one behind the other, until one is lost."""
@@ -113,15 +111,24 @@ class Retained:
             return self._backend.logits_of(stored[1])
         return None
 
-    def add(self, tokens: Tokens, save: Save, logits: Logits | None = None, key: str = "") -> None:
-        """Keeps what isn't known yet of a sequence's state. `save` is told how many bytes can be kept."""
+    def add(
+        self,
+        tokens: Tokens,
+        save: Save,
+        logits: Logits | None = None,
+        keys: Keys = FOR_ALL,
+        scores: Scores | None = None,
+    ) -> None:
+        """Keeps what isn't known yet of a state, and log-probabilities. `save` is told how many bytes can be kept."""
         if not self.keeps or len(tokens) < WORTH_SHARING:
             return
-        self._read_store(tokens, key)
-        match = self._tree.find(tokens, key)
-        piece, n_tokens = at_end(match, len(tokens)), len(tokens)
+        matches = self._matches(tokens, keys)
+        own, *others = (at_end(match, len(tokens)) for match in matches)
+        others = [each for each in others if each and each.has(scores)]
+        enough = (each for each in (own, *others) if each and (each.has_logits or logits is None))
+        piece, n_tokens = next(enough, own), len(tokens)
         if piece is None:
-            parent, start = longest(match, n_tokens)
+            parent, start = longest(matches, n_tokens)
             if start == n_tokens and logits is None:
                 return
             if start < WORTH_SHARING:
@@ -133,19 +140,21 @@ class Retained:
             state = save(start, n_tokens, room) if start < n_tokens else bytearray()
             if state is None:
                 return
-            piece = self._piece(start, tokens[start:], parent, state, logits, logits is not None)
-            self._write(piece, tokens, key)
-            self._tree.add(piece, tokens, key)
+            piece = self._piece(keys[0], start, tokens[start:], parent, state, logits, logits is not None)
+            self._write(piece, tokens)
+            self._tree.add(piece, tokens, piece.key)
             self._hold(piece)
         elif logits is not None and not piece.has_logits:
-            self._add_logits(piece, tokens, logits, key)
+            self._add_logits(piece, tokens, logits)
+        if piece in self._by_use and not piece.has(scores):
+            self.size += piece.take(scores)
+            self._shrink()
         self._touch(piece)
         self._mark(piece)
 
-    def copies(self, tokens: Tokens, key: str = "") -> tuple[int, list[PieceCopy]]:
+    def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[PieceCopy]]:
         """How many of some tokens are known, and the pieces that hold these, as `put` takes them."""
-        self._read_store(tokens, key)
-        piece, n_tokens = longest(self._tree.find(tokens, key), len(tokens))
+        piece, n_tokens = longest(self._matches(tokens, keys), len(tokens))
         copies = []
         for each in reversed(list(ancestry(piece))):
             if each.state is not None:
@@ -154,49 +163,53 @@ class Retained:
                 state, logits = stored
             else:
                 self._forget(each)
-                return self.copies(tokens, key)
+                return self.copies(tokens, keys)
             copies.append(PieceCopy(each.start, each.tokens, state, logits))
         return n_tokens, copies
 
-    def known(self, tokens: Tokens, key: str = "") -> int:
+    def known(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
         """How many of some tokens are known and can be continued."""
-        return longest(self._tree.find(tokens, key), len(tokens))[1]
+        return longest(self._matches(tokens, keys), len(tokens))[1]
 
     def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
         """The tokens of all texts that are known; see `PrefixTree.runs`."""
         return [(start, run[:]) for start, run in self._tree.runs(key)]
 
-    def put(self, copies: Iterable[PieceCopy], key: str = "") -> None:
+    def put(self, copies: Iterable[PieceCopy], keys: Keys = FOR_ALL) -> None:
         """Keeps pieces that `copies` returned, here or in another process, parents before their children."""
         parent, before = None, pack(())
         for each in copies:
             tokens = before[: each.start] + each.tokens
-            self._read_store(tokens, key)
-            piece = at_end(self._tree.find(tokens, key), len(tokens))
+            piece = next(filter(None, (at_end(match, len(tokens)) for match in self._matches(tokens, keys))), None)
             if piece is None:
                 logits = None if each.logits is None else self._backend.logits_of(each.logits)
-                piece = self._piece(each.start, each.tokens, parent, each.state, logits, logits is not None)
-                self._write(piece, tokens, key)
-                self._tree.add(piece, tokens, key)
+                piece = self._piece(keys[0], each.start, each.tokens, parent, each.state, logits, logits is not None)
+                self._write(piece, tokens)
+                self._tree.add(piece, tokens, piece.key)
                 self._hold(piece)
                 if piece not in self._tree:  # there was no room for it
                     return
             parent, before = piece, tokens
 
-    def erase(self, tokens: Tokens, key: str = "") -> int:
+    def erase(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
         """Forgets a text, but not the pieces that other texts share. Returns how many tokens were known."""
-        self._read_store(tokens, key)
-        piece, n_tokens = longest(self._tree.find(tokens, key), len(tokens))
+        piece, n_tokens = longest(self._matches(tokens, keys), len(tokens))
         for each in list(ancestry(piece)):
-            if each.children:
+            if each.children or each.key != keys[0]:
                 break
             if self._store and each.name:
                 self._store.remove(each.name)
             self._forget(each)
         return n_tokens
 
+    def _matches(self, tokens: Tokens, keys: Keys) -> list[Match[Piece]]:
+        """What is known of some tokens with each of these keys."""
+        self._read_store(tokens, keys)
+        return [self._tree.find(tokens, key) for key in keys]
+
     def _piece(
         self,
+        key: str,
         start: int,
         tokens: Tokens,
         parent: Piece | None,
@@ -208,18 +221,20 @@ class Retained:
         window = self._backend.window
         can_be_cut = window is None or len(tokens) < window
         first = start + (1 if can_be_cut else len(tokens))
-        piece = Piece(start, tokens, first, parent, state, logits, has_logits, name)
+        piece = Piece(key, start, tokens, first, parent, state, logits, has_logits, name)
         if parent:
             parent.children.add(piece)
+        if name:
+            self._named[name] = piece
         return piece
 
-    def _add_logits(self, piece: Piece, tokens: Tokens, logits: Logits, key: str) -> None:
+    def _add_logits(self, piece: Piece, tokens: Tokens, logits: Logits) -> None:
         state, is_held = self._state(piece), piece in self._by_use
         if state is None:
             self._forget(piece)
             return
         piece.state, piece.logits, piece.has_logits = state, logits, True
-        self._write(piece, tokens, key)
+        self._write(piece, tokens)
         if is_held:
             self.size += logits.nbytes
             self._shrink()
@@ -247,7 +262,7 @@ class Retained:
     def _leave(self, piece: Piece) -> None:
         """Takes a piece out of memory. If it is stored, it can still be found."""
         if self._is_stored(piece):
-            piece.state = piece.logits = None
+            piece.state = piece.logits = piece.scores = None
         else:
             self._forget(piece)
 
@@ -262,9 +277,11 @@ class Retained:
             if each in self._by_use:
                 del self._by_use[each]
                 self.size -= each.size
+            if each.name:
+                self._named.pop(each.name, None)
             self._tree.remove(each)
 
-    def _touch(self, piece: Piece) -> None:
+    def _touch(self, piece: Piece | None) -> None:
         for each in ancestry(piece):
             if each in self._by_use:
                 del self._by_use[each]
@@ -272,19 +289,26 @@ class Retained:
 
     # In the store
 
-    def _read_store(self, tokens: Tokens, key: str) -> None:
+    def _read_store(self, tokens: Tokens, keys: Keys) -> None:
         """Reads, once for each family of texts, the records that the store had of them at its start."""
-        family = _family(tokens, key)
-        if self._store is None or family in self._families:
-            return
-        self._families.add(family)
-        known: dict[str, tuple[Piece, Tokens]] = {}
-        for record in self._store.find(family):
-            parent, before = known[record.parent] if record.parent else (None, pack(()))
-            all_tokens = before[: record.start] + record.tokens
-            piece = self._piece(record.start, record.tokens, parent, None, None, record.has_logits, record.name)
-            self._tree.add(piece, all_tokens, record.key)
-            known[record.name] = piece, all_tokens
+        texts: dict[Piece, Tokens] = {}
+        for key in reversed(keys):  # the own one last, because its texts may continue those of the others
+            family = _family(tokens, key)
+            if self._store is None or family in self._families:
+                continue
+            self._families.add(family)
+            for record in self._store.find(family):
+                parent = self._named.get(record.parent) if record.parent else None
+                if record.parent and parent is None:  # it was lost since
+                    continue
+                if parent and parent not in texts:
+                    texts |= text_of(parent)
+                all_tokens = (texts[parent][: record.start] if parent else pack(())) + record.tokens
+                piece = self._piece(
+                    record.key, record.start, record.tokens, parent, None, None, record.has_logits, record.name
+                )
+                self._tree.add(piece, all_tokens, record.key)
+                texts[piece] = all_tokens
 
     def _is_stored(self, piece: Piece) -> bool:
         return self._store is not None and piece.name is not None and piece.name in self._store
@@ -298,7 +322,7 @@ class Retained:
     def _read(self, piece: Piece) -> tuple[State, bytes | None] | None:
         return self._store.get(piece.name) if self._store and piece.name else None
 
-    def _write(self, piece: Piece, tokens: Tokens, key: str) -> None:
+    def _write(self, piece: Piece, tokens: Tokens) -> None:
         """Stores a piece, and first those of its ancestors that the store doesn't have."""
         if self._store is None:
             return
@@ -308,11 +332,11 @@ class Retained:
                     return
                 logits = None if each.logits is None else each.logits.tobytes()
                 parent = each.parent.name if each.parent else None
-                each.name = self._store.put(
-                    _family(tokens, key), parent, each.start, each.tokens, key, each.state, logits
-                )
+                family = _family(tokens, each.key)
+                each.name = self._store.put(family, parent, each.start, each.tokens, each.key, each.state, logits)
                 if each.name is None:
                     return
+                self._named[each.name] = each
 
     def _mark(self, piece: Piece) -> None:
         """Tells the store that a piece and its ancestors were used."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from srb.engine.active_request import ActiveRequest
 from srb.engine.kv_cache import KVCache
-from srb.engine.needs import Needs, beam_cells, has_row, is_last, new_cells, own_cells, spare
+from srb.engine.needs import Needs, beam_cells, has_row, is_last, n_rows, new_cells, own_cells, rows_held, spare
 from srb.engine.prefix import PrefixIndex
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.shift import gain
@@ -21,6 +21,9 @@ class Scheduler:
 
     A request that needs more than the whole cache has begins with as many sequences as an empty cache has room for. Its
     other sequences begin when these finish. A smaller request may pass others, until they have waited for `_PATIENCE`.
+
+    A request doesn't wait for rows that another one holds beyond its fair share: it begins, and the planner divides the
+    rows of each step between the requests.
 
     The last sequence that continues a prompt gets the prompt's seq_id, so that there can be as many sequences as
     seq_ids.
@@ -79,7 +82,8 @@ class Scheduler:
         in_part = next((active for active in self.running.values() if active.waiting), None)
         if in_part:
             yield from self._continue(in_part)
-            if in_part.waiting and now - in_part.arrived > _PATIENCE:
+            has_share = rows_held(in_part) >= self._n_parallel // len(self.running)
+            if in_part.waiting and not has_share and now - in_part.arrived > _PATIENCE:
                 return
         without_room = 0
         for active in list(self.waiting.values()):
@@ -106,7 +110,8 @@ class Scheduler:
         prompts = list(dict.fromkeys(each.prompt for each in rows))
         generated = sum(map(own_cells, rows))
         least = generated + sum(beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
-        if not self._has_room(least, rows, prompts):
+        has_rows = len(self.running) < self._n_parallel  # at least one, once the rows are divided fairly
+        if not (has_rows and self._has_room(least, rows, prompts)):
             return []
         shared = self._needs.shared_in(prompts)
         for prompt in prompts:
@@ -137,7 +142,8 @@ class Scheduler:
             rows = seq.both
             new = [each.prompt for each in rows if not each.prompt.span]
             generated = sum(map(own_cells, rows))
-            if not self._has_room(generated + sum(map(beam_cells, new)), rows, new):
+            has_rows = self.leased + n_rows(rows, new) <= self._n_parallel
+            if not (has_rows and self._has_room(generated + sum(map(beam_cells, new)), rows, new)):
                 return
             for prompt in new:
                 prompt.beginning = self._index.find(prompt)
@@ -159,11 +165,10 @@ class Scheduler:
             yield new
 
     def _has_room(self, cells: int, sequences: Collection[Sequence], prompts: list[Prompt]) -> bool:
-        """Whether so many cells can be had, and enough rows and seq_ids for these sequences and new prompts."""
+        """Whether so many cells can be had, and enough seq_ids for these sequences and new prompts."""
         n_beams = sum(prompt.n_beams for prompt in prompts)
         return (
             cells <= self._cache.free_cells + sum(map(spare, self._open_ended))
-            and self.leased + n_beams + sum(map(has_row, sequences)) <= self._n_parallel
             and len(prompts) + n_beams + sum(map(self._needs.seq_ids, sequences)) <= self._cache.free_seqs
         )
 

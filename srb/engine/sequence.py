@@ -12,6 +12,7 @@ from srb.engine.backend import Logits, Sampler
 from srb.engine.banned import Watch
 from srb.engine.diversity import CONTEXT, Diversity
 from srb.engine.events import FinishReason, Token
+from srb.engine.keys import keys_of
 from srb.engine.kv_cache import Span
 from srb.engine.media import key_of_few, placed, words
 from srb.engine.moved import KEY, Moved
@@ -19,6 +20,7 @@ from srb.engine.pieces import Hit
 from srb.engine.radix import pack
 from srb.engine.request import Resumed
 from srb.engine.sampling_params import SamplingParams
+from srb.engine.scores import Scores
 from srb.engine.search import Beam, Search
 from srb.engine.shift import Shift
 from srb.engine.text import StopStrings, TextState
@@ -67,14 +69,18 @@ class Prompt:
         self.lora = lora
         self.media = placed(tokens, active.request.media) if active.request.media else {}
         self.words = words(asked) if self.media else asked  # its tokens as samplers see them
-        # Only prompts with the same key may begin with what this one has evaluated.
-        self.key = key_of(lora) + key_of_few(self.media.values()) + (KEY if active.request.n_cache_reuse else "")
+        # Only prompts with the same key may begin with what this one has evaluated. What was retained with one of the
+        # other keys may be its beginning, too.
+        how = key_of(lora) + key_of_few(self.media.values()) + (KEY if active.request.n_cache_reuse else "")
+        self.keys = keys_of(active.request.shared_within, how)
+        self.key = self.keys[0]
         self.evaluated = 0  # how many of its tokens are in its cells
         self.cached = 0  # how many of these came from other requests
         self.beginning: Beginning | None = None  # what it will begin with; None once it has begun
         self.checkpoints: list[int] = []  # save its state after so many tokens; the next one is the last item
         self.grace: float | None = None  # how many tokens of later prompts may still pass it; the planner sets it
         self.logits: Logits | None = None  # those behind its last token, once it is evaluated
+        self.scores: Scores | None = None  # the log-probabilities of its own tokens, if they are wanted
         self.shift: Shift | None = None  # only if the context may be too small for its texts
         self.was_retained = False  # whether saving its state was tried; it is tried once
         self.saved = 0  # how many of its tokens a saved state has, while it runs
@@ -125,6 +131,15 @@ class Prompt:
     def is_evaluated(self) -> bool:
         """Whether all of its tokens are in its cells."""
         return self.evaluated == len(self.tokens)
+
+    @property
+    def scored_from(self) -> int:
+        """From this token on, each one must be evaluated with its logits. So it can't begin with what is behind."""
+        return self.scores.end - 1 if self.scores and self.scores.end < len(self.tokens) else len(self.tokens)
+
+    def is_scored_like(self, other: "Prompt") -> bool:
+        """Whether the same is wanted of its tokens as of another prompt's."""
+        return self.scores is not None and other.scores is not None and self.scores.top == other.scores.top
 
     @property
     def position(self) -> int:
@@ -189,6 +204,7 @@ class Sequence:
         self.watch: Watch | None = None  # looks for text that must not come; holds tokens back from the text
         self.diversity: Diversity | None = None  # one object for it and its siblings
         self.n_counted = 0  # how many of its tokens `diversity` has counted
+        self.given: tuple[int, ...] = ()  # all tokens that it will have, if it is scored and not drawn
         self.begun = resumed.tokens  # generated before the request was resumed; the prompt ends with them
         self.max_tokens = 0  # beside those in `begun`; set when the request is queued, raised when the room is known
         self.room = 0  # how many of max_tokens fit at the same time; fewer than all only if the context is shifted
@@ -252,6 +268,11 @@ class Sequence:
     def length(self) -> int:
         """How many tokens were generated, also those from before the request was resumed."""
         return len(self.begun) + len(self.tokens)
+
+    @property
+    def ahead(self) -> tuple[int, ...]:
+        """The tokens behind its last one that are given, without the end, which needs no row."""
+        return self.given[self.length : -1]
 
     @property
     def n_sure(self) -> int:

@@ -34,7 +34,8 @@ class Totals:
 class EngineStats:
     """What the engine holds now, and what it has done since it was made.
 
-    sequences: alternatives, or beams of searches, that hold cells now; at most `max_sequences`.
+    sequences: alternatives, or beams of searches, that hold cells now. If they are more than `max_sequences`, they take
+        turns.
     cells: those that are leased now, of `max_cells`.
     cells_shared: how many of these belong to prompts that several alternatives continue.
     retained_bytes: the states that are kept in memory for later requests; at most `max_retained_bytes`.

@@ -57,9 +57,10 @@ class Store(Protocol):
     def find(self, family: str) -> Iterable[Record]:
         """The pieces of a family that were there at the start and still are, parents before their children."""
 
-    def check(self, family: str, tokens: Tokens) -> None:
+    def check(self, families: Iterable[str], tokens: Tokens) -> None:
         """Compares the pieces that hold the first of these tokens with their hashes, so that `get` needn't do it.
 
+        families: the pieces of the later ones may continue those of the earlier ones.
         May be called from any thread. Takes about a second for each gigabyte.
         """
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from math import fsum, hypot, inf
+from math import fsum, hypot
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from srb.engine.events import ErrorEvent, Event, StreamEvent
 from srb.engine.kinds import Text, check_text
 from srb.engine.model import Embedder, Tokenizer
 from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import LogitsProcessor, SamplingParams
+from srb.engine.sampling_params import SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot
 from srb.engine.slots import Slots
@@ -64,26 +64,14 @@ class Writing:
 class Scoring:
     """A request for the scores of candidates, whose common beginning is evaluated once.
 
-    Each candidate is an alternative that is forced to draw exactly these tokens. Give the request's events to
-    `take`, until the request is done. Raises `InvalidRequestError` for tokens that can't be drawn.
+    Each candidate is an alternative whose tokens are given. Give the request's events to `take`, until the request is
+    done.
     """
 
-    def __init__(self, prompt: tuple[int, ...], candidates: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> None:
-        for number, tokens in enumerate(candidates):
-            name = f"candidates[{number}]"
-            if wrong := [token for token in tokens if not 0 <= token < tokenizer.n_vocab]:
-                message = f"{name} has the token {wrong[0]}; the vocabulary has 0 to {tokenizer.n_vocab - 1}"
-                raise InvalidRequestError(message, param="candidates")
-            if any(map(tokenizer.is_end, tokens[:-1])):
-                message = f"{name} goes on behind an end token; score what comes after it as one of its own"
-                raise InvalidRequestError(message, param="candidates")
+    def __init__(self, prompt: tuple[int, ...], candidates: Sequence[tuple[int, ...]]) -> None:
         self._tokens = candidates
         self._logprobs: list[list[float]] = [[] for _ in candidates]
-        branches = tuple(
-            SamplingParams(temperature=0, max_tokens=len(each), logits_processor=_only(each, len(prompt)))
-            for each in candidates
-        )
-        self.request = CompletionRequest((prompt,), branches, logprobs=0)
+        self.request = CompletionRequest.scoring(prompt, candidates)
 
     def take(self, event: Event) -> None:
         """Raises `SrbError` for a fault."""
@@ -153,7 +141,7 @@ class ForPrograms(ABC):
         `SrbError` for a fault.
         """
         tokens = all_to_tokens(candidates, self.tokenize)
-        scoring = Scoring(to_tokens(prompt, self.tokenize, is_prompt=True), tokens, self.tokenizer)
+        scoring = Scoring(to_tokens(prompt, self.tokenize, is_prompt=True), tokens)
         for event in self.run(scoring.request):
             scoring.take(event)
         return scoring.result()
@@ -258,13 +246,3 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
         for each in request.branches
     )
     return replace(request, prompts=tuple(map(tokens, request.prompts)), branches=branches)
-
-
-def _only(tokens: tuple[int, ...], n_before: int) -> LogitsProcessor:
-    """Makes a logits processor that bans all but the next of these tokens, which `n_before` other tokens precede."""
-
-    def process(before: Any, logits: Any) -> None:
-        logits[:] = -inf
-        logits[tokens[len(before) - n_before]] = 0
-
-    return process

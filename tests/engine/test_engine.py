@@ -201,11 +201,11 @@ def stops_of(events: list[Event], each: CompletionRequest) -> list[StopEvent]:
 
 
 def test_a_request_waits_for_all_the_room_that_it_may_need() -> None:
-    for first, second in (
-        (request("p" * 100, max_tokens=101, ignore_eos=True), request("q" * 100, max_tokens=2)),
-        (request(n=5, max_tokens=9, ignore_eos=True), request(n=4, max_tokens=2)),
+    for first, second, n_parallel in (
+        (request("p" * 100, max_tokens=101, ignore_eos=True), request("q" * 100, max_tokens=2), 8),
+        (request(max_tokens=9, ignore_eos=True), request(max_tokens=2), 1),
     ):
-        engine = Engine(backend := FakeBackend())
+        engine = Engine(backend := FakeBackend(n_parallel=n_parallel))
         engine.add_request(first)
         engine.add_request(second)
         assert started(engine.step()) == [first.id]
@@ -219,7 +219,7 @@ def test_a_request_waits_for_all_the_room_that_it_may_need() -> None:
 def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
     now = 0.0
     engine = Engine(backend := FakeBackend(), clock=lambda: now)
-    running, large = request(n=5, max_tokens=40, ignore_eos=True), request(n=4, max_tokens=2)
+    running, large = request("p" * 100, max_tokens=90, ignore_eos=True), request("q" * 100, max_tokens=2)
     small, late = (request(max_tokens=1, seed=seed) for seed in (1, 2))
     for each in (running, large, small):
         engine.add_request(each)

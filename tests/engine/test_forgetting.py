@@ -43,6 +43,12 @@ def test_where_prompts_part_a_state_is_kept_for_the_third(window: int) -> None:
     assert [evaluated(engine, request(prompt, max_tokens=3)) for prompt in prompts] == [190, 190, 150]
 
 
+def test_a_state_is_kept_where_prompts_part_just_before_their_ends(window: int) -> None:
+    engine, _ = make(window)
+    prompts = ["p" * 40 + end for end in ("one", "two", "end", "x")]
+    assert [evaluated(engine, request(prompt, max_tokens=3)) for prompt in prompts] == [43, 43, 3, 1]
+
+
 def test_along_a_long_prompt_states_are_kept_at_regular_points(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "_CHECKPOINT_EVERY", 32)
     engine, backend = make(window)

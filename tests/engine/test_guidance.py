@@ -179,3 +179,15 @@ def test_echo_with_logprobs_shows_the_prompt_and_not_the_negative_one() -> None:
     assert texts(run(Engine(FakeBackend(script=ascii_babble)), scored)) == texts(
         run(Engine(FakeBackend(script=ascii_babble)), each)
     )
+
+
+def test_the_time_of_guides_rows_is_that_of_generated_tokens() -> None:
+    now = 0.0
+
+    def tick() -> None:
+        nonlocal now
+        now += 1.0
+
+    engine = Engine(FakeBackend(on_decode=tick), clock=lambda: now)
+    run(engine, guided(ignore_eos=True))
+    assert (engine.stats().prompt_seconds, engine.stats().predicted_seconds) == (1.0, 11.0)

@@ -49,8 +49,20 @@ def test_keeping_takes_a_bounded_time_of_each_step() -> None:
     assert [piece for piece in backend.saved if piece[1] < 60] == [(0, 40), *[(40, 49)] * 6]
 
 
+def test_what_is_kept_quickly_is_kept_in_one_step() -> None:
+    backend = SlowToSave(n_cells=1000, seconds=0.001)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
+    engine.add_request(request("r", max_tokens=60, ignore_eos=True))
+    engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
+    stopped = 0
+    while stopped < 6:
+        stopped += sum(isinstance(event, StopEvent) for event in engine.step())
+    engine.step()  # its quarter of the 40 ms of the last decode is enough for all
+    assert engine.stats().sequences == 1
+
+
 def test_what_there_is_no_time_to_keep_makes_room_for_who_waits() -> None:
-    backend = SlowToSave(n_parallel=5, seconds=0.5)
+    backend = SlowToSave(n_cells=118, seconds=0.5)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("r", max_tokens=60, ignore_eos=True))
     engine.add_request(request("p" * 40, n=4, max_tokens=5, ignore_eos=True))

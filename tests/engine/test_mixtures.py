@@ -120,6 +120,7 @@ class Mixture:
         features = [each for each in FEATURES if self.maybe(0.25)]
         options: dict[str, Any] = {each: each in features for each in ("return_tokens", "return_progress", "heal")}
         options |= {"cache_prompt": self.maybe(0.7), "slot": self.pick([-1] * 9 + [0, 1, 100])}
+        options |= {"shared_within": self.pick(["", "", "ann", "bob"])}
         options |= {"logprobs": self.pick([0, 2])} if "logprobs" in features else {}
         options |= {"n_cache_reuse": self.pick([1, 5])} if self.window is None and self.maybe(0.1) else {}
         options |= {"echo": "echo" in features and kind != "media"}
@@ -194,7 +195,7 @@ class Mixture:
             self.act()
             stats = self.engine.stats()
             assert self.backend.cells <= stats.cells <= self.backend.n_cells
-            assert self.backend.open_samplers <= stats.sequences <= self.backend.n_parallel
+            assert self.backend.open_samplers <= stats.sequences <= self.backend.n_seqs
             assert stats.retained_bytes <= stats.max_retained_bytes
         for _ in range(20_000):
             if not self.engine.has_work:

@@ -194,3 +194,13 @@ def test_the_limits() -> None:
         SamplingParams(avoid=("x",) * 1001)
     with pytest.raises(InvalidRequestError, match="avoid has the token id 257"):
         Engine(FakeBackend()).add_request(request(avoid=((1, 257),)))
+
+
+@pytest.mark.parametrize("banned", [("a a b", "b a b"), ("a b b a", "b b a b")])
+def test_a_banned_phrase_that_begins_in_the_first_words_does_not_bring_others_back(banned: tuple[str, ...]) -> None:
+    """The phrase is complete behind the first words, when these were compared already: what comes then is compared."""
+    for seed in range(25):
+        each = request(str(seed), n=12, avoid=(), banned_strings=banned, max_tokens=24, max_rewinds=1000, seed=seed)
+        events = run(Engine(FakeBackend(n_cells=500, script=words(end=0), n_parallel=12)), each)
+        assert len({*openings(events)}) == 12
+        assert not any(phrase in text for text in texts(events).values() for phrase in banned)

@@ -25,13 +25,13 @@ GPU = Costs(step=0.005, row=1e-4, prompt_token=1e-4, row_cell=0, prompt_cell=0)
 class Timeline:
     """An engine on a backend whose decodes take what they cost; when each request was sent, and had its tokens."""
 
-    def __init__(self, costs: Costs, prefill_chunk: int = 0) -> None:
+    def __init__(self, costs: Costs, prefill_chunk: int = 0, n_parallel: int = 80) -> None:
         self.now = 0.0
         self.batches: list[tuple[int, int]] = []  # rows and tokens of prompts in each
         self.sent: dict[str, float] = {}
         self.tokens: dict[tuple[str, int], list[float]] = {}
         self.backend = FakeBackend(
-            n_cells=30_000, n_parallel=80, n_batch=512, costs=costs, script=lambda _params, _tokens: 65
+            n_cells=30_000, n_parallel=n_parallel, n_batch=512, costs=costs, script=lambda _params, _tokens: 65
         )
         decode = self.backend.decode
 
@@ -224,3 +224,41 @@ def test_in_random_traffic_nobody_waits_much_longer_than_alone_after_the_same_wo
     slack = 2 * timeline.backend.costs.of_rows([1] * 20) + 0.3  # the batch that runs when it comes, and its own rows
     for each, length in lengths.items():
         assert timeline.wait(each) < 2.5 * alone(costs, *before[each], length) + slack
+
+
+def test_small_requests_have_their_share_of_the_rows_beside_a_large_one() -> None:
+    timeline = Timeline(FAST, n_parallel=32)
+    large = timeline.send(request("a long story", 32, max_tokens=60, ignore_eos=True))
+    while not timeline.tokens:
+        timeline.step()
+    step = FAST.of_rows([50] * 32)
+    small = [timeline.send(request(f"question {k}", max_tokens=40, ignore_eos=True)) for k in range(4)]
+    timeline.run()
+    assert max(map(timeline.wait, small)) < 3 * step
+    assert max(rows for rows, _ in timeline.batches) == 32
+    for each in small:
+        times = timeline.tokens[each, 0]
+        assert times[-1] - times[0] < 40 * step  # it has a row in each step
+    ends = [timeline.tokens[large, k][-1] for k in range(32)]
+    assert max(ends) - timeline.sent[large] < (60 * 32 + 4 * 40) / 32 * 1.1 * step  # no row is left empty meanwhile
+    assert max(ends) - min(ends) < 3 * step  # its alternatives come equally far
+
+
+def test_a_request_that_runs_in_part_leaves_others_their_share() -> None:
+    timeline = Timeline(FAST, n_parallel=8)
+    large = timeline.send(request("a long story", 40, max_tokens=100, ignore_eos=True))
+    while timeline.now < 10:
+        timeline.step()
+    small = timeline.send(request("a question", max_tokens=20, ignore_eos=True))
+    timeline.run()
+    assert timeline.wait(small) < 3 * FAST.of_rows([100] * 8)
+    assert max(timeline.pauses) < 3 * FAST.of_rows([100] * 8)
+    assert len([index for each, index in timeline.tokens if each == large]) == 40
+
+
+def test_alternatives_that_know_of_each_other_have_their_rows_together() -> None:
+    timeline = Timeline(FAST, n_parallel=8)
+    joint = timeline.send(request("a story", 8, max_tokens=50, ignore_eos=True, diversity=1.0))
+    timeline.send(request("another one", 8, max_tokens=50, ignore_eos=True))
+    timeline.run()
+    assert len({tuple(times) for (each, _), times in timeline.tokens.items() if each == joint}) == 1

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from driver import request, run, texts
 from fake_backend import Context, FakeBackend
+from memory_store import MemoryStore, Stored
 
 from srb.engine.engine import Engine
 from srb.engine.radix import pack
@@ -97,3 +98,45 @@ def test_the_logits_of_a_prompt_that_ends_in_the_middle_of_another_are_kept() ->
     engine = Engine(FakeBackend(), cache_bytes=10_000)
     run(engine, request("x" * 60, max_tokens=1))
     assert evaluated(engine, request("x" * 40, max_tokens=1), request("x" * 40, max_tokens=1)) == 1
+
+
+def within(name: str, prompt: str) -> CompletionRequest:
+    return dataclasses.replace(request(prompt, max_tokens=1), shared_within=name)
+
+
+@pytest.mark.parametrize("window", [None, 0, 8])
+def test_what_is_shared_within_a_name_continues_what_is_shared_with_all(window: int | None) -> None:
+    """The instructions are kept once, in memory and in the store, and each name finds its own texts behind them."""
+    stored: dict[str, Stored] = {}
+    for _ in range(2):  # the second engine has nothing but the store
+        is_first = not stored
+        engine = Engine(FakeBackend(window=window), cache_bytes=10_000, store=MemoryStore(stored))
+        assert evaluated(engine, within("", "i" * 60)) == (60 if is_first else 0)
+        assert evaluated(engine, within("ann", "i" * 60 + "a" * 20)) == (20 if is_first else 0)
+        assert evaluated(engine, within("bob", "i" * 60 + "a" * 10)) == (10 if is_first else 0)
+        assert evaluated(engine, within("ann", "i" * 60 + "a" * 20 + "more")) == (4 if is_first else 0)
+        assert evaluated(engine, within("", "i" * 60 + "a" * 5)) == (5 if is_first else 0)
+        assert evaluated(engine, within("ann", "i" * 60)) == 0  # as all find it, with its logits
+    assert sorted(len(each.record.tokens) for each in stored.values()) == [4, 5, 10, 20, 60]
+
+
+def test_names_share_nothing_with_each_other() -> None:
+    engine = Engine(FakeBackend(), cache_bytes=10_000)
+    assert evaluated(engine, *(within(name, "x" * 60) for name in ("ann", "bob", "", "cat", "ann", "bob"))) == 180
+
+
+def test_who_runs_at_the_same_time_shares_within_a_name_alone() -> None:
+    engine = Engine(FakeBackend(n_parallel=4, n_cells=1000), cache_bytes=10_000)
+    run(engine, *(within(name, "x" * 60) for name in ("ann", "bob", "ann", "bob")))
+    assert engine.stats().prompt_tokens_evaluated == 120
+
+
+def test_erasing_leaves_what_others_have() -> None:
+    engine = Engine(FakeBackend(), cache_bytes=10_000)
+    run(engine, within("", "i" * 60))
+    run(engine, within("ann", "i" * 60 + "a" * 20))
+    answer = engine.ask(0, lambda slots: (slots.erase(0, "bob"), slots.erase(0, "ann")))
+    run(engine)
+    assert answer.result() == (0, 80)
+    assert evaluated(engine, within("ann", "i" * 60 + "a" * 20)) == 20
+    assert evaluated(engine, within("bob", "i" * 60)) == 0

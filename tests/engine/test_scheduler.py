@@ -54,8 +54,8 @@ def test_open_ended_alternatives_that_begin_later_have_as_much_room_as_the_first
 
 
 def test_what_waits_without_room_looks_for_no_beginnings() -> None:
-    engine = Engine(FakeBackend(n_cells=200, n_parallel=4))
-    engine.add_request(request("r", n=4, max_tokens=30, ignore_eos=True))
+    engine = Engine(FakeBackend(n_cells=200, n_parallel=1))
+    engine.add_request(request("r", max_tokens=30, ignore_eos=True))
     engine.step()
     for k in range(100):
         engine.add_request(request(f"{k:03} waits", max_tokens=2))

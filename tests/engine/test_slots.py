@@ -1,6 +1,7 @@
 """What is asked about slots is answered when what has ended there is kept, and never lost."""
 
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from driver import request, run
@@ -15,16 +16,23 @@ def ask(engine: Engine, slot: int) -> "Future[int]":
     return engine.ask(slot, lambda slots: slots.save(slot).n_tokens)
 
 
-def test_a_slot_is_asked_when_its_last_sequence_was_given_back() -> None:
+class SlowToSave(FakeBackend):
+    """Saving takes so long that a step gives back one sequence at most."""
+
     now = 0.0
 
-    def clock() -> float:  # each look at it takes so long that a step gives back one sequence at most
-        nonlocal now
-        now += 0.015
-        return now
+    def decode(self, *args: Any) -> bool:
+        self.now += 0.1
+        return super().decode(*args)
 
-    backend = FakeBackend(script=lambda params, tokens: 65, n_cells=1000)
-    engine = Engine(backend, cache_bytes=100_000, clock=clock)
+    def save(self, *args: Any) -> bytearray | None:
+        self.now += 0.1
+        return super().save(*args)
+
+
+def test_a_slot_is_asked_when_its_last_sequence_was_given_back() -> None:
+    backend = SlowToSave(script=lambda params, tokens: 65, n_cells=1000)
+    engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("y" * 20, max_tokens=200))
     engine.add_request(request("x" * 20, n=4, max_tokens=10))
     while len(engine._decoding.finished) < 4:

@@ -3,8 +3,10 @@
 import pytest
 
 from srb.engine.events import ErrorEvent
+from srb.engine.request import CompletionRequest
+from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, ContextSizeError, InvalidRequestError, LogitsProcessorError, SrbError
-from srb.history.events import pack, unpack
+from srb.history.events import pack, pack_request, unpack, unpack_request
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,8 @@ def test_an_error_of_another_srb_is_an_error() -> None:
     assert isinstance(event, ErrorEvent)
     assert type(event.error) is SrbError
     assert event.error.body()["message"] == "no"
+
+
+def test_a_request_that_goes_on_shares_with_those_it_was_shared_with() -> None:
+    request = CompletionRequest(((1, 2),), (SamplingParams(seed=1),), shared_within="ann")
+    assert unpack_request(pack_request(request)) == request

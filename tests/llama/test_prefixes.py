@@ -8,7 +8,7 @@ from driver import request, run, texts
 from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent
+from srb.engine.events import Event, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.llama import LlamaBackend
@@ -47,6 +47,31 @@ def foresight(engine: Engine, prompt: tuple[int, ...]) -> dict[int, float]:
     events = run(engine, CompletionRequest((prompt,), branches, logprobs=20))
     token = next(event.token for event in events if isinstance(event, StreamEvent) and event.token)
     return {each.id: each.logprob or 0.0 for each in token.top_logprobs}
+
+
+def logprobs_of(events: list[Event]) -> list[list[float]]:
+    """The log-probabilities that were reported, by index."""
+    found: dict[int, list[float]] = {}
+    for event in events:
+        if isinstance(event, StreamEvent) and event.token:
+            found.setdefault(event.index, []).append(event.token.logprob or 0.0)
+    return [found[index] for index in sorted(found)]
+
+
+def test_scored_texts_share_what_they_begin_with_and_have_their_own_log_probabilities(backend: LlamaBackend) -> None:
+    engine, ends = Engine(backend, cache_bytes=10_000_000), ["one", "two, and more", "x", "one more"]
+    texts = [STORY[start:] + end for start in (0, 1) for end in ends]
+    apart = dataclasses.replace(request(texts, max_tokens=1), echo=True, logprobs=1, cache_prompt=False)
+    expected = logprobs_of(run(engine, apart))
+    together = dataclasses.replace(apart, cache_prompt=True, id="together")
+    events = run(engine, together)
+    for said, right in zip(logprobs_of(events), expected, strict=True):
+        assert said == pytest.approx(right, abs=1e-4)
+    assert evaluated(engine, dataclasses.replace(together, id="again")) == 0
+    assert logprobs_of(run(engine, dataclasses.replace(together, id="and again"))) == logprobs_of(events)
+    for score, right in zip(engine.score(STORY, ends), expected, strict=False):
+        assert score.logprobs == pytest.approx(right[len(STORY) : -1], abs=1e-4)
+    assert backend.held() == []
 
 
 def test_a_repeated_request_says_the_same_and_evaluates_nothing(backend: LlamaBackend) -> None:
