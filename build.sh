@@ -20,7 +20,8 @@ usage: ./build.sh VERB [OPTION...]
 
   serve   set up, then start the server; takes the options of `srb serve` (see ./build.sh serve --help)
   generate, compare, history   set up, then run this command of srb
-  test    set up, then run every check: ruff, mypy and all tests
+  test    set up, then run every check: ruff, mypy and all tests, on up to 4 processors; arguments go to pytest
+  quick   set up, then run ruff and the tests that need no llama.cpp, no browser and no Ray: half a minute
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
   reference   write a page about all that a Python program can use: reference/srb.html
   dist    make wheels of srb and of llama-cpp-python for this machine, in dist/
@@ -48,6 +49,7 @@ main() {
         serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
+        quick) setup; install_dev; run_ruff; run_tests -m 'not llama and not e2e and not web and not ray' "$@" ;;
         bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         dist)  make_dist ;;
@@ -177,12 +179,27 @@ build_peers() {
     } >>"$folder/build.log" 2>&1 || die "that failed; $folder/build.log says why"
 }
 
+# mypy and the packages are checked beside the tests, which leave a processor idle now and then. The packages are
+# checked only where all tests run.
 run_checks() {
+    local failed=0 mypy packages=
+    run_ruff
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+    "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 & mypy=$!
+    if [ $# -eq 0 ]; then check_packages >"$VENV/packages.log" 2>&1 & packages=$!; fi
+    LLAMA_SRB_NEEDS_MTMD=1 run_tests "$@" || failed=1
+    wait "$mypy" || { failed=1; say "mypy:"; cat "$VENV/mypy.log" >&2; }
+    [ -z "$packages" ] || wait "$packages" || { failed=1; say "the packages:"; cat "$VENV/packages.log" >&2; }
+    return "$failed"
+}
+
+run_ruff() {
     "$VENV/bin/ruff" check .
     "$VENV/bin/ruff" format --check .
-    "$VENV/bin/mypy"
-    LLAMA_SRB_NEEDS_MTMD=1 "$VENV/bin/pytest" "$@"
-    [ $# -gt 0 ] || check_packages
+}
+
+run_tests() {
+    "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
 }
 
 # What others install runs where nothing else is installed.

@@ -1,11 +1,11 @@
-"""Runs random traffic until a request gets another text than it gets alone: the long run of tests/alone.py.
+"""Runs random traffic until a request gets another text than it gets alone: the long run of tests/support/alone.py.
 
 usage: python bench/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE]
 
-It runs programs of tests/traffic.py one after the other, on the tiny model of each kind of memory in turn, or on a GGUF
-file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as text for
-tests/llama/test_oracle.py, and the exit code is 1. A seed always makes the same program: `--seed N --minutes 0` runs
-it alone.
+It runs programs of tests/support/traffic.py one after the other, on the tiny model of each kind of memory in turn, or
+on a GGUF file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as
+text for tests/llama/test_oracle.py, and the exit code is 1. A seed always makes the same program: `--seed N --minutes
+0` runs it alone.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from alone import KINDS, Model, exact_copy, failure, report, tiny_model
 from traffic import Program, generate, shrink

@@ -131,7 +131,7 @@ def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int
 
 def model_with(n_vocab: int, folder: Path) -> Path:
     """A random-weight model as large as Gemma 3 270M, with so many tokens."""
-    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
     from tiny_model import write_tiny_model
 
     q8 = gguf.GGMLQuantizationType.Q8_0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.conftest import Server, command, start
+from real_server import Server, command, start
 from tiny_model import write_tiny_model
 
 pytest.importorskip("ray", reason="replicas need Ray: pip install 'llama-srb[cluster]'")

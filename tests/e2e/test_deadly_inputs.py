@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from e2e.conftest import Server
+from real_server import Server
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.conftest import Server
+from real_server import Server
 
 pytestmark = pytest.mark.e2e
 

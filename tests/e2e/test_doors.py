@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from e2e.conftest import command
+from real_server import command
 
 pytestmark = pytest.mark.e2e
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e.conftest import Server
+from real_server import Server
 from tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.e2e

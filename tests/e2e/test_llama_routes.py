@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.conftest import Server
+from real_server import Server
 
 pytestmark = pytest.mark.e2e
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from e2e.conftest import Server
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimitError
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall, ResponseInputItemParam
+from real_server import Server
 
 pytestmark = pytest.mark.e2e
 

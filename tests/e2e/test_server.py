@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.conftest import Server, command
+from real_server import Server, command
 
 from srb.llama.model_file import find_model
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.conftest import Server
+from real_server import Server
 
 pytestmark = pytest.mark.e2e
 

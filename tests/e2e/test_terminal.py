@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e.conftest import Server
+from real_server import Server
 
 pytestmark = pytest.mark.e2e
 

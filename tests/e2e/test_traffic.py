@@ -1,7 +1,7 @@
 """Whatever the traffic, through HTTP: what each text was drawn from is what the idle server says about this text alone.
 
-As in tests/alone.py, with F32 weights, an f32 cache and no flash attention, but over many connections at once, and
-compared with the scores of each text, which share nothing. ORACLE_MODEL=FILE looks at a model file, too.
+As in tests/support/alone.py, with F32 weights, an f32 cache and no flash attention, but over many connections at once,
+and compared with the scores of each text, which share nothing. ORACLE_MODEL=FILE looks at a model file, too.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from alone import TOLERANCE, exact_copy
-from e2e.conftest import Server
+from real_server import Server
 from traffic import Abort, Ask, Program, Step, banned, generate, tokens
 
 from srb.llama.model_file import find_model

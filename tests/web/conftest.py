@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from e2e.conftest import Server, start
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
-from web.scripted import Scripted
+from real_server import Server, start
+from scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"

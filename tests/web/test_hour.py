@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.conftest import Server
 from playwright.sync_api import expect
+from real_server import Server
 from web.conftest import Story
 from web.test_writing import PROMPT
 

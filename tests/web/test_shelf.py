@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.conftest import Server, start
 from playwright.sync_api import expect
+from real_server import Server, start
 from web.conftest import Story
 from web.test_hour import length
 

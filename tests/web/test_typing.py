@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from scripted import Scripted
 from web.conftest import Story
-from web.scripted import Scripted
 
 pytestmark = [
     pytest.mark.web,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.conftest import Server
 from playwright.sync_api import expect
+from real_server import Server
 from web.conftest import SCHEMES, Story
 
 pytestmark = [pytest.mark.web, pytest.mark.e2e]
