@@ -10,8 +10,6 @@ one; variables such as SRB_MODEL name another.
 """
 
 import argparse
-import dataclasses
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.llama import LlamaBackend
 from srb.settings import Settings
 from srb.terminal.measures import Result, distinct, measure
+from srb.terminal.results import read_results
 from srb.terminal.spec import Spec, read_spec
 
 SPEC = Path(__file__).with_name("diversity.toml")
@@ -36,10 +35,8 @@ Cell = dict[str, float]
 
 def read_measures(folder: Path, spec: Spec) -> dict[str, dict[float, Cell]]:
     """The means of each genre, by its name and the diversity. Each measured group is the n alternatives of a seed."""
-    lines = (folder / "results.jsonl").read_text().splitlines()
     groups: dict[tuple[str, float], dict[tuple[str, int], list[Result]]] = {}
-    for values in map(json.loads, lines):
-        each = Result(**{field.name: values[field.name] for field in dataclasses.fields(Result)})
+    for each in read_results(folder):
         seed = max(seed for seed in spec.seeds if seed <= each.seed)
         cell = groups.setdefault((each.prompt.split("-")[0], float(each.setting)), {})
         cell.setdefault((each.prompt, seed), []).append(each)

@@ -1,16 +1,14 @@
 """Measures texts of one kind: how likely, how long and how much alike they are."""
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from srb.terminal.statistics import Interval, Paired, adjusted, interval, paired
-
-MAX_INTERVALS = 200
-"""An interval takes some milliseconds. With more cells than this, only the measures over all prompts have intervals."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +17,7 @@ class Result:
 
     run: the name of the folder, if a report is about several. length: in tokens. finish_reason: `abort` if the text was
     cut off. mean_logprob: the mean log-probability of its tokens, by the model; None without tokens.
+    first: the lowest seed of the alternatives that it depends on (`Spec.siblings`); None if it depends on no other.
     tokens: for each token `[text, logprob, [[text, logprob], ...]]`; the inner list has the likeliest tokens at that
     place. scores: by the names of the scorers.
     """
@@ -38,6 +37,7 @@ class Result:
     scores: dict[str, float | None] = field(default_factory=dict)
     tokens: list[Any] = field(default_factory=list)
     run: str = ""
+    first: int | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -53,6 +53,15 @@ class Result:
 Kind = tuple[str, str, str]
 """A run, a model and a setting."""
 
+Place = tuple[str, int]
+"""A prompt and a seed."""
+
+Group = tuple[str, int | None]
+"""A prompt, and the lowest seed of a group; None if the group is all texts of the prompt."""
+
+Means = dict[Group, float]
+"""The mean of a measure in each group."""
+
 Cells = dict[tuple[str, Kind], "Measures"]
 """The measures of each cell, by the names of its prompt and its kind."""
 
@@ -62,12 +71,14 @@ class Measures:
     """The measures of a cell, which is the alternatives of one prompt and one kind.
 
     count: how many alternatives there are. different: how many different texts they have.
-    mean_logprob: the mean natural log-probability of all tokens, by the model and before the samplers.
+    mean_logprob: the mean of the texts' mean natural log-probabilities, by the model and before the samplers.
     perplexity: e to the power of -mean_logprob.
     length: the mean length, in tokens.
     distinct_1, distinct_2, self_bleu: see the functions.
     scores: the mean of each scorer's scores.
     intervals: those of the means, by their names; see `statistics.interval`.
+
+    Each mean is that of the groups' means (`groups_of`), so that a test of these can't contradict it.
     """
 
     count: int
@@ -90,19 +101,26 @@ class Measures:
 class Findings:
     """Everything that a report says of results.
 
-    pooled: the measures over all prompts. tests: each kind against the first one.
+    pooled: the measures over all prompts. tests: each kind against the first one. groups: how many groups there are
+    that don't depend on each other: the prompts, or the requests of the only prompt.
     """
 
     results: list[Result]
     cells: Cells
     pooled: dict[Kind, Measures]
     tests: list[Paired]
+    groups: int
 
     @classmethod
     def of(cls, results: list[Result]) -> "Findings":
         """Measures and compares results."""
+        groups = groups_of(results)
+        means = shared_means(results, groups)
         cells = measures_of(results)
-        return cls(results, cells, pooled(results, cells), tests_of(results))
+        whole = pooled(results, cells, means)
+        if len({each.prompt for each in results}) == 1:  # then both are the same, and have the same intervals
+            cells = {(prompt, kind): whole[kind] for prompt, kind in cells}
+        return cls(results, cells, whole, tests_of(means), len({*groups.values()}))
 
     @property
     def kinds(self) -> list[Kind]:
@@ -120,35 +138,84 @@ class Findings:
         return names_of_scores(self.results)
 
 
-def values(results: Sequence[Result], name: str) -> dict[tuple[str, int], float]:
-    """The `mean_logprob`, the `length` or a score of each alternative, by its prompt and seed."""
-    found = {}
+def groups_of(results: Iterable[Result]) -> dict[Place, Group]:
+    """The group of each place; texts of two groups don't depend on each other.
+
+    If there are several prompts, a group is a prompt: what is found then holds for prompts like these. If there is
+    one, a group is a seed, or the seeds of a request whose alternatives depend on each other, whichever kind they are.
+    """
+    firsts: dict[str, dict[int, int]] = {}
+    for each in results:
+        of_prompt = firsts.setdefault(each.prompt, {})
+        first = each.seed if each.first is None else each.first
+        of_prompt[each.seed] = min(first, of_prompt.get(each.seed, first))
+    if len(firsts) > 1:
+        return {(prompt, seed): (prompt, None) for prompt, seeds in firsts.items() for seed in seeds}
+    groups: dict[Place, Group] = {}
+    for prompt, seeds in firsts.items():
+        ordered = [*sorted(seeds, reverse=True), -math.inf]
+        lowest, waiting = math.inf, list[int]()
+        for seed, lower in itertools.pairwise(ordered):
+            waiting.append(int(seed))
+            lowest = min(lowest, seeds[int(seed)])
+            if lowest > lower:  # nothing from here on depends on a lower seed
+                groups |= {(prompt, each): (prompt, int(seed)) for each in waiting}
+                lowest, waiting = math.inf, []
+    return groups
+
+
+def group_means(results: Iterable[Result], name: str, groups: Mapping[Place, Group]) -> Means:
+    """The means of the `mean_logprob`, the `length` or a score in each group that has any."""
+    found: dict[Group, list[float]] = {}
     for each in results:
         value = each.scores[name] if name in each.scores else getattr(each, name, None)
         if value is not None and each.is_whole:
-            found[each.prompt, each.seed] = float(value)
+            found.setdefault(groups[each.prompt, each.seed], []).append(float(value))
+    return {group: _mean(values) for group, values in found.items()}
+
+
+def shared_means(results: Sequence[Result], groups: Mapping[Place, Group]) -> dict[str, dict[Kind, Means]]:
+    """The means of the groups, for each measure of single texts and each kind.
+
+    Groups that a kind has no value of are left out of all kinds, so that their means are of the same prompts and seeds.
+    If the kinds have no group in common, each has all of its own.
+    """
+    by_kind: dict[Kind, list[Result]] = {}
+    for each in results:
+        by_kind.setdefault(each.kind, []).append(each)
+    found = {}
+    for name in names_of_means(results):
+        means = {kind: group_means(own, name, groups) for kind, own in by_kind.items()}
+        common = set.intersection(*({*each} for each in means.values()))
+        if common:
+            means = {kind: {group: each[group] for group in each if group in common} for kind, each in means.items()}
+        found[name] = means
     return found
 
 
 def measure(
-    results: Sequence[Result], *, diversity: dict[str, Any] | None = None, with_intervals: bool = True
+    results: Sequence[Result], *, means: dict[str, Means] | None = None, diversity: dict[str, Any] | None = None
 ) -> Measures:
     """The measures of a cell; None for each that the texts are too few for.
 
-    diversity: the measures of diversity, if they are known already.
+    means: those of the groups; left out, they are those of these texts. diversity: the measures of diversity, if they
+    are known already.
     """
     results = [each for each in results if each.is_whole]
-    scored = [(result.mean_logprob, result.length) for result in results if result.mean_logprob is not None]
-    n_scored = sum(length for _, length in scored)
-    mean_logprob = sum(logprob * length for logprob, length in scored) / n_scored if n_scored else None
-    scores = {name: list(values(results, name).values()) for name in names_of_scores(results)}
-    intervals = _intervals(results, scores) if with_intervals else {}
+    groups = groups_of(results)
+    means = means or {name: group_means(results, name, groups) for name in names_of_means(results)}
+    found = {name: _mean([*each.values()]) for name, each in means.items()}
+    intervals = {name: interval([*each.values()]) for name, each in means.items()}
+    if ends := intervals.get("mean_logprob"):
+        low, high = perplexity(ends[1]), perplexity(ends[0])
+        intervals["perplexity"] = None if low is None or high is None else (low, high)
+    mean_logprob = found.pop("mean_logprob", None)
     return Measures(
         count=len(results),
         mean_logprob=mean_logprob,
         perplexity=perplexity(mean_logprob),
-        length=sum(result.length for result in results) / len(results) if results else None,
-        scores={name: math.fsum(each) / len(each) if each else None for name, each in scores.items()},
+        length=found.pop("length", None),
+        scores=found,
         intervals=intervals,
         **(diversity or _diversity([result.text for result in results])),
     )
@@ -163,20 +230,14 @@ def _diversity(texts: list[str]) -> dict[str, Any]:
     }
 
 
-def _intervals(results: Sequence[Result], scores: dict[str, list[float]]) -> dict[str, Interval | None]:
-    intervals = {name: interval(each) for name, each in scores.items()}
-    intervals["length"] = interval([result.length for result in results])
-    scored = [(result.mean_logprob, result.length) for result in results if result.mean_logprob is not None]
-    if ends := interval([logprob for logprob, _ in scored], [length for _, length in scored]):
-        intervals["mean_logprob"] = ends
-        low, high = perplexity(ends[1]), perplexity(ends[0])
-        intervals["perplexity"] = None if low is None or high is None else (low, high)
-    return intervals
-
-
 def names_of_scores(results: Sequence[Result]) -> list[str]:
     """The names of the scorers that were used, in their order."""
     return list(dict.fromkeys(name for each in results for name in each.scores))
+
+
+def names_of_means(results: Sequence[Result]) -> list[str]:
+    """The names of what a single text has a value of."""
+    return ["mean_logprob", "length", *names_of_scores(results)]
 
 
 def measures_of(results: Sequence[Result]) -> Cells:
@@ -184,15 +245,14 @@ def measures_of(results: Sequence[Result]) -> Cells:
     cells: dict[tuple[str, Kind], list[Result]] = {}
     for each in results:
         cells.setdefault((each.prompt, each.kind), []).append(each)
-    few = len(cells) <= MAX_INTERVALS
-    return {cell: measure(each, with_intervals=few) for cell, each in cells.items()}
+    return {cell: measure(each) for cell, each in cells.items()}
 
 
-def pooled(results: Sequence[Result], cells: Cells) -> dict[Kind, Measures]:
-    """The measures of each kind over all prompts.
+def pooled(results: Sequence[Result], cells: Cells, means: dict[str, dict[Kind, Means]]) -> dict[Kind, Measures]:
+    """The measures of each kind over all prompts, each of which counts the same.
 
-    Likelihood, length and scores are means over all texts. Measures that compare texts with each other, as self-BLEU
-    does, are means over the cells, because only texts of the same prompt are compared. `different` is the sum.
+    Measures that compare texts with each other, as self-BLEU does, are means over the cells, because only texts of the
+    same prompt are compared. `different` is the sum.
     """
     found = {}
     for kind in dict.fromkeys(each.kind for each in results):
@@ -201,7 +261,8 @@ def pooled(results: Sequence[Result], cells: Cells) -> dict[Kind, Measures]:
             name: _mean([getattr(each, name) for each in own]) for name in ("distinct_1", "distinct_2", "self_bleu")
         }
         diversity["different"] = sum(each.different for each in own)
-        found[kind] = measure([each for each in results if each.kind == kind], diversity=diversity)
+        of_kind = {name: by_kind[kind] for name, by_kind in means.items()}
+        found[kind] = measure([each for each in results if each.kind == kind], means=of_kind, diversity=diversity)
     return found
 
 
@@ -210,18 +271,16 @@ def _mean(found: Sequence[float | None]) -> Any:
     return math.fsum(known) / len(known) if known else None
 
 
-def tests_of(results: Sequence[Result]) -> list[Paired]:
-    """Tests each kind against the first one, by prompt and seed, in each measure that a single alternative has."""
-    kinds = list(dict.fromkeys(each.kind for each in results))
-    names = labels(kinds)
+def tests_of(means: dict[str, dict[Kind, Means]]) -> list[Paired]:
+    """Tests each kind against the first one, group by group, in each measure that a single text has."""
     tests = []
-    for name in ("mean_logprob", "length", *names_of_scores(results)):
-        by_kind = {kind: values([each for each in results if each.kind == kind], name) for kind in kinds}
+    for name, by_kind in means.items():
         if len({value for each in by_kind.values() for value in each.values()}) < 2:
             continue  # nothing differs here, and a needless test would weaken the others
-        for kind in kinds[1:]:
-            test = paired(names[kinds[0]], names[kind], name, by_kind[kinds[0]], by_kind[kind])
-            tests += [test] if test else []
+        first, *others = by_kind
+        names = labels([*by_kind])
+        found = [paired(names[first], names[kind], name, by_kind[first], by_kind[kind]) for kind in others]
+        tests += [each for each in found if each]
     return adjusted(tests)
 
 

@@ -38,9 +38,14 @@ body:has(#shade:checked) .t:hover { outline: 1px solid; }
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-NOTES = """Intervals are 95%, by bootstrap (scipy's BCa, 9,999 resamples). Differences are those of pairs of the same
-prompt and seed, against the first column; p is that of a paired permutation test, and adjusted for all tests here
-by Benjamini and Hochberg. Texts that were cut off count in no measure."""
+NOTES = """A mean is that of groups of texts that don't depend on each other. Over all prompts a group is a prompt; in
+the row of one prompt it is a seed, or a request. Intervals are 95%, by Student's t over the groups. p is that of a test
+which changes the signs of the groups' differences, and adjusted for all tests here by Benjamini and Hochberg. There is
+no interval for one group, nor for groups that are all the same: these don't tell how far others would be. Groups that a
+kind has no value of are left out of all kinds, and texts that were cut off count in no measure."""
+
+FEW = 6
+"""With fewer groups p can't be below 0.05."""
 
 
 def write_report(path: Path, found: Findings, *, notes: list[str], date: str, ratings: Sequence[Rating] = ()) -> None:
@@ -101,26 +106,48 @@ def _measures(found: Findings) -> str:
 
 def _measured(measures: Measures, name: str) -> str:
     ends = measures.intervals.get(name)
-    shown = (
-        f" <span class=interval>{_number(ends[0])} to {_number(ends[1])}</span>" if ends and len({*ends}) > 1 else ""
-    )
+    shown = f" <span class=interval>{_interval(*ends)}</span>" if ends else ""
     return _number(measures.value(name)) + shown
 
 
 def _tests(found: Findings) -> str:
-    if not found.tests:
+    if len(found.kinds) < 2:
         return ""
+    heading = f"<h2>Differences</h2><p>{_text(_about(found))}</p>"
+    if not found.tests:
+        return heading
     titles = panels_of(found)
-    numbers = "".join(f"<th class=number>{title}</th>" for title in ("pairs", "difference", "p", "adjusted"))
+    numbers = "".join(f"<th class=number>{title}</th>" for title in ("groups", "difference", "p", "adjusted"))
     rows = [f"<tr><th>texts of</th><th>against</th><th>measure</th>{numbers}</tr>"]
     for each in found.tests:
-        ends = f"<span class=interval>{_number(each.low)} to {_number(each.high)}</span>"
+        ends = f"<span class=interval>{_interval(each.low, each.high)}</span>"
         rows.append(
             f"<tr><td>{_text(each.other)}</td><td>{_text(each.one)}</td><td>{_text(titles[each.measure])}</td>"
-            f"<td class=number>{each.pairs}</td><td class=number>{_number(each.difference)} {ends}</td>"
+            f"<td class=number>{each.groups}</td><td class=number>{_number(each.difference)} {ends}</td>"
             f"<td class=number>{_number(each.p)}</td><td class=number>{_number(each.adjusted)}</td></tr>"
         )
-    return f"<h2>Differences by seed</h2><div class=wide><table>{''.join(rows)}</table></div>"
+    return f"{heading}<div class=wide><table>{''.join(rows)}</table></div>"
+
+
+def _about(found: Findings) -> str:
+    """What the tests are about, and how much that is."""
+    n_prompts = len({each.prompt for each in found.results})
+    if n_prompts > 1:
+        text = (
+            f"The tests are about prompts like these {n_prompts}: a group is a prompt, and more seeds don't make more "
+            "groups."
+        )
+    else:
+        text = (
+            f"The tests are about this prompt alone, and not about others. Its texts are "
+            f"{_count(found.groups, 'group')}: a group is a seed, or the seeds of a request whose alternatives depend "
+            "on each other (diversity, avoid)."
+        )
+    if found.groups < 2:
+        return f"{text} That is too few for a test."
+    if found.groups < FEW:
+        return f"{text} With so few, p is at least {_number(2 / 2**found.groups)}, whatever the difference."
+    return text
 
 
 def _ratings(found: Findings, ratings: Sequence[Rating]) -> str:
@@ -216,6 +243,10 @@ def _ranges(seeds: list[int]) -> str:
         else:
             runs.append([seed, seed])
     return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in runs) or "none"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None else f"{_number(low)} to {_number(high)}"
 
 
 def _number(value: float | None) -> str:

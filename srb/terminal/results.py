@@ -13,7 +13,7 @@ from typing import Any, Self
 from srb.errors import SettingsError
 from srb.terminal.measures import Findings, Result, perplexity
 from srb.terminal.scorers import Judge, Row
-from srb.terminal.spec import Spec
+from srb.terminal.spec import Spec, is_joint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +163,7 @@ class Results:
             "prompt_text": prompt.text,
             "variables": prompt.variables,
             "settings": self.spec.settings[each.setting],
+            "first": self.spec.siblings(each.setting, each.seed)[0],
         }
 
     def _line(self, each: Alternative, ended: Row) -> Row:
@@ -215,7 +216,10 @@ def _read(file: Any, path: Path) -> list[Row]:
 
 def result_of(line: Row) -> Result:
     """The result on a line of results.jsonl. Raises `TypeError` and `AttributeError` if it isn't one."""
-    return Result(**{name: value for name, value in line.items() if name in _FIELDS})
+    result = Result(**{name: value for name, value in line.items() if name in _FIELDS})
+    if result.first is None and is_joint(result.settings):  # of an earlier srb: it may depend on any text of its prompt
+        return dataclasses.replace(result, first=-1)
+    return result
 
 
 def read_results(folder: Path, run: str = "") -> list[Result]:

@@ -60,8 +60,7 @@ class Spec:
 
     def siblings(self, setting: str, seed: int) -> list[int]:
         """The seeds of all alternatives that depend on each other and on this one, and so must be in one request."""
-        fields = self.settings[setting]
-        if not float(fields.get("diversity") or 0) and fields.get("avoid") is None:
+        if not is_joint(self.settings[setting]):
             return [seed]
         first = max(each for each in self.seeds if each <= seed)
         return [first + k for k in range(self.n)]
@@ -69,6 +68,11 @@ class Spec:
     def most_tokens(self, setting: str) -> int:
         """How many tokens an alternative may have, for a progress bar; 1 if that isn't known."""
         return max(1, int(self.settings[setting]["max_tokens"]))
+
+
+def is_joint(setting: dict[str, Any]) -> bool:
+    """Whether alternatives with these fields depend on their siblings. See `CompletionRequest.is_joint`."""
+    return bool(float(setting.get("diversity") or 0)) or setting.get("avoid") is not None
 
 
 def read_spec(path: Path, settings: Settings) -> Spec:

@@ -39,10 +39,10 @@ def test_perplexity() -> None:
     assert perplexity(-1e9) == math.inf
 
 
-def test_the_mean_is_over_tokens_and_not_over_texts() -> None:
+def test_the_mean_is_over_texts_and_not_over_tokens() -> None:
     measures = measure([result("a", 1, -4.0), result("b b b", 3, -2.0), result("", 0, None)])
-    assert measures.mean_logprob == -2.5
-    assert measures.perplexity == pytest.approx(math.exp(2.5))
+    assert measures.mean_logprob == -3
+    assert measures.perplexity == pytest.approx(math.exp(3))
     assert (measures.count, measures.different, measures.length) == (3, 3, 4 / 3)
 
 

@@ -1,0 +1,148 @@
+"""What a comparison says of its numbers is true as often as it says: of groups, of tables and tests, and of reports."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import permutation_test, ttest_1samp
+
+from srb.terminal.measures import Findings, Result, groups_of, shared_means
+from srb.terminal.measures import tests_of as compared
+from srb.terminal.report import render
+from srb.terminal.results import result_of
+from srb.terminal.statistics import interval, margin, p_value
+
+RUNS = 4_000
+NOISE = 4 * (0.05 * 0.95 / RUNS) ** 0.5
+"""Four standard deviations of a share of 5% in so many runs."""
+
+
+def result(setting: str, seed: int, logprob: float | None, *, prompt: str = "p", **fields: Any) -> Result:
+    return Result(prompt, setting, seed, f"{setting} {seed}", 3, "stop", None, logprob, prompt_text="Once", **fields)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 4, 8, 20])
+def test_what_isnt_there_is_found_in_5_percent_of_runs_at_most(groups: int) -> None:
+    chance = np.random.default_rng(groups)
+    effects = chance.normal(size=(RUNS, groups))  # each prompt has its own, and they average to zero
+    seeds = chance.normal(size=(RUNS, groups, 16)).mean(axis=-1)
+    differences = effects + seeds
+    misses = (np.abs(differences.mean(axis=-1)) > margin(differences)).mean()
+    assert misses == pytest.approx(0.05, abs=NOISE)
+    significant = np.concatenate([p_value(some) < 0.05 for some in np.array_split(differences, 40)]).mean()
+    if groups < 6:
+        assert significant == 0  # 2 / 2 ** 5 is more than 0.05
+    else:
+        assert significant == pytest.approx(0.05, abs=NOISE)
+
+
+def test_effects_of_prompts_that_average_to_zero_are_no_difference() -> None:
+    """Four prompts with sixteen seeds each, as `srb compare` has them: prompts are what counts."""
+    chance = np.random.default_rng(1)
+
+    def run() -> Iterator[Result]:
+        for prompt, effect in enumerate(chance.normal(size=4)):
+            noise = chance.normal(size=(2, 16))
+            for seed in range(16):
+                yield result("one", seed, noise[0, seed], prompt=str(prompt))
+                yield result("two", seed, noise[1, seed] + effect, prompt=str(prompt))
+
+    runs, found, covers = 400, 0, 0
+    for _ in range(runs):
+        results = [*run()]
+        (test,) = compared(shared_means(results, groups_of(results)))
+        assert test.groups == 4
+        assert test.low is not None
+        assert test.high is not None
+        found += test.p < 0.05
+        covers += test.low <= 0 <= test.high
+    assert found == 0
+    assert covers / runs == pytest.approx(0.95, abs=4 * (0.05 * 0.95 / runs) ** 0.5)
+
+
+@pytest.mark.parametrize("groups", [2, 5, 9, 20])
+def test_the_numbers_are_scipys_own(groups: int) -> None:
+    values = np.random.default_rng(groups).normal(0.3, size=groups)
+    assert interval(values.tolist()) == pytest.approx(ttest_1samp(values, 0).confidence_interval())
+    of_scipy = permutation_test((values,), np.mean, permutation_type="samples", rng=np.random.default_rng(0))
+    assert float(p_value(values)) == pytest.approx(of_scipy.pvalue, abs=0 if groups <= 13 else 0.02)
+
+
+def test_what_is_all_the_same_has_no_interval_and_no_certainty() -> None:
+    assert interval([0.1 + 0.2, 0.3, 0.3]) is None
+    assert interval([1.0]) is None
+    assert float(p_value(np.ones(3))) == 0.25
+    assert float(p_value(np.zeros(3))) == 1
+
+
+def test_siblings_that_depend_on_each_other_are_one_group() -> None:
+    """Two requests of four alternatives each: with `diversity` in one setting there are two groups, and not eight."""
+    plain = [result("plain", seed, -1.0 - seed % 100 / 10) for seed in (1, 2, 3, 4, 101, 102, 103, 104)]
+    diverse = [result("diverse", each.seed, -2.0, first=each.seed // 100 * 100 + 1) for each in plain]
+    (test,) = [each for each in Findings.of([*plain, *diverse]).tests if each.measure == "mean_logprob"]
+    assert (test.groups, test.p) == (2, 0.5)
+    without = Findings.of([*plain, *(dataclasses.replace(each, setting="b") for each in plain)])
+    assert without.groups == 8
+    only_cut = [each for each in diverse if each.seed != 101]  # the group is known by a seed that has no text
+    assert len({*groups_of(only_cut).values()}) == 2
+    two_runs = [*diverse, *(result("diverse", seed, -2.0, first=4, run="b") for seed in (4, 101))]
+    assert len({*groups_of(two_runs).values()}) == 1
+    page = render(Findings.of([*plain, *diverse]), notes=[], date="today")
+    assert "about this prompt alone" in page
+    assert "Its texts are 2 groups" in page
+    assert "p is at least 0.5, whatever the difference" in page
+
+
+def test_results_of_an_earlier_srb_dont_count_as_independent() -> None:
+    lines = [dataclasses.asdict(result("s", seed, -1.0, settings={"diversity": 1})) for seed in (1, 2, 101)]
+    for line in lines:
+        del line["first"]
+    assert len({*groups_of(map(result_of, lines)).values()}) == 1
+    page = render(Findings.of([*map(result_of, lines), result("t", 1, -2.0)]), notes=[], date="today")
+    assert "That is too few for a test." in page
+
+
+def test_prompts_are_groups_and_the_report_says_so() -> None:
+    results = [
+        result(setting, seed, -1.0 - seed - (setting == "b"), prompt=prompt)
+        for prompt in "pq"
+        for setting in "ab"
+        for seed in (1, 2, 3)
+    ]
+    found = Findings.of(results)
+    assert {each.groups for each in found.tests} == {found.groups} == {2}
+    page = render(found, notes=[], date="today")
+    assert "about prompts like these 2" in page
+
+
+def test_the_table_and_the_test_agree() -> None:
+    """A long text, an empty one and a prompt with few texts weigh the same in both."""
+    texts = [("a", 1, -1.0, 1), ("a", 2, -5.0, 300), ("a", 3, -9.0, 1), ("b", 1, -2.0, 300), ("b", 2, -4.5, 1)]
+    results = [
+        dataclasses.replace(result(setting, seed, logprob), length=length) for setting, seed, logprob, length in texts
+    ]
+    results.append(result("b", 3, None))  # it has no tokens: left out, the other one of its pair is left out, too
+    found = Findings.of(results)
+    (test,) = [each for each in found.tests if each.measure == "mean_logprob"]
+    one, other = (each.mean_logprob for each in found.pooled.values())
+    assert one is not None
+    assert other is not None
+    assert test.difference == pytest.approx(other - one) == pytest.approx(-0.25)
+    assert [each.mean_logprob for each in found.cells.values()] == [one, other]
+
+
+def test_tables_and_tests_of_several_prompts_agree() -> None:
+    chance = np.random.default_rng(3)
+    for _ in range(50):
+        results = [
+            result(setting, seed, chance.normal(), prompt=prompt)
+            for prompt, count in (("p", 1), ("q", 9), ("r", 3))
+            for setting in "ab"
+            for seed in chance.permutation(10)[:count].tolist()
+        ]
+        found = Findings.of(results)
+        (test,) = [each for each in found.tests if each.measure == "mean_logprob"]
+        one, other = (each.mean_logprob or 0 for each in found.pooled.values())
+        assert test.difference == pytest.approx(other - one)
