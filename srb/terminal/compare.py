@@ -13,7 +13,7 @@ from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.extras import pip_install
 from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
-from srb.terminal.measures import Findings
+from srb.terminal.measures import Findings, groups_of
 from srb.terminal.rate import rate
 from srb.terminal.rating import Ratings, read_ratings, strengths
 from srb.terminal.report import write_report
@@ -171,8 +171,10 @@ def _rate(folder: Path) -> int:
         asyncio.run(rate(ratings))
     found = Findings.of(results)
     write_report(folder / "report.html", found, notes=[], date=_now(), ratings=ratings.given)
-    for kind, each in strengths(ratings.given).items():
-        print(f"{each.elo:5.0f} ({each.low:.0f} to {each.high:.0f}) {found.names[kind]}")
+    known = {kind: each for kind, each in strengths(ratings.given, groups_of(results)).items() if kind in found.names}
+    for kind, each in known.items():
+        ends = " ({:.0f} to {:.0f})".format(*each.interval) if each.interval else ""
+        print(f"{each.elo:5.0f}{ends} {found.names[kind]}")
     print(f"{len(ratings.given)} ratings; see {folder / 'report.html'}")
     return 0
 

@@ -58,15 +58,19 @@ async def _pair(request: web.Request) -> web.Response:
 
 
 async def _rate(request: web.Request) -> web.Response:
+    """Takes a rating of the pair that it names: another tab may have rated what this one still shows."""
     ratings = request.app[RATINGS]
     try:
-        winner = json.loads(await request.read())["winner"]
+        said = json.loads(await request.read())
+        number, winner = said["number"], said["winner"]
     except (ValueError, TypeError, KeyError):
-        winner = None
+        number = winner = None
+    if winner not in (0, 0.5, 1, "undo"):
+        raise web.HTTPBadRequest(text='a rating has the number of its pair, and a winner of 0, 0.5, 1 or "undo"')
+    if number != (ratings.next and ratings.next.number):
+        return web.json_response(_state(ratings), status=409)
     if winner == "undo":
         ratings.undo()
-    elif winner not in (0, 0.5, 1):
-        raise web.HTTPBadRequest(text='winner is 0, 0.5, 1 or "undo"')
     elif ratings.next:
         ratings.rate(winner)
     return web.json_response(_state(ratings))
@@ -75,5 +79,6 @@ async def _rate(request: web.Request) -> web.Response:
 def _state(ratings: Ratings) -> dict[str, Any]:
     """What the page shows. It doesn't get the kinds of the texts, so nobody can look them up."""
     pair = ratings.next
-    shown = pair and {"prompt": pair.left.prompt_text, "texts": [pair.left.text, pair.right.text]}
+    texts = pair and [pair.left.text, pair.right.text]
+    shown = pair and {"number": pair.number, "prompt": pair.left.prompt_text, "texts": texts}
     return {"pair": shown, "left": ratings.left, "rated": len(ratings.given)}

@@ -2,25 +2,29 @@
 
 import itertools
 import json
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from srb.errors import SettingsError
-from srb.terminal.measures import Kind, Result
-from srb.terminal.statistics import SEED
+from srb.terminal.measures import Group, Kind, Place, Result
+from srb.terminal.statistics import SEED, Interval, margin
 
 MEAN_ELO = 1_000
-RESAMPLES = 1_000
 ITERATIONS = 500
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two texts with the same prompt and seed, of different kinds, in the order in which they are shown."""
+    """Two texts with the same prompt and seed, of different kinds, in the order in which they are shown.
 
+    number: its place among all pairs. It names the pair to a page that mustn't know the kinds.
+    """
+
+    number: int
     left: Result
     right: Result
 
@@ -109,31 +113,34 @@ def pairs_of(results: Sequence[Result]) -> list[Pair]:
             by_place.setdefault((each.prompt, each.seed), []).append(each)
     chance = random.Random(SEED)
     found = [
-        Pair(*chance.sample(two, 2))
+        chance.sample(two, 2)
         for group in by_place.values()
         for two in itertools.combinations(group, 2)
         if two[0].text.strip() != two[1].text.strip()
     ]
     chance.shuffle(found)
-    return found
+    return [Pair(number, *two) for number, two in enumerate(found)]
 
 
 @dataclass(frozen=True)
 class Strength:
-    """How strong a kind is: its Elo rating, with a 95% interval, and how many ratings it has had."""
+    """How strong a kind is: its Elo rating, its 95% interval if it has one, and how many ratings it has had."""
 
     elo: float
-    low: float
-    high: float
+    interval: Interval | None
     count: int
 
 
-def strengths(ratings: Sequence[Rating]) -> dict[Kind, Strength]:
+def strengths(ratings: Sequence[Rating], groups: Mapping[Place, Group]) -> dict[Kind, Strength]:
     """The strength of each kind, by the model of Bradley and Terry 1952, on Elo's scale; the strongest first.
 
     A kind with 400 points more than another is 10 times as likely to win. A rating of neither is half a win for both.
     Each kind also gets half a win and half a defeat against an opponent of 1,000 points, so that a kind that has always
-    won isn't infinitely strong. Intervals are percentiles of 1,000 bootstrap samples of the ratings.
+    won isn't infinitely strong.
+
+    groups: those of `groups_of`, because ratings of a group depend on each other. Intervals are Student's for the
+    jackknife over the groups: the strengths are computed again without each of them (Tukey 1958). There is none for
+    fewer than two groups, nor if none of them changes anything.
     """
     import numpy as np  # imported here, because it takes a while
 
@@ -142,21 +149,21 @@ def strengths(ratings: Sequence[Rating]) -> dict[Kind, Strength]:
     kinds = list(dict.fromkeys(kind for each in ratings for kind in each.kinds))
     sides = np.array([[kinds.index(kind) for kind in each.kinds] for each in ratings])
     winners = np.array([each.winner for each in ratings])
-    drawn = np.random.default_rng(SEED).integers(len(ratings), size=(RESAMPLES, len(ratings)))
-    samples = np.vstack([np.arange(len(ratings)), drawn])  # the first one is the ratings themselves
-    wins = np.zeros((len(samples), len(kinds), len(kinds)))
-    rows = np.arange(len(samples))
-    for column in samples.T:
-        one, other = sides[column].T
-        wins[rows, one, other] += 1 - winners[column]
-        wins[rows, other, one] += winners[column]
-    elo = MEAN_ELO + 400 * np.log10(_bradley_terry(wins))
-    lows, highs = np.percentile(elo[1:], [2.5, 97.5], axis=0)
+    # What isn't among the results any more was rated all the same.
+    of_each = [groups.get((each.prompt, each.seed), (each.prompt, each.seed)) for each in ratings]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(of_each))}
+    of_group = np.zeros((len(numbers), len(kinds), len(kinds)))
+    rows, (one, other) = [numbers[group] for group in of_each], sides.T
+    np.add.at(of_group, (rows, one, other), 1 - winners)
+    np.add.at(of_group, (rows, other, one), winners)
+    wins = of_group.sum(axis=0)
+    whole, without = np.split(MEAN_ELO + 400 * np.log10(_bradley_terry(np.stack([wins, *(wins - of_group)]))), [1])
+    halves = margin((len(numbers) * whole - (len(numbers) - 1) * without).T)
     counts = np.bincount(sides.ravel(), minlength=len(kinds))
-    found = {
-        kind: Strength(float(elo[0, k]), float(lows[k]), float(highs[k]), int(counts[k]))
-        for k, kind in enumerate(kinds)
-    }
+    found = {}
+    for k, kind in enumerate(kinds):
+        elo, half = float(whole[0, k]), float(halves[k])
+        found[kind] = Strength(elo, (elo - half, elo + half) if math.isfinite(half) else None, int(counts[k]))
     return dict(sorted(found.items(), key=lambda item: -item[1].elo))
 
 

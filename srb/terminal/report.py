@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from srb import __version__
-from srb.terminal.measures import Cells, Findings, Measures, Result, repeats
+from srb.terminal.measures import Cells, Findings, Measures, Result, groups_of, repeats
 from srb.terminal.plots import MAX_BARS, panels_of, plot
 from srb.terminal.rating import Rating, strengths
 from srb.terminal.show import harmless
+from srb.terminal.statistics import Interval
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -152,12 +153,17 @@ def _about(found: Findings) -> str:
 
 def _ratings(found: Findings, ratings: Sequence[Rating]) -> str:
     # Ratings of kinds that the results no longer have count for the other kinds, but such kinds have no name to show.
-    known = {kind: each for kind, each in strengths(ratings).items() if kind in found.names}
+    found_strengths = strengths(ratings, groups_of(found.results))
+    known = {kind: each for kind, each in found_strengths.items() if kind in found.names}
     if not known:
         return ""
+
+    def ends(interval: Interval | None) -> str:
+        return "{:.0f} to {:.0f}".format(*interval) if interval else ""
+
     rows = "".join(
         f"<tr><td>{_text(found.names[kind])}</td><td class=number>{each.elo:.0f} "
-        f"<span class=interval>{each.low:.0f} to {each.high:.0f}</span></td><td class=number>{each.count}</td></tr>"
+        f"<span class=interval>{ends(each.interval)}</span></td><td class=number>{each.count}</td></tr>"
         for kind, each in known.items()
     )
     head = "<tr><th>texts of</th><th class=number>Elo</th><th class=number>ratings</th></tr>"

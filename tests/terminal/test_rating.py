@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srb.errors import SettingsError
-from srb.terminal.measures import Kind, Result
+from srb.terminal.measures import Findings, Kind, Result, groups_of
 from srb.terminal.rate import create_app
-from srb.terminal.rating import Rating, Ratings, pairs_of, read_ratings, strengths
+from srb.terminal.rating import Rating, Ratings, Strength, pairs_of, read_ratings, strengths
+from srb.terminal.report import render
 
 A, B, C = kinds = [("", "m", name) for name in "abc"]
 
@@ -34,6 +35,7 @@ def test_pairs_have_the_same_prompt_and_seed_and_different_texts() -> None:
     results = [*RESULTS, result(A, 3, "x"), result(B, 3, " x "), result(A, 4, "y", "q"), result(C, 4, "z"), cut]
     pairs = pairs_of(results)
     assert len(pairs) == len({pair.key for pair in pairs}) == 6
+    assert [pair.number for pair in pairs] == [*range(6)]
     assert all(pair.left.seed == pair.right.seed and pair.left.kind != pair.right.kind for pair in pairs)
     assert {pair.left.kind < pair.right.kind for pair in pairs} == {True, False}, "the side tells nothing"
     assert pairs == pairs_of(results)
@@ -68,7 +70,7 @@ def test_ratings_are_kept_and_can_be_taken_back(tmp_path: Path) -> None:
 def test_strengths_are_the_likeliest_ones(given: list[tuple[tuple[Kind, Kind], float]]) -> None:
     """Each kind wins as often as its strength says, counting the game against 1,000 points that each is given."""
     ratings = [rated(*pair, winner) for pair, winner in given]
-    found = strengths(ratings)
+    found = strengths(ratings, {})
     elos = {kind: each.elo for kind, each in found.items()}
 
     def wins(one: float, other: float) -> float:
@@ -84,16 +86,31 @@ def test_strengths_are_the_likeliest_ones(given: list[tuple[tuple[Kind, Kind], f
 
 
 def test_who_wins_is_stronger_and_more_ratings_make_it_surer() -> None:
-    few = strengths([rated(A, B, 0), rated(A, B, 0), rated(A, B, 1)])
-    many = strengths([rated(A, B, winner, seed) for seed in range(30) for winner in (0, 0, 1)])
+    few = strengths([rated(A, B, (seed - 1) // 2, seed) for seed in (1, 2, 3)], {})
+    many = strengths([rated(A, B, seed % 3 // 2, seed) for seed in range(90)], {})
+
+    def ends(found: dict[Kind, Strength], kind: Kind) -> tuple[float, float]:
+        interval = found[kind].interval
+        assert interval
+        return interval
+
     for found in (few, many):
         assert list(found) == [A, B]
-        assert found[A].low <= found[A].elo <= found[A].high
-    assert many[A].high - many[A].low < few[A].high - few[A].low
+        assert ends(found, A)[0] <= found[A].elo <= ends(found, A)[1]
+    assert ends(many, A)[1] - ends(many, A)[0] < ends(few, A)[1] - ends(few, A)[0]
     # With many ratings the odds are those of the wins, 2 to 1.
     assert many[A].elo - many[B].elo == pytest.approx(400 * math.log10(2), abs=5)
-    assert many[A].low > many[B].high
-    assert strengths([]) == {}
+    assert ends(many, A)[0] > ends(many, B)[1]
+    assert strengths([], {}) == {}
+
+
+def test_ratings_of_one_prompt_among_several_say_nothing_of_others() -> None:
+    results = [result(kind, seed, f"{kind[2]}{seed}", prompt) for kind in kinds for seed in range(9) for prompt in "pq"]
+    ratings = [rated(A, B, seed % 3 // 2, seed) for seed in range(9)]
+    assert strengths(ratings, groups_of(results))[A].interval is None
+    assert strengths(ratings, groups_of(each for each in results if each.prompt == "p"))[A].interval is not None
+    page = render(Findings.of(results), notes=[], date="today", ratings=ratings)
+    assert "<h2>Blind ratings</h2>" in page
 
 
 async def test_the_page_isnt_told_what_the_texts_are_of(aiohttp_client: Any, tmp_path: Path) -> None:
@@ -105,17 +122,37 @@ async def test_the_page_isnt_told_what_the_texts_are_of(aiohttp_client: Any, tmp
     reply = await (await client.get("/secret/pair")).json()
     pair = ratings.next
     assert pair
-    shown = {"prompt": "Once", "texts": [pair.left.text, pair.right.text]}
+    shown = {"number": 0, "prompt": "Once", "texts": [pair.left.text, pair.right.text]}
     assert reply == {"pair": shown, "left": 6, "rated": 0}
 
     async def say(winner: object) -> Any:
-        return await client.post("/secret/pair", data=json.dumps({"winner": winner}))
+        number = ratings.next and ratings.next.number
+        return await client.post("/secret/pair", data=json.dumps({"number": number, "winner": winner}))
 
     assert (await (await say(1)).json())["rated"] == 1
     assert ratings.given == [Rating("p", pair.left.seed, (pair.left.kind, pair.right.kind), 1)]
     assert (await (await say("undo")).json()) == reply
     wrong: list[object] = [2, "1", None, []]
     assert [(await say(each)).status for each in wrong] == [400] * 4
+    assert (await client.post("/secret/pair", data='{"winner": 1}')).status == 400
     for _ in range(7):
         reply = await (await say(0.5)).json()
     assert reply == {"pair": None, "left": 0, "rated": 6}
+    assert (await (await say("undo")).json())["left"] == 1
+
+
+async def test_two_tabs_rate_only_what_they_show(aiohttp_client: Any, tmp_path: Path) -> None:
+    ratings = Ratings(tmp_path, RESULTS)
+    client = await aiohttp_client(create_app(ratings, "secret"))
+    tabs = [(await (await client.get("/secret/pair")).json())["pair"] for _ in range(2)]
+
+    async def say(shown: Any, winner: object) -> Any:
+        return await client.post("/secret/pair", data=json.dumps({"number": shown["number"], "winner": winner}))
+
+    tabs[0] = (await (await say(tabs[0], 0)).json())["pair"]
+    late = await say(tabs[1], 1)  # it still shows the first pair
+    assert late.status == 409
+    assert (await late.json()) == {"pair": tabs[0], "left": 5, "rated": 1}
+    assert (await say(tabs[1], "undo")).status == 409, "what it takes back isn't what it has seen"
+    assert [each.winner for each in ratings.given] == [each.winner for each in read_ratings(tmp_path)] == [0]
+    assert (await say(tabs[0], 1)).status == 200
