@@ -18,7 +18,7 @@ class RequestsOptions:
     max_tokens: int | None = option(
         None,
         "how many tokens each alternative may have if the request doesn't say; -1: as many as there is room "
-        "for (default: 128, but -1 in chats and on llama-server's routes)",
+        "for (default: 128, in chats 1024, and -1 on llama-server's routes)",
         low=-1,
         aliases=("n_predict", "predict"),
     )

@@ -29,10 +29,11 @@ class Needs:
         """Sets how many tokens each sequence may at least generate: all it wants, or fewer in a small context."""
         want_rest = []
         sequences = active.sequences
+        most = active.request.most_tokens or UNLIMITED
         for seq in sequences:
             wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
             if seq.prompt.shift:
-                seq.max_tokens = UNLIMITED if wanted == -1 else max(0, wanted - len(seq.begun))
+                seq.max_tokens = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
                 n = len(seq.prompt.sequences)
                 part = self._cache.n_cells * n // len(sequences) - len(seq.prompt.tokens)
                 seq.allow(min(LEAST_ROOM, part // n))
@@ -46,6 +47,7 @@ class Needs:
             room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
             seq.allow(min(left, room // len(seq.both) + 1))
             seq.wants_rest = wanted == -1
+            seq.most_tokens = max(0, most - len(seq.begun))
             if seq.wants_rest:
                 want_rest.append(seq)
         if not want_rest:
@@ -60,7 +62,7 @@ class Needs:
             room = self._cache.n_cells - taken
             if room < 0:  # the sequences can't all begin at once, so each is sized as if it were alone
                 room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
-            seq.allow(min(LEAST_ROOM, room // n_rows + 1))
+            seq.allow(min(LEAST_ROOM, room // n_rows + 1, seq.most_tokens))
 
     def first_wave(self, active: ActiveRequest) -> list[Sequence]:
         """The sequences of a request that begin together: as many as an empty cache has room for."""

@@ -131,6 +131,11 @@ class CompletionRequest:
         "when a beam search ends. true: when it has found as many texts as it has beams. false: when the best "
         'beam wouldn\'t be better if it ended now. "never": when no beam can become better.',
     )
+    most_tokens: int | None = described(
+        None,
+        "how many tokens an alternative with a max_tokens of -1 may have, if the context has room for more. Left out: "
+        "no limit.",
+    )
     logprobs: int | None = described(
         None,
         "report each generated token with its log-probability, and this many of the likeliest tokens at its "
@@ -214,6 +219,11 @@ class CompletionRequest:
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise InvalidRequestError(
                 f"logprobs must be from 0 to {MAX_LOGPROBS}, got {self.logprobs!s:.60}", param="logprobs"
+            )
+        if self.most_tokens is not None and self.most_tokens < 1:
+            raise InvalidRequestError(
+                f"most_tokens must be at least 1, got {self.most_tokens}; leave it out for no limit",
+                param="most_tokens",
             )
         if self.resumed and (len(self.resumed) != self.count or None not in {each.finished for each in self.resumed}):
             raise InvalidRequestError(

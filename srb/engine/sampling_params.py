@@ -22,6 +22,9 @@ LogitsProcessor = Callable[["NDArray[np.int32]", "NDArray[np.float32]"], None]
 """Changes a row of logits in place; see `SamplingParams.logits_processor`."""
 
 DEFAULT_MAX_TOKENS = 128
+DEFAULT_MOST_TOKENS = 1_024
+"""How long an answer in a chat may be that nobody gave a length: an answer ends by itself, but small models go on."""
+
 MAX_SEED = 2**32 - 1
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1_000

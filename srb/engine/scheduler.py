@@ -126,7 +126,7 @@ class Scheduler:
         rest = [seq for seq in wave if seq.wants_rest]
         share = (self._cache.free_cells - cells) // max(1, sum(len(seq.both) for seq in rest))
         for seq in rest:
-            seq.allow(seq.room + share)
+            seq.allow(min(seq.room + share, seq.most_tokens))
             seq.most_room = seq.room
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:

@@ -22,7 +22,7 @@ from srb.engine.request import Resumed
 from srb.engine.sampling_params import SamplingParams
 from srb.engine.scores import Scores
 from srb.engine.search import Beam, Search
-from srb.engine.shift import Shift
+from srb.engine.shift import UNLIMITED, Shift
 from srb.engine.text import StopStrings, TextState
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ class Sequence:
         self.room = 0  # how many of max_tokens fit at the same time; fewer than all only if the context is shifted
         self.n_dropped = 0  # how many of its own tokens have left its cells
         self.wants_rest = False  # whether it takes as many tokens as there is room for
+        self.most_tokens = UNLIMITED  # if it does: the most that it takes, beside those in `begun`
         self.most_room = 0  # if it does: the room that it had at its start, before others needed some of it
         self.tokens: list[int] = []  # generated behind its prompt; the next row evaluates the last one
         self.has_begun = False  # whether it has the cells of its prompt

@@ -52,10 +52,13 @@ def _override(params: SamplingParams, branch: BranchFields, k: int, tokenize: To
         raise InvalidRequestError(f"branches[{k}]: {error.message}", param=f"branches[{k}].{error.param}") from None
 
 
-def take_all_room(fields: CompletionFields, limits: Limits) -> None:
+def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
     """Gives a request that doesn't limit the length of its answers all the room that there is, as llama-server does.
 
-    A search keeps the usual `max_tokens`, because it leases this room for each of its beams until it ends.
+    Returns whether it did so unasked: a chat then has only `DEFAULT_MOST_TOKENS` of it. A search keeps the usual
+    `max_tokens`, because it leases this room for each of its beams until it ends.
     """
-    if fields.max_tokens is None and limits.max_tokens is None and not fields.searches:
-        fields.max_tokens = -1
+    if fields.max_tokens is not None or limits.max_tokens is not None or fields.searches:
+        return False
+    fields.max_tokens = -1
+    return all(branch.max_tokens != -1 for branch in fields.branches or ())

@@ -9,6 +9,7 @@ from typing import Literal
 
 from srb.engine.model import ChatTemplate
 from srb.engine.request import CompletionRequest, new_request_id
+from srb.engine.sampling_params import DEFAULT_MOST_TOKENS
 from srb.errors import InvalidRequestError
 from srb.wire.alternatives import count_alternatives, make_branches, take_all_room
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts
@@ -95,8 +96,7 @@ def parse_fields(
     _refuse_unsupported(fields)
     form = _format(fields, chat or limits.openai)
     n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
-    if fields.messages is not None:
-        take_all_room(fields, limits)
+    is_open = fields.messages is not None and take_all_room(fields, limits)
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
     tools = _tools(fields)
     if tools and fields.searches:
@@ -136,6 +136,7 @@ def parse_fields(
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),
         **fields.search_settings,
+        most_tokens=DEFAULT_MOST_TOKENS if is_open else None,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
         post_sampling_probs=bool(fields.post_sampling_probs),
         echo=bool(fields.echo),

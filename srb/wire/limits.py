@@ -10,7 +10,7 @@ class Limits:
     n: how many alternatives a request gets that doesn't say. max_n: how many alternatives a request may have.
     model, model_path: the model's name and its file. slots: whether `GET /slots` answers.
     saved_slots: how many slots can be saved; 0: none, because there is no `--slot-save-path`.
-    max_tokens: the value of `--max-tokens`. None: it isn't set, and an answer in a chat has all the room that there is.
+    max_tokens: the value of `--max-tokens`. None: it isn't set, and chats have another default.
     openai: whether a request that doesn't name a format gets OpenAI's instead of native events.
     linger: seconds that a native stream goes on without readers.
     context_shift, n_keep, cache_reuse: the values for requests that don't send them.

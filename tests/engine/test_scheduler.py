@@ -1,14 +1,16 @@
 """Who begins when, with how many sequences and tokens."""
 
+import dataclasses
 from unittest.mock import patch
 
 import pytest
-from driver import request, run, stops, texts
+from driver import request, run, run_interrupted, stops, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
 from srb.engine.events import StartEvent
 from srb.engine.prefix import PrefixIndex
+from srb.errors import InvalidRequestError
 
 
 @pytest.mark.parametrize("window", [None, 0, 8])
@@ -51,6 +53,27 @@ def test_open_ended_alternatives_that_begin_later_have_as_much_room_as_the_first
     (start,) = (event for event in events if isinstance(event, StartEvent))
     assert start.max_tokens == 280 // 4 + 1
     assert {stop.length for stop in stops(events).values()} == {280 // 4 + 1}
+
+
+@pytest.mark.parametrize("n", [1, 12])
+def test_open_ended_alternatives_have_no_more_than_the_request_says(n: int) -> None:
+    engine = Engine(backend := FakeBackend(n_cells=4000, n_parallel=4))
+    each = dataclasses.replace(request("p" * 20, n=n, max_tokens=-1, ignore_eos=True), most_tokens=200)
+    events = run(engine, each)
+    (start,) = (event for event in events if isinstance(event, StartEvent))
+    assert start.max_tokens == 200
+    assert {(stop.length, stop.finish_reason) for stop in stops(events).values()} == {(200, "length")}
+    assert backend.cells == 0
+    few = dataclasses.replace(each, most_tokens=5, id="few")
+    assert {stop.length for stop in stops(run(engine, few)).values()} == {5}
+    with pytest.raises(InvalidRequestError, match="most_tokens must be at least 1, got 0"):
+        dataclasses.replace(each, most_tokens=0)
+
+
+def test_what_was_generated_before_an_interruption_counts() -> None:
+    each = dataclasses.replace(request("p" * 20, n=2, max_tokens=-1, ignore_eos=True), most_tokens=200)
+    events = run_interrupted(lambda: Engine(FakeBackend(n_cells=4000)), each, [50, 190])
+    assert {stop.length for stop in stops(events).values()} == {200}
 
 
 def test_what_waits_without_room_looks_for_no_beginnings() -> None:
