@@ -13,11 +13,32 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with a message that says what is wrong."""
-        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            close = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
-            if close:
-                message = f"there is no {found[1]!r}; did you mean {close[0]}?"
-        super().error(message)
+        super().error(self._in_plain_words(message))
+
+    def _in_plain_words(self, message: str) -> str:
+        """What argparse says, with the way out."""
+        flags = re.findall(r"(?<=[ /])--[\w-]+", message.partition(":")[0])
+        what = flags[0] if flags else ""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+            choices = re.findall(r"[\w-]+", found[2])
+            if close := difflib.get_close_matches(found[1], choices, 1):
+                return f"there is no {found[1]!r}; did you mean {close[0]}?"
+            if what:
+                return f"{what} takes {_either(choices)}, got {found[1]!r:.60}"
+            file = (
+                f"; a file is named by --history {found[1]:.60}" if "--history" in self._option_string_actions else ""
+            )
+            return f"there is no command {found[1]!r:.60}; take {_either(choices)}{file}"
+        if found := re.search(r"arguments are required: (.*)", message):
+            commands = [name for each in self._subparsers_actions() for name in each.choices]
+            if commands:
+                return f"the command is missing; take {_either(commands)}"
+            return f"{found[1]} is missing; see {self.prog} --help"
+        if what and (found := re.search(r"invalid int value: (.*)", message)):
+            return f"{what} takes a whole number, got {found[1]:.60}"
+        if what and "expected" in message:
+            return f"{what} takes a value; see {self.prog} --help"
+        return message
 
     def parse(self, argv: list[str] | None = None) -> argparse.Namespace:
         """The arguments, those of the command included. Ends the process if one is wrong."""
@@ -44,9 +65,15 @@ class Parser(argparse.ArgumentParser):
         return [*self._option_string_actions, *(flag for each in self._commands() for flag in each.flags())]
 
     def _commands(self) -> Iterator["Parser"]:
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                yield from action.choices.values()
+        for action in self._subparsers_actions():
+            yield from action.choices.values()
+
+    def _subparsers_actions(self) -> "Iterator[argparse._SubParsersAction[Parser]]":
+        return (each for each in self._actions if isinstance(each, argparse._SubParsersAction))
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def offer(action: argparse.Action, choices: tuple[str, ...]) -> None:

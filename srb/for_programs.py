@@ -13,7 +13,7 @@ from srb.engine.sampling_params import SamplingParams
 from srb.engine.saved import SLOT, Saving, read_saved
 from srb.engine.slot_file import write_slot
 from srb.engine.slots import Slots
-from srb.engine.texts import Answer, Score, Scoring, Writing, all_to_tokens, embed, to_tokens
+from srb.engine.texts import Answer, Score, Scoring, Writing, embed, to_tokens
 
 
 class AsyncForPrograms(ABC):
@@ -64,8 +64,7 @@ class AsyncForPrograms(ABC):
 
         Raises what `submit` raises, and `SrbError` for a fault.
         """
-        tokens = await asyncio.to_thread(to_tokens, prompt, self.tokenize, is_prompt=True)
-        scoring = Scoring(tokens, await asyncio.to_thread(all_to_tokens, candidates, self.tokenize))
+        scoring = await asyncio.to_thread(Scoring, prompt, candidates, self.tokenize)
         async for event in self.generate(scoring.request):
             scoring.take(event)
         return scoring.result()

@@ -13,11 +13,13 @@ from typing import Any
 from srb.async_engine import make_engine
 from srb.download import fetch_model
 from srb.engine.engine import Engine
+from srb.engine.events import StopEvent
 from srb.engine.kinds import Text
 from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
-from srb.engine.texts import Score, Writing
+from srb.engine.texts import Score, Scoring, Writing
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
+from srb.progress import show_count, show_download
 from srb.settings import Settings
 
 Model = str | Path | Settings | None
@@ -31,7 +33,8 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
     model: the path of a GGUF file, or `Settings`; left out, it is the default model. The model stays loaded for the
     next calls, until a call asks for another one or the program ends.
 
-    A prompt that ends with a space or within a word does no harm (see `heal` in `CompletionRequest`).
+    A prompt that ends with a space or within a word does no harm (see `heal` in `CompletionRequest`). If stderr is a
+    terminal, it shows how many of the texts are there.
 
     Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
 
@@ -45,8 +48,7 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
     heal = isinstance(prompt, str) and not any(getattr(params, name) for name in CONSTRAINTS)
     writing = Writing(prompt, n, params, heal=heal)
     with _kept.engine(model) as engine:
-        for event in engine.run(writing.request):
-            writing.take(event)
+        _follow(engine, "writing", writing)
     return writing.result()
 
 
@@ -64,7 +66,17 @@ def score(prompt: Text, candidates: Sequence[Text], *, model: Model = None) -> l
     ' Paris'
     """
     with _kept.engine(model) as engine:
-        return engine.score(prompt, candidates)
+        scoring = Scoring(prompt, candidates, engine.tokenize)
+        _follow(engine, "scoring", scoring)
+    return scoring.result()
+
+
+def _follow(engine: Engine, what: str, work: Writing | Scoring) -> None:
+    with show_count(what, work.request.count) as count:
+        for event in engine.run(work.request):
+            work.take(event)
+            if isinstance(event, StopEvent):
+                count()
 
 
 def _params(sampling: dict[str, Any]) -> SamplingParams:
@@ -103,7 +115,7 @@ class _Kept:
         with self._lock:
             if self._engine is None or settings != self._settings:
                 self.close()
-                self._backend = LlamaBackend(fetch_model(settings))
+                self._backend = LlamaBackend(fetch_model(settings, show_download))
                 self._engine = make_engine(settings, self._backend)
                 self._settings = settings
             try:

@@ -5,7 +5,16 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -30,6 +39,17 @@ def show_loading(fraction: Callable[[], float]) -> Iterator[None]:
         return
     with Live(get_renderable=bar, console=console, transient=True):
         yield
+
+
+@contextmanager
+def show_count(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Shows how many of `total` things are done. The block gets a function to call for each of them."""
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True)
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 @contextmanager

@@ -127,7 +127,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             raise SettingsError("--mmproj is for one engine; leave it out, or --replicas and --ray-address")
         if self.is_cluster and self.slot_save_path is not None:
             raise SettingsError("--slot-save-path is for one engine; leave it out, or --replicas and --ray-address")
-        if self.n > self.max_n:
+        if self.n > self.max_n and self.url is None:  # a server at --url has a limit of its own
             raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}: lower the one or raise the other")
 
     @property

@@ -21,7 +21,16 @@ from srb.cli import main
         (["history", "list", "--limmit", "5"], "there is no option --limmit; did you mean --limit?"),
         (["generate", "Once", "upon"], "there is no place for 'upon'; put quotes around a text with spaces"),
         (["generat", "x"], "there is no 'generat'; did you mean generate?"),
-        (["qqqq"], "invalid choice: 'qqqq'"),
+        (["qqqq"], "there is no command 'qqqq'; take serve, generate, explore, compare, history or tune"),
+        ([], "the command is missing; take serve, generate,"),
+        (["history", "h.db"], "there is no command 'h.db'; take list, stories, show, search, export or prune;"),
+        (["history", "h.db"], "a file is named by --history h.db"),
+        (["history", "--history", "h.db"], "the command is missing; take list,"),
+        (["history", "show"], "srb history show: error: id is missing; see srb history show --help"),
+        (["history", "list", "--limit", "few"], "--limit takes a whole number, got 'few'"),
+        (["history", "export", "--format", "qqqq"], "--format takes jsonl, json or markdown, got 'qqqq'"),
+        (["generate", "x", "--max-tokens"], "--max-tokens takes a value; see srb generate --help"),
+        (["compare", "--report"], "--report takes a value; see srb compare --help"),
     ],
 )
 def test_what_is_misspelt_is_answered_with_the_nearest(

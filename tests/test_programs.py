@@ -1,11 +1,14 @@
 """`srb.generate` and `srb.score`, what the library takes in the place of tokens and paths, and wrong types."""
 
+import dataclasses
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, babble
+from rich.console import Console
 
 import srb
 from srb import AsyncEngine, CompletionRequest, Engine, Explore, SamplingParams, Settings, StreamEvent, programs
@@ -60,6 +63,33 @@ def test_a_call_that_was_interrupted_leaves_no_work_behind(loaded: Loaded) -> No
     with pytest.raises(KeyboardInterrupt):
         srb.generate("Once", 2, max_tokens=5)
     assert len(srb.generate("Once", 2, max_tokens=5)) == 2
+
+
+def test_many_texts_are_counted_while_they_are_made(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[io.StringIO] = []
+
+    def console() -> Console:
+        shown.append(io.StringIO())
+        return Console(file=shown[-1], force_terminal=True, width=100)
+
+    monkeypatch.setattr("srb.progress.error_console", console)
+    srb.generate("Once", n=70, max_tokens=2)
+    srb.score("Once", [" upon", " more"])
+    for out, (what, count) in zip(shown, (("writing", "70/70"), ("scoring", "2/2")), strict=True):
+        assert what in out.getvalue()
+        assert count in out.getvalue()
+
+
+def test_nothing_is_shown_where_nobody_looks(loaded: Loaded, capsys: pytest.CaptureFixture[str]) -> None:
+    srb.generate("Once", n=40, max_tokens=2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_printed_score_has_its_value(loaded: Loaded) -> None:
+    (score,) = srb.score("Once", [" upon"])
+    assert score.logprob == pytest.approx(sum(score.logprobs))
+    assert repr(score).startswith(f"Score(logprob={score.logprob}, tokens=(32, ")
+    assert dataclasses.asdict(score)["logprob"] == score.logprob
 
 
 def test_texts_may_stop_at_a_text_or_a_list_of_them(loaded: Loaded) -> None:

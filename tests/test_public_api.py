@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -131,3 +133,12 @@ def test_what_takes_long_to_import_or_may_be_missing_is_imported_where_it_is_use
     names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in found if isinstance(node, ast.ImportFrom)}
     assert not {name.partition(".")[0] for name in names} & HEAVY
+
+
+def test_llguidance_is_pinned_to_its_minor_version() -> None:
+    """srb reads the texts of its errors."""
+    folder = ROOT.parent
+    (exact,) = re.findall(r"^llguidance==(\d+)\.(\d+)\.", (folder / "constraints.txt").read_text(), re.MULTILINE)
+    major, minor = map(int, exact)
+    wanted = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert f"llguidance>={major}.{minor},<{major}.{minor + 1}" in wanted

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum, hypot
 from pathlib import Path
@@ -29,17 +29,17 @@ Answer = TypeVar("Answer")
 class Score:
     """How likely a text is after another one.
 
-    tokens: the ids of its tokens. logprobs: for each token, the natural logarithm of the probability that the model
-        gives it after all tokens before it.
+    logprob: the log-probability of the whole text: the sum of those of its tokens. tokens: the ids of its tokens.
+    logprobs: for each token, the natural logarithm of the probability that the model gives it after all tokens before
+        it.
     """
 
+    logprob: float = field(init=False)
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
 
-    @property
-    def logprob(self) -> float:
-        """The log-probability of the whole text: the sum of those of its tokens."""
-        return fsum(self.logprobs)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logprob", fsum(self.logprobs))
 
 
 class Writing:
@@ -68,10 +68,10 @@ class Scoring:
     done.
     """
 
-    def __init__(self, prompt: tuple[int, ...], candidates: Sequence[tuple[int, ...]]) -> None:
-        self._tokens = candidates
+    def __init__(self, prompt: Text, candidates: Sequence[Text], tokenize: Tokenize) -> None:
+        self._tokens = all_to_tokens(candidates, tokenize)
         self._logprobs: list[list[float]] = [[] for _ in candidates]
-        self.request = CompletionRequest.scoring(prompt, candidates)
+        self.request = CompletionRequest.scoring(to_tokens(prompt, tokenize, is_prompt=True), self._tokens)
 
     def take(self, event: Event) -> None:
         """Raises `SrbError` for a fault."""
@@ -140,8 +140,7 @@ class ForPrograms(ABC):
         A candidate is tokenized alone, so most candidates should begin with a space. Raises `InvalidRequestError`, and
         `SrbError` for a fault.
         """
-        tokens = all_to_tokens(candidates, self.tokenize)
-        scoring = Scoring(to_tokens(prompt, self.tokenize, is_prompt=True), tokens)
+        scoring = Scoring(prompt, candidates, self.tokenize)
         for event in self.run(scoring.request):
             scoring.take(event)
         return scoring.result()

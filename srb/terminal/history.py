@@ -27,7 +27,7 @@ _BYTES = {"K": 10, "M": 20, "G": 30}
 def add_history_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `srb history`, and its commands."""
     add_arguments(parser, without=frozenset(Settings.__dataclass_fields__) - {"history", "log_level"})
-    commands = parser.add_subparsers(dest="what", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="command", prog=parser.prog)
 
     def add(name: str, text: str, run: Callable[[Path, argparse.Namespace], None]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")

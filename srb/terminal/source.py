@@ -6,6 +6,8 @@ Both take the body of `POST /v1/completions`. A body with `messages` is that of 
 import asyncio
 import dataclasses
 import json
+import os
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -212,7 +214,15 @@ class Server:
         except TimeoutError:
             raise UnavailableError(f"{self._url} has said nothing for {SILENCE_SECONDS} s") from None
         except aiohttp.ClientError as error:
-            raise UnavailableError(f"can't reach {self._url}: {error}; does a server run there?") from None
+            raise UnavailableError(f"can't reach {self._url}: {_reason(error)}; does a server run there?") from None
+
+
+def _reason(error: aiohttp.ClientError) -> str:
+    """Why a connection failed, in the system's words: aiohttp's name the settings of its connector, too."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno and cause.errno > 0 and not isinstance(cause, ssl.SSLError):
+        return os.strerror(cause.errno)
+    return str(cause or error) or type(error).__name__
 
 
 async def _error(reply: aiohttp.ClientResponse) -> SrbError:

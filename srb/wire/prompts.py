@@ -38,27 +38,35 @@ def make_prompts(
     if prompt is None:
         raise InvalidRequestError("prompt is missing", param="prompt")
     if not isinstance(prompt, list) or any(map(is_token, prompt)):
-        prompt = [prompt]
-    if len(prompt) * n > limits.max_n:
+        named = {"prompt": prompt}
+    else:
+        named = {f"prompt[{k}]": each for k, each in enumerate(prompt)}
+    if len(named) * n > limits.max_n:
         raise InvalidRequestError(
-            f"{len(prompt)} prompts with n = {n} make {len(prompt) * n} alternatives; the limit is {limits.max_n} "
+            f"{len(named)} prompts with n = {n} make {len(named) * n} alternatives; the limit is {limits.max_n} "
             "(--max-n); send fewer prompts or a smaller n",
             param="prompt",
         )
-    made = [_prompt_tokens(item, tokenize, take) for item in prompt]
+    made = [_prompt_tokens(name, item, tokenize, take) for name, item in named.items()]
     return tuple(tokens for tokens, _ in made), tuple({each.name: each for _, media in made for each in media}.values())
 
 
-def _prompt_tokens(prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+def _prompt_tokens(name: str, prompt: Any, tokenize: Tokenize, take: Take) -> tuple[tuple[int, ...], tuple[Media, ...]]:
     if isinstance(prompt, dict) and "prompt_string" in prompt and prompt.keys() <= {"prompt_string", "multimodal_data"}:
         prompt = with_data(prompt)
     if isinstance(prompt, Mixed):
         return take(prompt.parts)
     if isinstance(prompt, str):
         return tokenize(prompt), ()
-    if isinstance(prompt, list) and all(isinstance(part, str) or is_token(part) for part in prompt):
+    wrong = {name: prompt}
+    if isinstance(prompt, list):
+        wrong = {f"{name}[{k}]": part for k, part in enumerate(prompt) if not (isinstance(part, str) or is_token(part))}
+    if not wrong:
         return tuple(join_tokens(prompt, tokenize, is_prompt=True)), ()
+    place, value = next(iter(wrong.items()))
+    what = f"{kind_of(value)} and no token id" if kind_of(value) == "a number" else kind_of(value)
     raise InvalidRequestError(
-        f"prompt must be a string, a list of token ids and strings, or a list of such prompts; got {kind_of(prompt)}",
+        "prompt must be a string, a list of token ids (whole numbers from 0 on) and strings, or a list of such "
+        f"prompts; {place} is {what}",
         param="prompt",
     )

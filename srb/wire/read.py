@@ -77,9 +77,7 @@ def _inside(value: Any, part: str | int) -> Any:
 
 def kind_of(value: Any) -> str:
     """The JSON type of a value, in words. Errors name it in place of a prompt, because errors are logged."""
-    if isinstance(value, list):
-        return "a list with something else in it"
-    names = {str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
+    names = {list: "a list", str: "a string", dict: "an object", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 

@@ -522,10 +522,10 @@ async def test_refused_requests_are_in_the_log_without_their_prompts(
         "event=error method=POST path=/v1/completions status=400 code=invalid_value " + rest
         for rest in (
             'param=n message="n must be from 1 to 8, got 0"',
-            'param=prompt message="prompt must be a string, a list of token ids and strings, or a list of such '
-            'prompts; got an object"',
-            'param=prompt message="prompt must be a string, a list of token ids and strings, or a list of such '
-            'prompts; got null"',
+            'param=prompt message="prompt must be a string, a list of token ids (whole numbers from 0 on) and strings, '
+            'or a list of such prompts; prompt is an object"',
+            'param=prompt message="prompt must be a string, a list of token ids (whole numbers from 0 on) and strings, '
+            'or a list of such prompts; prompt[1] is null"',
             'message="the body must be a JSON object, got a string"',
         )
     ] + [

@@ -1,5 +1,9 @@
 """A server as the source of events."""
 
+import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -46,6 +50,20 @@ async def test_the_events_of_a_server(url: str) -> None:
         assert "".join(event["text"] for event in got if event.get("index") == 1 and "text" in event) == "two"
 
 
+async def test_a_server_may_take_more_alternatives_than_this_machine_would(aiohttp_server: Any) -> None:
+    async with AsyncEngine(lambda _progress: FakeBackend(n_cells=4096, script=says(b"one"))) as engine:
+        server = await aiohttp_server(create_app(engine, Limits("fake", n=2, max_n=99)))
+        url = str(server.make_url("/"))
+        out = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "srb", "generate", "p", "--url", url, "-n", "70", "--json"],
+            capture_output=True,
+            text=True,
+        )
+    assert (out.returncode, out.stderr) == (0, "")
+    assert json.loads(out.stdout.splitlines()[0])["count"] == 70
+
+
 async def test_the_tree_of_a_server(url: str) -> None:
     body = {"prompt": "p", "max_nodes": 3, "min_probability": 0}
     async with Server(Settings(url=url, api_key="k")) as source, source.explore(body) as events:
@@ -61,7 +79,7 @@ async def test_what_the_server_refuses(url: str) -> None:
 
 
 async def test_a_url_where_nobody_or_somebody_else_is(aiohttp_server: Any, unused_tcp_port: int) -> None:
-    with pytest.raises(UnavailableError, match=f"can't reach http://127.0.0.1:{unused_tcp_port}: .*does a server run"):
+    with pytest.raises(UnavailableError, match=f":{unused_tcp_port}: Connection refused; does a server run there"):
         await collect(Settings(url=f"http://127.0.0.1:{unused_tcp_port}"), {})
     with pytest.raises(SettingsError, match="--url must begin with http:// or https://, got 'localhost'"):
         Server(Settings(url="localhost"))
