@@ -43,7 +43,8 @@ NOTES = """A mean is that of groups of texts that don't depend on each other. Ov
 the row of one prompt it is a seed, or a request. Intervals are 95%, by Student's t over the groups. p is that of a test
 which changes the signs of the groups' differences, and adjusted for all tests here by Benjamini and Hochberg. There is
 no interval for one group, nor for groups that are all the same: these don't tell how far others would be. Groups that a
-kind has no value of are left out of all kinds, and texts that were cut off count in no measure."""
+kind has no value of are left out of all kinds; if none is left, all count, and nothing is tested. Texts that were cut
+off count in no measure."""
 
 FEW = 6
 """With fewer groups p can't be below 0.05."""

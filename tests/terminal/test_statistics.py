@@ -133,6 +133,20 @@ def test_the_table_and_the_test_agree() -> None:
     assert [each.mean_logprob for each in found.cells.values()] == [one, other]
 
 
+def test_what_has_no_prompt_in_common_isnt_tested() -> None:
+    """The tables have all prompts of each kind then, so a test of some of them could contradict these."""
+    of_kind = {"a": "pqrst", "b": "pqr", "c": "xyz"}
+    results = [
+        result(setting, 1, -float(k) - (setting == "b"), prompt=prompt)
+        for setting, prompts in of_kind.items()
+        for k, prompt in enumerate(prompts)
+    ]
+    found = Findings.of(results)
+    assert [each.mean_logprob for each in found.pooled.values()] == [-2, -2, -1]
+    assert found.tests == []
+    assert [each.measure for each in Findings.of([each for each in results if each.setting != "c"]).tests]
+
+
 def test_tables_and_tests_of_several_prompts_agree() -> None:
     chance = np.random.default_rng(3)
     for _ in range(50):
