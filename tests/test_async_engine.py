@@ -39,7 +39,9 @@ async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend) as engine:
         requests = [request(n=6, max_tokens=4) for _ in range(4)]
-        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
+        tasks = [asyncio.create_task(collect(engine, requests[0]))]
+        await until(lambda: gate.holds)  # else some of the others might be admitted together with it
+        tasks += [asyncio.create_task(collect(engine, each)) for each in requests[1:]]
         await until(lambda: (engine.health.running, engine.health.waiting) == (1, 3))
         gate.open()
         for each, events in zip(requests, await asyncio.gather(*tasks), strict=True):
@@ -221,7 +223,9 @@ async def test_stopping_gives_running_requests_their_grace_and_waiting_ones_none
     engine.start()
     await engine.ready()
     running, waiting = request(n=5, max_tokens=5, ignore_eos=True), request(n=5)
-    tasks = [asyncio.create_task(collect(engine, each)) for each in (running, waiting)]
+    tasks = [asyncio.create_task(collect(engine, running))]
+    await until(lambda: gate.holds)
+    tasks.append(asyncio.create_task(collect(engine, waiting)))
     await until(lambda: (engine.health.running, engine.health.waiting) == (1, 1))
     stopping = asyncio.create_task(engine.stop(grace=10))
     await until(lambda: engine.health.status == "stopping")
@@ -272,7 +276,7 @@ async def test_more_requests_than_may_wait_are_refused() -> None:
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend, max_queue=2) as engine:
         streams = [await engine.submit(request(n=6, max_tokens=4))]
-        await until(lambda: engine.health.running == 1)
+        await until(lambda: gate.holds and engine.health.running == 1)
         streams += [await engine.submit(request(n=6, max_tokens=4)) for _ in range(2)]
         for refuse in (engine.check_queue, lambda: engine.submit(request())):
             with pytest.raises(QueueFullError, match=r"2 requests are waiting, and no more may \(--max-queue\)"):
@@ -289,7 +293,7 @@ async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not
     gate = Gate(backend := FakeBackend())
     async with engine_on(backend, queue_timeout=0.02) as engine:
         first = await engine.submit(request(n=6, max_tokens=4, ignore_eos=True))
-        await until(lambda: first.journal.started)
+        await until(lambda: gate.holds and first.journal.started)
         second = await engine.submit(request(n=6))
         await until(lambda: second.journal.refusal is not None)
         gate.open()
@@ -302,7 +306,7 @@ async def test_collecting_a_request_that_never_started_tells_the_limit() -> None
     for option in ("queue_timeout", "request_timeout"):
         gate = Gate(backend := FakeBackend())
         async with engine_on(backend, **{option: 0.02}) as engine, await engine.submit(request(n=6)) as first:
-            await until(lambda: bool(backend.decodes))
+            await until(lambda: gate.holds)  # noqa: B023
             stream = await engine.submit(request(n=6))
             await until(lambda: stream.journal.refusal is not None)  # noqa: B023
             gate.open()

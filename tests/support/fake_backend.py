@@ -490,18 +490,28 @@ class Gate:
     """Stops the engine's thread in a decode until it is opened, or lets it take some steps."""
 
     def __init__(self, backend: FakeBackend) -> None:
-        self._steps = threading.Semaphore(0)
+        self.holds = False
+        """Whether the engine's thread stands in a decode. Only `step` and `open` change this back."""
+        self._steps = 0
         self._is_open = False
+        self._changed = threading.Condition()
         backend.on_decode = self._wait
 
     def _wait(self) -> None:
-        assert self._is_open or self._steps.acquire(timeout=10)
+        with self._changed:
+            self.holds = not (self._is_open or self._steps)
+            assert self._changed.wait_for(lambda: self._is_open or self._steps, timeout=60), "the gate stayed shut"
+            self._steps -= not self._is_open
 
     def step(self, n: int = 1) -> None:
         """Lets so many decodes pass."""
-        self._steps.release(n)
+        with self._changed:
+            self._steps += n
+            self.holds = False
+            self._changed.notify()
 
     def open(self) -> None:
         """Lets all decodes pass from now on."""
-        self._is_open = True
-        self._steps.release()
+        with self._changed:
+            self._is_open, self.holds = True, False
+            self._changed.notify()
