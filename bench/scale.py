@@ -112,7 +112,7 @@ class Idle:
     def sleep(self) -> None:
         """Frees nothing."""
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         pass
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
@@ -136,7 +136,7 @@ class Idle:
     def continuable_from(self, seq_id: int) -> int:
         return 0
 
-    can_shift = False
+    can_shift = shifts_now = False
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         pass

@@ -40,7 +40,7 @@ def make_engine(
         if getattr(settings, name) and not backend.can_shift:
             raise ModelLoadError(
                 f"--{name.replace('_', '-')} can't be had: the positions of this model's cells can't be moved, or not "
-                "with --cache-type-k bf16; leave it out"
+                f"with --cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
             )
     store = None
     if settings.cache_disk:

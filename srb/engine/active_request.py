@@ -103,6 +103,11 @@ class ActiveRequest:
                 strings = banned[params.banned_strings]
                 seq.watch = Watch(strings, stops.get(params.stop), params.max_rewinds, openings)
 
+    @property
+    def shifts(self) -> bool:
+        """Whether its context may have to be shifted."""
+        return any(prompt.shift for prompt in self.prompts)
+
     def count_said(self) -> None:
         """Tells `Diversity` the new tokens of all alternatives that are sure to stay.
 

@@ -141,12 +141,13 @@ class Backend(Protocol):
     def media(self) -> MediaReader | None:
         """Turns images and sounds into parts of prompts; None: the model takes neither."""
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         """Tells the backend what comes next, so that it can choose the fastest way to evaluate that.
 
         Called only when no sequence holds a cell.
         work: for each prompt, its number of tokens, how many sequences continue it, and how many tokens each of these
         may generate.
+        shifts: whether positions may have to be moved. If `can_shift`, `shifts_now` is then true.
         """
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
@@ -195,11 +196,19 @@ class Backend(Protocol):
 
     @property
     def can_shift(self) -> bool:
-        """Whether `discard` works. It doesn't if the model forgets, or has positions that can't be moved."""
+        """Whether positions can be moved, if `prepare` is told so.
+
+        They can't if the model forgets, or has positions that stand for more than the order of tokens.
+        """
+
+    @property
+    def shifts_now(self) -> bool:
+        """Whether positions can be moved as the backend is prepared now. It may not be if that is faster."""
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         """Takes the positions from `start` to `end` out of sequences. Positions behind them become `end - start` less.
 
+        Only if `shifts_now`.
         shared: the sequences have all cells before this position in common, and share no cell with other sequences.
         """
 
@@ -225,7 +234,7 @@ class Backend(Protocol):
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds the positions from `start` to `end` of a saved state to a sequence that ends at `start`.
 
-        moved: the positions become so much less, and the sequence must end at `start - moved`. Only if `can_shift`.
+        moved: the positions become so much less, and the sequence must end at `start - moved`. Only if `shifts_now`.
         While the call runs, it needs cells for the whole state. Returns False if it can't restore the positions;
         the sequence is then as it was before.
         """

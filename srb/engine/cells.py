@@ -280,9 +280,13 @@ class Cells:
             self._move(prompt, each)
 
     def _move(self, prompt: Prompt, moved: Moved) -> None:
-        """Restores a chunk from another place of a text behind a prompt's evaluated tokens, if it belongs there."""
+        """Restores a chunk from another place of a text behind a prompt's evaluated tokens, if it belongs there.
+
+        Where positions can't be moved now, it is evaluated. To wait for that would take longer.
+        """
         assert prompt.seq_id is not None
-        state = self._retained.state(moved.piece) if moved.start - moved.by == prompt.evaluated else None
+        fits = moved.start - moved.by == prompt.evaluated and self._backend.shifts_now
+        state = self._retained.state(moved.piece) if fits else None
         if state is not None and self._backend.restore(state, prompt.seq_id, moved.start, moved.end, moved.by):
             self._add_cached(prompt, moved.end - moved.by)
             # llama.cpp moves the chunk with the next decode. Before that the state can't be saved.

@@ -22,13 +22,14 @@ from srb.engine.kv_cache import KVCache
 from srb.engine.mailbox import Abort, Mailbox, Question
 from srb.engine.media import Media, MediaReader, Part
 from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.needs import work_of
 from srb.engine.outbox import Outbox
 from srb.engine.prefix import PrefixIndex
 from srb.engine.request import CompletionRequest
 from srb.engine.retained import Retained
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
-from srb.engine.shift import fit
+from srb.engine.shift import fit, moves
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
@@ -76,7 +77,12 @@ class Engine(ForPrograms):
         self._totals = Totals()
         index = PrefixIndex(backend, self._retained)
         self._scheduler = Scheduler(
-            self._cache, index, backend.n_parallel, default_max_tokens, forgets=backend.window is not None
+            self._cache,
+            index,
+            backend.n_parallel,
+            default_max_tokens,
+            suits=self._suits,
+            forgets=backend.window is not None,
         )
         self._slots = Slots(self._retained, backend.n_parallel)
         self._cells = Cells(backend, self._scheduler, index, self._retained, self._slots, self._totals)
@@ -287,12 +293,9 @@ class Engine(ForPrograms):
         is_empty = self._cache.leased_cells == 0
         for prompts in self._scheduler.admit(self._clock()):
             if is_empty:
-                self._backend.prepare(
-                    [
-                        (len(each.tokens), each.n_beams or len(each.living), max(seq.room for seq in each.living))
-                        for each in prompts
-                    ]
-                )
+                # Those that wait for cells that can be moved may then run beside these prompts.
+                shifts = any(map(moves, prompts)) or any(each.shifts for each in self._scheduler.waiting.values())
+                self._backend.prepare(list(map(work_of, prompts)), shifts=shifts)
                 is_empty = False
             # Forks come first. A restored state may take over cells that have left the sliding window of their
             # sequence, and a fork from further back may still need these cells.
@@ -306,6 +309,9 @@ class Engine(ForPrograms):
                     self._start(active)
         self._cells.share()
         self._decoding.begin_sequences()
+
+    def _suits(self, active: ActiveRequest) -> bool:
+        return not active.shifts or self._backend.shifts_now or self._cache.leased_cells == 0
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()

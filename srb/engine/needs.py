@@ -157,3 +157,8 @@ def is_last(seq: Sequence) -> bool:
 def _cells_for(max_tokens: int) -> int:
     """The cells that so many generated tokens need. The last one needs none, because it is never evaluated."""
     return max(0, max_tokens - 1)
+
+
+def work_of(prompt: Prompt) -> tuple[int, int, int]:
+    """What `Backend.prepare` is told of a prompt."""
+    return len(prompt.tokens), prompt.n_beams or len(prompt.living), max(seq.room for seq in prompt.living)

@@ -1,6 +1,6 @@
 """`Scheduler`: decides which requests run, and leases them their cells and seq_ids."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from srb.engine.active_request import ActiveRequest
 from srb.engine.kv_cache import KVCache
@@ -28,12 +28,20 @@ class Scheduler:
     The last sequence that continues a prompt gets the prompt's seq_id, so that there can be as many sequences as
     seq_ids.
 
+    suits: whether a request can run as the backend is prepared now. One that can't waits until nothing runs.
     forgets: whether the model forgets. Then a prompt keeps its seq_id as long as other seq_ids are free, and a sequence
         that may go back leases a second seq_id for its mark.
     """
 
     def __init__(
-        self, cache: KVCache, index: PrefixIndex, n_parallel: int, default_max_tokens: int, *, forgets: bool
+        self,
+        cache: KVCache,
+        index: PrefixIndex,
+        n_parallel: int,
+        default_max_tokens: int,
+        *,
+        suits: Callable[[ActiveRequest], bool],
+        forgets: bool,
     ) -> None:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
@@ -45,6 +53,7 @@ class Scheduler:
         self._index = index
         self._n_parallel = n_parallel
         self._needs = Needs(cache, n_parallel, default_max_tokens, forgets=forgets)
+        self._suits = suits
         self._forgets = forgets
 
     def find(self, request_id: str) -> ActiveRequest | None:
@@ -111,7 +120,7 @@ class Scheduler:
         generated = sum(map(own_cells, rows))
         least = generated + sum(beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
         has_rows = len(self.running) < self._n_parallel  # at least one, once the rows are divided fairly
-        if not (has_rows and self._has_room(least, rows, prompts)):
+        if not (has_rows and self._suits(active) and self._has_room(least, rows, prompts)):
             return []
         shared = self._needs.shared_in(prompts)
         for prompt in prompts:

@@ -80,6 +80,11 @@ def fit(active: "ActiveRequest", n_cells: int, default_max_tokens: int, bos: int
         prompt.shift = Shift(n_keep, request.n_discard, n_cut)
 
 
+def moves(prompt: "Prompt") -> bool:
+    """Whether cells of a prompt are moved: later, to make room, or now, because its text was known at another place."""
+    return prompt.shift is not None or bool(prompt.beginning and prompt.beginning.moved)
+
+
 def to_drop(seq: "Sequence") -> tuple[int, int]:
     """How many tokens of its prompt, and of its own, a sequence without room must lose now.
 

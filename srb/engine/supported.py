@@ -5,7 +5,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.shift import LEAST_CELLS, may_shift
 from srb.errors import InvalidRequestError
 
-_CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with --cache-type-k bf16"
+_CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with such a --cache-type-k"
 
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:

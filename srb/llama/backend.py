@@ -21,7 +21,7 @@ from srb.llama.candidates import Candidates
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler
-from srb.llama.context import Context, engine_params, physical_cores, window_of
+from srb.llama.context import Context, engine_params, movable, physical_cores, window_of
 from srb.llama.control_vectors import identity_of, load_control_vectors
 from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
@@ -110,11 +110,12 @@ class LlamaBackend:
             is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
+            self._shifts = False  # whether the context was made so that positions can be moved
             self.n_cells = _wanted_cells(model, settings)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
-            self.can_shift = self._context.can_shift  # kept, because it is also asked while the model is asleep
+            self.can_shift = self._context.could_shift  # kept, because it is also asked while the model is asleep
             self.embedder = None
             if settings.embeddings or settings.reranking:
                 self.embedder = LlamaEmbedder(self.path, model, settings)
@@ -140,7 +141,7 @@ class LlamaBackend:
     def _make_context(self) -> Context:
         return Context(
             self._model,
-            self._settings,
+            movable(self._settings) if self._shifts else self._settings,
             flash_attn=self._flash_attn,
             n_cells=self.n_cells,
             n_seqs=self.n_seqs,
@@ -183,8 +184,8 @@ class LlamaBackend:
         if model:
             llama_cpp.llama_model_free(model)  # frees its adapters, too
 
-    def _wake(self) -> None:
-        """Makes again what `sleep` has freed. Raises `ModelLoadError`."""
+    def _load_again(self) -> None:
+        """Loads the model if `sleep` has freed it. Raises `ModelLoadError`."""
         if not self._model:
             if not self._weights.exists() or fingerprint(self._weights) != self._fingerprint:
                 raise ModelLoadError(f"the model {self._weights} has changed while it was asleep; restart the server")
@@ -192,25 +193,33 @@ class LlamaBackend:
             adapters, self._pointers = load_adapters(self._model, self._settings.lora)
             if adapters != self.adapters:
                 raise ModelLoadError("a file of --lora has changed while the model was asleep; restart the server")
-        self._context = self._make_context()
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
-        """Makes another context if flash attention is worth turning off, or on again. See `Backend.prepare`."""
-        if self._context.is_closed:
-            self._wake()
-        if not self._chooses:
+    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
+        """Makes another context if flash attention is worth turning off, or on again, and to move positions.
+
+        See `Backend.prepare`. Raises `ModelLoadError`.
+        """
+        shifts = shifts and movable(self._settings) != self._settings
+        flash_attn = self._paces.best(work) if self._chooses else self._flash_attn
+        if not self._context.is_closed and (flash_attn, shifts) == (self._flash_attn, self._shifts):
             return
-        flash_attn = self._paces.best(work)
-        if flash_attn != self._flash_attn:
-            previous, self._flash_attn = self._flash_attn, flash_attn
-            self._context.close()  # before the other is made, since two at once would take twice the memory
-            try:
-                self._context = self._make_context()
-            except ModelLoadError as error:
-                log.logger.warning("%s; going on with flash attention as it was", error.message)
-                self._chooses = False
-                self._flash_attn = previous
-                self._context = self._make_context()
+        self._load_again()
+        self._context.close()  # before the other is made, since two at once would take twice the memory
+        previous, self._flash_attn, self._shifts = self._flash_attn, flash_attn, shifts
+        try:
+            self._context = self._make_context()
+        except ModelLoadError as error:
+            if flash_attn == previous:
+                raise
+            log.logger.warning("%s; going on with flash attention as it was", error.message)
+            self._chooses = False
+            self._flash_attn = previous
+            self._context = self._make_context()
+
+    @property
+    def shifts_now(self) -> bool:
+        """Whether positions can be moved in the present context. See `Backend.shifts_now`."""
+        return self._context.can_shift
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. On a GPU `interrupted` is asked only between ubatches."""

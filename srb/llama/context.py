@@ -1,6 +1,7 @@
 """One llama.cpp context: a unified KV cache, and the calls that evaluate tokens in it."""
 
 import ctypes
+import dataclasses
 import os
 import re
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from srb.llama.media import LlamaMedia
 from srb.llama.params import context_params
 from srb.llama.positions import Positions
 from srb.llama.rows import Rows
-from srb.llama.state import relaid
+from srb.llama.state import relaid, retyped
 from srb.settings import Settings
 
 _FLASH_ATTN = {
@@ -31,6 +32,7 @@ _FLASH_ATTN = {
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
 _CELLS_STEP = 256  # llama.cpp rounds a context up to this
+_ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multiple of this
 
 
 def window_of(model: Any) -> int | None:
@@ -68,8 +70,32 @@ def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: 
     return params
 
 
+def movable(settings: Settings) -> Settings:
+    """The settings with a cache whose cells can be moved: f16 in place of bf16, whose keys ggml can't move."""
+    if settings.cache_type_k != "bf16":
+        return settings
+    # Flash attention on a GPU wants keys and values of one type.
+    values = "f16" if settings.cache_type_v == "bf16" else settings.cache_type_v
+    return dataclasses.replace(settings, cache_type_k="f16", cache_type_v=values)
+
+
+def _is_stuck(model: Any, keys: str | None) -> bool:
+    """Whether these are quantized keys that llama.cpp doesn't rotate. To move them would end the process."""
+    if keys in (None, "f32", "f16", "bf16"):
+        return False
+    value, architecture = ctypes.create_string_buffer(100), ctypes.create_string_buffer(100)
+    llama_cpp.llama_model_meta_val_str(model, b"general.architecture", architecture, 100)
+    name = architecture.value + b".attention.key_length"
+    found = llama_cpp.llama_model_meta_val_str(model, name, value, 100) > 0
+    head_size = llama_cpp.llama_model_n_embd(model) // max(1, llama_cpp.llama_model_n_head(model))
+    head_size = int(value.value) if found else head_size
+    return head_size % _ROTATED > 0 or bool(os.environ.get("LLAMA_ATTN_ROT_DISABLE"))
+
+
 class Context:
     """Sequences in cells. `srb.engine.backend.Backend` says what the methods do.
+
+    could_shift: whether positions can be moved in a context with `movable` settings. can_shift: whether they can here.
 
     flash_attn: on, off or auto. adapters: those that a batch may name. control_vectors: they change every evaluation.
     media: evaluates the batches that are images or sounds.
@@ -106,8 +132,11 @@ class Context:
         self._adapters = adapters or {}
         self._media = media
         self._positions = Positions()
-        self._is_bf16 = settings.cache_type_k == "bf16"  # ggml can't move such keys, and ends the process
+        self._types = int(params.type_k), int(params.type_v)
         self._has_positions = media is not None and media.has_positions  # of images, which don't have one per cell
+        is_plain = self._window is None and not self._has_positions and not _is_stuck(model, settings.cache_type_k)
+        self.could_shift = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
+        self.can_shift = self.could_shift and movable(settings) == settings
         self._lora: Lora = ()  # the adapters of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -185,12 +214,6 @@ class Context:
         first = int(llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id))
         return first + self._window - 1 if first > 0 else 0
 
-    @property
-    def can_shift(self) -> bool:
-        """Whether positions can be moved."""
-        is_plain = self._window is None and not self._has_positions and not self._is_bf16
-        return is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
-
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         """Takes positions out of sequences, and moves the later ones. Shared cells are moved only once."""
         if not self.can_shift:  # llama.cpp would end the process
@@ -245,11 +268,13 @@ class Context:
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds a state that `save` returned to a sequence.
 
-        The state may come from a context with the other setting of flash attention.
+        The state may come from a context with the other setting of flash attention, or with other types of the cache.
         """
         first = self._positions.of(seq_id, start)
         if self._has_positions:
             state = self._positions.take(state, seq_id, end)
+        if self.could_shift:
+            state = retyped(state, *self._types)
         with log.collected() as complaints:
             restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
         if restored:

@@ -1,8 +1,9 @@
-"""Converts the saved state of a sequence for a context with the other setting of flash attention.
+"""Converts the saved state of a sequence for a context of another kind.
 
-With flash attention the values are stored cell by cell, without it channel by channel. A state fits only contexts of
-its own kind. This module reads the format that `llama_context::state_seq_get_data` and `llama_kv_cache::state_write`
-write in the llama.cpp of llama-cpp-python 0.3.36, for one sequence of a model whose layers all attend to everything.
+With flash attention the values are stored cell by cell, without it channel by channel. Where bf16 is faster, keys and
+values are bf16 unless cells have to be moved. A state fits only contexts of its own kind. This module reads the format
+that `llama_context::state_seq_get_data` and `llama_kv_cache::state_write` write in the llama.cpp of llama-cpp-python
+0.3.36, for one sequence of a model whose layers all attend to everything.
 """
 
 import struct
@@ -13,15 +14,48 @@ import numpy as np
 from srb.engine.backend import State
 
 _MAGIC = 0xAF143CD8
-_ITEM_BYTES = {0: 4, 1: 2, 30: 2}  # of f32, f16 and bf16, by their ggml_type; others need flash attention
+_F16, _BF16 = 1, 30
+_ITEM_BYTES = {0: 4, _F16: 2, _BF16: 2}  # of f32, f16 and bf16, by their ggml_type; others need flash attention
 
 
 def relaid(state: State) -> bytearray | None:
     """The same state with its values in the other layout. None if its format isn't the expected one."""
     try:
         return _relaid(memoryview(state))
-    except (struct.error, KeyError, ValueError):
+    except (struct.error, KeyError, ValueError, IndexError):
         return None
+
+
+def retyped(state: State, keys: int, values: int) -> State:
+    """The same state, whose keys and values that are f16 or bf16 have these ggml types if they are one of both, too.
+
+    It is returned as it is if that is so already, if its format isn't the expected one, or if it has a number that is
+    too large for f16.
+    """
+    try:
+        _, _, tensors = _tensors(memoryview(state))
+        n_layers, found = len(tensors) // 2, bytearray()
+        wanted = [*[keys] * n_layers, *[values] * n_layers]
+        for (at, start, end), kind in zip(tensors, wanted, strict=True):
+            (own,) = struct.unpack_from("<i", state, at)
+            if {own, kind} == {_F16, _BF16}:
+                found = found or bytearray(state)
+                struct.pack_into("<i", found, at, kind)
+                found[start:end] = _to_f16(state[start:end]) if kind == _F16 else _to_bf16(state[start:end])
+    except (struct.error, KeyError, ValueError, FloatingPointError):
+        return state
+    return found or state
+
+
+def _to_f16(data: State) -> bytes:
+    floats = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    with np.errstate(over="raise"):
+        return bytes(floats.astype("<f2"))
+
+
+def _to_bf16(data: State) -> bytes:
+    bits = np.frombuffer(data, "<f2").astype("<f4").view("<u4")
+    return bytes(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2"))  # rounded to the nearest, as ggml does
 
 
 def moved(state: bytearray, n_positions: int) -> bytearray | None:
@@ -42,36 +76,50 @@ def moved(state: bytearray, n_positions: int) -> bytearray | None:
     return result
 
 
-def _relaid(state: memoryview) -> bytearray | None:
+def _tensors(state: memoryview) -> tuple[int, int, list[tuple[int, int, int]]]:
+    """The number of cells, where the layout is named, and where each tensor, its numbers, and these end: keys first."""
     magic, _, n_streams, n_cells = struct.unpack_from("<IiII", state)
     layout_at = 16 + 12 * n_cells  # each cell has 3 numbers: its position, how many seq_ids follow (1), and this seq_id
     by_channel, n_layers = struct.unpack_from("<II", state, layout_at)
     if (magic, n_streams) != (_MAGIC, 1) or by_channel not in (0, 1):
-        return None
-    at = layout_at + 8
-    for _ in range(n_layers):  # the keys
-        _, row_bytes = struct.unpack_from("<iQ", state, at)
-        at += 12 + n_cells * row_bytes
-    result = bytearray(state[:at])
+        raise ValueError("it is no state of one sequence")
+    at, tensors = layout_at + 8, []
+    for k in range(2 * n_layers):
+        if k >= n_layers and by_channel:
+            _, item_bytes, n_channels = struct.unpack_from("<iII", state, at)
+            n_bytes = n_cells * item_bytes * n_channels
+        else:
+            _, row_bytes = struct.unpack_from("<iQ", state, at)
+            n_bytes = n_cells * row_bytes
+        tensors.append((at, at + 12, at + 12 + n_bytes))
+        at += 12 + n_bytes
+    if at != len(state):
+        raise ValueError("it has another length")
+    return n_cells, layout_at, tensors
+
+
+def _relaid(state: memoryview) -> bytearray:
+    n_cells, layout_at, tensors = _tensors(state)
+    (by_channel,) = struct.unpack_from("<I", state, layout_at)
+    values = tensors[len(tensors) // 2 :]
+    result = bytearray(state[: values[0][0]])
     struct.pack_into("<I", result, layout_at, 1 - by_channel)
-    convert: Callable[[memoryview, int, int], tuple[int, bytes]] = _to_cells if by_channel else _to_channels
-    for _ in range(n_layers):
-        at, layer = convert(state, at, n_cells)
-        result += layer
-    return result if at == len(state) else None
+    convert: Callable[[memoryview, int, int, int], bytes] = _to_cells if by_channel else _to_channels
+    for at, _, end in values:
+        result += convert(state, at, end, n_cells)
+    return result
 
 
-def _to_channels(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
-    """Where a layer's values end, and these values channel by channel."""
-    kind, row_bytes = struct.unpack_from("<iQ", state, at)
-    item_bytes, start, end = _ITEM_BYTES[kind], at + 12, at + 12 + n_cells * row_bytes
-    values = np.frombuffer(state[start:end], f"u{item_bytes}").reshape(n_cells, -1)
-    return end, struct.pack("<iII", kind, item_bytes, values.shape[1]) + values.T.tobytes()
+def _to_channels(state: memoryview, at: int, end: int, n_cells: int) -> bytes:
+    """A layer's values channel by channel."""
+    kind, _ = struct.unpack_from("<iQ", state, at)
+    item_bytes = _ITEM_BYTES[kind]
+    values = np.frombuffer(state[at + 12 : end], f"u{item_bytes}").reshape(n_cells, -1)
+    return struct.pack("<iII", kind, item_bytes, values.shape[1]) + values.T.tobytes()
 
 
-def _to_cells(state: memoryview, at: int, n_cells: int) -> tuple[int, bytes]:
-    """Where a layer's values end, and these values cell by cell."""
+def _to_cells(state: memoryview, at: int, end: int, n_cells: int) -> bytes:
+    """A layer's values cell by cell."""
     kind, item_bytes, n_channels = struct.unpack_from("<iII", state, at)
-    start, end = at + 12, at + 12 + n_cells * n_channels * item_bytes
-    values = np.frombuffer(state[start:end], f"u{_ITEM_BYTES[kind]}").reshape(n_channels, n_cells)
-    return end, struct.pack("<iQ", kind, n_channels * item_bytes) + values.T.tobytes()
+    values = np.frombuffer(state[at + 12 : end], f"u{_ITEM_BYTES[kind]}").reshape(n_channels, n_cells)
+    return struct.pack("<iQ", kind, n_channels * item_bytes) + values.T.tobytes()

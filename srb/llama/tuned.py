@@ -16,7 +16,7 @@ import llama_cpp
 
 from srb.cache_folder import cache_folder
 from srb.errors import ModelLoadError
-from srb.llama.context import physical_cores
+from srb.llama.context import movable, physical_cores
 from srb.llama.flash_attn import Pace, Paces
 from srb.llama.model_file import find_model
 from srb.llama.weights import FILE, convert, converted_path, identity
@@ -146,6 +146,8 @@ def choose(path: Path, settings: Settings) -> Choice:
         threads=settings.threads or (tuned.threads if tuned else physical_cores()),
         threads_batch=settings.threads_batch or settings.threads or (tuned.threads_batch if tuned else None),
     )
+    if attention and (settings.context_shift or settings.cache_reuse):
+        chosen = movable(chosen)  # from the start, so that no request has to wait for others to have another context
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s", tuned.describe())
         return Choice(chosen, weights, tuned.paces, tuned.paces)

@@ -49,6 +49,29 @@ def test_a_chat_whose_oldest_messages_were_dropped_reuses_what_follows(backend: 
     assert (engine.stats().cells, backend.cells) == (0, 0)
 
 
+def test_where_positions_can_be_moved_only_if_that_is_asked_for_it_is_asked_for(backend: FakeBackend) -> None:
+    backend.fixed, backend.shifts_now = True, False
+    engine = Engine(backend, cache_bytes=100_000)
+    run(engine, reusing(RULES + FIRST + SECOND))
+    assert not backend.shifts_now  # nothing was moved
+    assert evaluated(engine, reusing(RULES + SECOND + THIRD)) == len(THIRD)
+    assert backend.shifts_now
+
+
+def test_beside_requests_that_keep_positions_from_being_moved_it_is_evaluated(backend: FakeBackend) -> None:
+    backend.fixed, backend.shifts_now = True, False
+    engine = Engine(backend, cache_bytes=100_000)
+    run(engine, reusing(RULES + FIRST + SECOND))
+    engine.add_request(request("Tell me!", max_tokens=100, ignore_eos=True))
+    engine.step()
+    before = engine.stats().prompt_tokens_evaluated
+    events = run(engine, each := reusing(RULES + SECOND + THIRD))
+    assert backend.moved == []
+    assert engine.stats().prompt_tokens_evaluated - before == len("Tell me!" + SECOND + THIRD)
+    own = [event for event in events if event.request_id == each.id]
+    assert texts(own) == texts(run(Engine(FakeBackend(script=backend.script)), each))
+
+
 def test_chunks_may_be_several_and_go_over_several_pieces(backend: FakeBackend) -> None:
     engine = Engine(backend, cache_bytes=100_000)
     for prompt in (RULES + FIRST, RULES + FIRST + SECOND[:9], RULES + FIRST + SECOND + "(laughs) " + THIRD):

@@ -1,8 +1,10 @@
 """What has left the cells, on the real llama.cpp: the rest is where it would be in a lone sequence."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import llama_cpp
 import numpy as np
@@ -17,6 +19,8 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama import LlamaBackend
+from srb.llama import backend as backend_module
+from srb.options import CACHE_TYPES
 from srb.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -114,9 +118,70 @@ def test_a_model_that_forgets_refuses(load: Callable[..., LlamaBackend], tmp_pat
         engine.check(CompletionRequest((PROMPT,), (SamplingParams(max_tokens=300),), context_shift=True))
 
 
-def test_keys_that_ggml_can_not_move_are_refused(load: Callable[..., LlamaBackend]) -> None:
-    assert not load(ctx_size=256, cache_type_k="bf16", flash_attn="on").can_shift
-    assert load(ctx_size=256, cache_type_v="bf16", flash_attn="on").can_shift
+LONG = CompletionRequest(
+    (PROMPT,), SamplingParams(seed=3, max_tokens=N_TOKENS, ignore_eos=True).alternatives(N), context_shift=True
+)
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off", "auto"])
+def test_with_keys_that_ggml_can_not_move_it_runs_in_a_context_of_others(
+    load: Callable[..., LlamaBackend], flash_attn: str
+) -> None:
+    options: dict[str, Any] = {"ctx_size": 256, "parallel": 4, "batch_size": 128, "flash_attn": flash_attn}
+    expected = texts(run(Engine(load(**options)), LONG))
+    backend = load(**options, cache_type_k="bf16", cache_type_v="bf16")
+    engine = Engine(backend, cache_bytes=1 << 24)
+    assert (backend.can_shift, backend.shifts_now) == (True, False)
+    assert texts(run(engine, LONG)) == expected
+    assert backend.shifts_now
+    plain = CompletionRequest((PROMPT + tuple(b"and wise"),), (SamplingParams(seed=3, max_tokens=40),))
+    for each, shifts in ((plain, False), (LONG, True), (plain, False)):
+        before = engine.stats()
+        events = run(engine, dataclasses.replace(each, id=f"{before.prompt_tokens}"))
+        assert backend.shifts_now == shifts
+        assert {stop.finish_reason for stop in stops(events).values()} <= {"length", "stop"}
+        # What was retained in a context of one kind continues in one of the other.
+        assert engine.stats().prompt_tokens_evaluated - before.prompt_tokens_evaluated <= len(b"and wise")
+    assert (engine.stats().cells, backend.held()) == (0, [])
+
+
+@pytest.mark.parametrize("kind", CACHE_TYPES)
+def test_it_goes_with_every_type_of_the_cache(load: Callable[..., LlamaBackend], tmp_path: Path, kind: str) -> None:
+    model = write_tiny_model(tmp_path / "wide.gguf", n_embd=128, n_head=2)
+    backend = load(model=model, ctx_size=256, parallel=4, batch_size=128, cache_type_k=kind, cache_type_v=kind)
+    events = run(engine := Engine(backend), LONG)
+    assert all(stop.truncated and stop.length == N_TOKENS for stop in stops(events).values())
+    assert (engine.stats().cells, backend.held()) == (0, [])
+
+
+def test_quantized_keys_that_are_not_rotated_are_refused(load: Callable[..., LlamaBackend], tmp_path: Path) -> None:
+    for n_embd, n_head in ((128, 4), (192, 2)):
+        model = write_tiny_model(tmp_path / f"{n_embd}.gguf", n_embd=n_embd, n_head=n_head)
+        engine = Engine(load(model=model, ctx_size=256, cache_type_k="q8_0"))
+        with pytest.raises(InvalidRequestError, match="can't be moved, or not with such a --cache-type-k"):
+            engine.check(LONG)
+        assert load(model=model, ctx_size=256, cache_type_v="q8_0").can_shift
+
+
+def test_after_a_sleep_it_has_the_context_that_it_needs(load: Callable[..., LlamaBackend]) -> None:
+    backend = load(ctx_size=256, parallel=4, batch_size=128, cache_type_k="bf16")
+    expected = texts(run(engine := Engine(backend), LONG))
+    engine.sleep()
+    assert texts(run(engine, dataclasses.replace(LONG, id="again"))) == expected
+
+
+def test_without_memory_for_the_context_that_it_needs_the_next_one_tries_again(
+    load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = load(ctx_size=256, cache_type_k="bf16")
+    with monkeypatch.context() as patch:
+        patch.setattr(backend_module, "Context", Mock(side_effect=ModelLoadError("no memory")))
+        with pytest.raises(ModelLoadError, match="no memory"):
+            backend.prepare([(10, 1, 10)], shifts=True)
+    backend.prepare([(10, 1, 10)], shifts=True)
+    assert backend.shifts_now
+    backend.prepare([(10, 1, 10)])
+    assert not backend.shifts_now
 
 
 async def test_a_server_does_not_start_with_it_on_such_a_model(tmp_path: Path) -> None:
@@ -128,8 +193,9 @@ async def test_a_server_does_not_start_with_it_on_such_a_model(tmp_path: Path) -
             pass
 
 
+@pytest.mark.parametrize(("keys", "tolerance"), [("f32", 5e-4), ("bf16", 0.2)])
 def test_what_was_known_at_another_place_is_moved_to_where_it_is_now(
-    load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch
+    load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch, keys: str, tolerance: float
 ) -> None:
     rules, first, second = (
         b"You are a pirate, and you say so. ",
@@ -137,7 +203,7 @@ def test_what_was_known_at_another_place_is_moved_to_where_it_is_now(
         b"What do you want? Gold. ",
     )
     third = b"Where is it? "
-    backend = load(batch_size=128, flash_attn="off", cache_type_k="f32", cache_type_v="f32")
+    backend = load(batch_size=128, flash_attn="off", cache_type_k=keys, cache_type_v="f32")
     engine = Engine(backend, cache_bytes=1 << 24)
     params = SamplingParams(seed=3, max_tokens=3, ignore_eos=True)
 
@@ -156,6 +222,6 @@ def test_what_was_known_at_another_place_is_moved_to_where_it_is_now(
     lone.leave_out(len(rules), len(rules + first))
     lone.add(tuple(third))
     for logits, token in notes:
-        np.testing.assert_allclose(logits, lone.logits, atol=5e-4)
+        np.testing.assert_allclose(logits, lone.logits, atol=tolerance)
         lone.add((token,))
     backend.remove(0)

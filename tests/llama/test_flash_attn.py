@@ -1,6 +1,7 @@
 """Flash attention is turned off for the work that is faster without, and what was retained fits both ways."""
 
 import dataclasses
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
 from srb.llama import backend as backend_module
 from srb.llama import flash_attn as rule
-from srb.llama.state import relaid
+from srb.llama.state import relaid, retyped
 from srb.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -48,6 +49,27 @@ def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> No
     assert relaid(bytearray()) is None
 
 
+def test_a_state_is_converted_to_other_types_and_back(backend: LlamaBackend) -> None:
+    run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
+    f16, bf16 = 1, 30
+    for piece in engine._retained._by_use:
+        state = bytearray(piece.state or b"")  # its keys are f16
+        other = retyped(state, bf16, f16)
+        assert other != state
+        assert retyped(other, bf16, f16) is other
+        again = retyped(other, f16, f16)
+        assert retyped(again, bf16, f16) == other  # bf16 numbers that are so small stay the same as f16
+        assert retyped(state[:-1], bf16, f16) == state[:-1]
+    assert retyped(bytearray(), bf16, f16) == bytearray()
+
+
+def test_a_number_that_the_other_type_does_not_have_leaves_a_state_as_it_is() -> None:
+    tensor = struct.pack("<iQ2H", 30, 4, 0x3F80, 0x7F00)  # 1 and 1.7e38, as bf16
+    state = bytearray(struct.pack("<IiII3iII", 0xAF143CD8, 0, 1, 1, 0, 1, 0, 0, 1) + tensor + tensor)
+    assert retyped(state, 1, 1) is state
+    assert retyped(state[:-2] + b"\x80\x3f", 1, 30)[-32:] == state[-32:-2] + b"\x80\x3f"
+
+
 @pytest.mark.usefixtures("cheap")
 def test_what_was_retained_with_it_continues_without_and_the_other_way_round(backend: LlamaBackend) -> None:
     engine = Engine(backend, cache_bytes=10_000_000)
@@ -64,12 +86,16 @@ def test_what_was_retained_with_it_continues_without_and_the_other_way_round(bac
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.05), ("f16", 0.05), ("bf16", 0.2)])
 @pytest.mark.parametrize("before", ["on", "off"])
-def test_a_state_means_the_same_in_the_other_kind(tiny_model: Path, before: str, kind: str, tolerance: float) -> None:
+@pytest.mark.parametrize("keys", [("f16", "f16"), ("bf16", "f16"), ("f16", "bf16")])
+def test_a_state_means_the_same_in_the_other_kind(
+    tiny_model: Path, before: str, kind: str, tolerance: float, keys: tuple[str, str]
+) -> None:
     settings = Settings(model=tiny_model, ctx_size=1024, parallel=8, cache_type_v=kind)
+    tolerance = 0.2 if "bf16" in keys else tolerance
     logits = []
     state: bytearray | None = None
-    for flash_attn in (before, "off" if before == "on" else "on"):
-        with LlamaBackend(dataclasses.replace(settings, flash_attn=flash_attn)) as backend:
+    for flash_attn, key in zip((before, "off" if before == "on" else "on"), keys, strict=True):
+        with LlamaBackend(dataclasses.replace(settings, flash_attn=flash_attn, cache_type_k=key)) as backend:
             batch = Batch()
             if state is None:
                 batch.add(tuple(STORY.encode()), 0, 0, outputs=1)

@@ -79,8 +79,9 @@ def test_all_of_it_on_a_real_model(tiny_model: Path, capsys: pytest.CaptureFixtu
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert tuned.paces is not None
-    assert tuned.paces.on.row_cell > 0
-    assert tuned.paces.off.prompt_token > 0
+    # How a time is divided between tokens and cells depends on what else the machine does; that there is one doesn't.
+    assert tuned.paces.on.row + tuned.paces.on.row_cell > 0
+    assert tuned.paces.off.prompt_token + tuned.paces.off.prompt_cell > 0
     choice = choose(tiny_model, Settings())
     assert choice.paces == tuned.paces
     with LlamaBackend(Settings(model=tiny_model, ctx_size=1024)) as backend:

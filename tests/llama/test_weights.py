@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -143,6 +144,16 @@ def test_what_is_given_by_hand_wins(tiny_model: Path, tuned: Tuned) -> None:
     assert (choice.settings.cache_type_k, choice.settings.flash_attn, choice.paces) == ("f16", "on", None)
     choice = choose(tiny_model, Settings(tune=False))
     assert (choice.weights, choice.settings.cache_type_k, choice.paces) == (tiny_model, "f16", None)
+
+
+@pytest.mark.parametrize("option", [{"context_shift": True}, {"cache_reuse": 256}])
+def test_a_server_that_moves_cells_has_a_cache_whose_cells_can_be_moved(
+    tiny_model: Path, tuned: Tuned, load: Callable[..., LlamaBackend], option: dict[str, Any]
+) -> None:
+    assert load(**option).shifts_now
+    assert not load().shifts_now
+    given = choose(tiny_model, Settings(cache_type_k="bf16", **option))
+    assert given.settings.cache_type_k == "bf16"  # then only the requests that need it have another one
 
 
 def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(

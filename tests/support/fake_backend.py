@@ -253,6 +253,8 @@ class FakeBackend:
     adapters: tuple[Adapter, ...] = ()
     shifts: bool = False
     """Whether contexts are shifted, so that samplers may have seen tokens that aren't in cells any more."""
+    fixed: bool = False
+    """Whether positions can be moved only if `prepare` was told that they may have to be."""
     max_seqs: int = 1000
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
@@ -274,6 +276,7 @@ class FakeBackend:
         self.moved: list[tuple[int, int, int]] = []
         self.discarded: list[tuple[tuple[int, ...], int, int]] = []
         self.work: list[tuple[int, int, int]] = []  # the last argument of `prepare`
+        self.shifts_now = self.can_shift and not self.fixed
         self.scales: list[float] = []  # of all calls of `guided`
         self.decodes = 0
         self.rows = 0
@@ -291,11 +294,11 @@ class FakeBackend:
         assert self.cells == 0, "it may only sleep while it is empty"
         self.asleep.set()
 
-    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         assert work
         self.asleep.clear()
         assert self.cells == 0, "it may only choose while it is empty"
-        self.work = work
+        self.work, self.shifts_now = work, self.can_shift and (shifts or not self.fixed)
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
@@ -374,7 +377,7 @@ class FakeBackend:
         return self.window is None
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        assert self.can_shift
+        assert self.shifts_now
         assert 0 <= start < end
         own = [self.sequences[seq_id] for seq_id in seq_ids]
         assert all(cells[:shared] == own[0][:shared] for cells in own), "they don't have these in common"
@@ -425,7 +428,7 @@ class FakeBackend:
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         tokens = [int.from_bytes(state[i : i + 4], signed=True) for i in range(0, len(state), 4)]
         if moved:
-            assert self.can_shift
+            assert self.shifts_now
             assert isinstance(state, FakeState)
             self.moved.append((start, end, moved))
             if self.cells + len(tokens) > self.n_cells:
