@@ -184,12 +184,20 @@ def test_alternatives_outlive_a_node(nodes: Nodes, how: str) -> None:
         nodes.kill("srb-b")  # Ray has given it up by now, or soon will
     nodes.start_other()
     until(lambda: nodes.health().get(OTHER) == "ready")
-    threads = [threading.Thread(target=Stream().read, args=(nodes, seed)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    until(lambda: busy(nodes, OTHER))
-    for thread in threads:
-        thread.join()
+    seen = threading.Event()
+
+    def read(seed: int) -> None:
+        while not seen.is_set():
+            Stream().read(nodes, seed)
+
+    with ThreadPoolExecutor(8) as pool:
+        reading = [pool.submit(read, seed) for seed in range(8)]
+        try:
+            until(lambda: busy(nodes, OTHER))
+        finally:
+            seen.set()
+        for future in reading:
+            future.result(timeout=400)
 
 
 def busy(nodes: Nodes, node: str) -> bool:
