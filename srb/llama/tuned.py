@@ -146,10 +146,12 @@ def choose(path: Path, settings: Settings) -> Choice:
         threads=settings.threads or (tuned.threads if tuned else physical_cores()),
         threads_batch=settings.threads_batch or settings.threads or (tuned.threads_batch if tuned else None),
     )
-    if attention and (settings.context_shift or settings.cache_reuse):
-        chosen = movable(chosen)  # from the start, so that no request has to wait for others to have another context
+    but = ""
+    if attention and attention.cache_type == "bf16" and (settings.context_shift or settings.cache_reuse):
+        # From the start, so that no request has to wait for others to have another context.
+        chosen, but = movable(chosen), "; but the cache is f16, because --context-shift or --cache-reuse moves cells"
     if tuned and attention and settings.weights is None:
-        logger.info("tuned for this machine: %s", tuned.describe())
+        logger.info("tuned for this machine: %s%s", tuned.describe(), but)
         return Choice(chosen, weights, tuned.paces, tuned.paces)
     if tuned:
         logger.info("tuned for this machine, but for what is given by hand")

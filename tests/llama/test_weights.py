@@ -148,10 +148,17 @@ def test_what_is_given_by_hand_wins(tiny_model: Path, tuned: Tuned) -> None:
 
 @pytest.mark.parametrize("option", [{"context_shift": True}, {"cache_reuse": 256}])
 def test_a_server_that_moves_cells_has_a_cache_whose_cells_can_be_moved(
-    tiny_model: Path, tuned: Tuned, load: Callable[..., LlamaBackend], option: dict[str, Any]
+    tiny_model: Path,
+    tuned: Tuned,
+    load: Callable[..., LlamaBackend],
+    option: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert load(**option).shifts_now
+    caplog.set_level(logging.INFO, "srb")
     assert not load().shifts_now
+    assert "the cache is f16" not in caplog.text
+    assert load(**option).shifts_now
+    assert "the cache is f16" in caplog.text
     given = choose(tiny_model, Settings(cache_type_k="bf16", **option))
     assert given.settings.cache_type_k == "bf16"  # then only the requests that need it have another one
 
