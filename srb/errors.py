@@ -79,6 +79,13 @@ class InvalidRequestError(SrbError):
     code = "invalid_value"
 
 
+def in_use(request_id: str) -> InvalidRequestError:
+    """The error for a request whose id another one has."""
+    return InvalidRequestError(
+        f"the request id {request_id:.100} is in use; send another id, or wait until that request has ended", param="id"
+    )
+
+
 class ContextSizeError(InvalidRequestError):
     """The prompt is longer than the context. Its type and its numbers are llama-server's, which clients look for.
 

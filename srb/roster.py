@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from srb.engine.events import AbortReason, DoneEvent, Event, by_request
-from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
+from srb.errors import GoneError, NotFoundError, UnavailableError, in_use
 from srb.journal import Journal
 from srb.request_log import done_line
 from srb.request_stream import RequestStream
@@ -94,7 +94,7 @@ class Roster:
         """
         request_id = journal.request.id
         if request_id in self._living or request_id in self._kept:
-            raise InvalidRequestError(f"the request id {request_id} is in use", param="id")
+            raise in_use(request_id)
         self._living[request_id] = _Living(journal, linger)
         self._empty.clear()
         return self.read(journal)

@@ -211,6 +211,20 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
     assert name not in other
 
 
+def test_prompts_that_begin_with_what_another_server_has_removed_are_evaluated(tmp_path: Path) -> None:
+    begun = "x" * 60
+    texts_kept = [begun + each * 40 for each in "bc"]
+    life(tmp_path, *(request(each, max_tokens=1) for each in (begun, *texts_kept)))
+    cache = store(tmp_path)
+    engine = Engine(FakeBackend(n_cells=1000), store=cache)
+    cache.check([path.name.partition("-")[0] for path in tmp_path.rglob("*.state")], pack(()))  # reads what is there
+    for path in tmp_path.rglob("*.state"):
+        path.unlink()
+    run(engine, request([each + "more" for each in texts_kept], max_tokens=1))
+    assert engine.stats().prompt_tokens_evaluated == 104 + 44
+    engine.close()
+
+
 def test_what_a_killed_process_has_left_unfinished_is_removed_after_a_while(tmp_path: Path) -> None:
     store(tmp_path).close()
     folder = next(tmp_path.iterdir())

@@ -144,7 +144,7 @@ class Backend(Protocol):
     def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         """Tells the backend what comes next, so that it can choose the fastest way to evaluate that.
 
-        Called only when no sequence holds a cell.
+        Called only when no sequence holds a cell. Raises `SrbError` if it can't evaluate now; it is called again then.
         work: for each prompt, its number of tokens, how many sequences continue it, and how many tokens each of these
         may generate.
         shifts: whether positions may have to be moved. If `can_shift`, `shifts_now` is then true.

@@ -36,7 +36,7 @@ from srb.engine.store import Store, StoreStats
 from srb.engine.supported import check_supported
 from srb.engine.texts import Answer as Answer
 from srb.engine.texts import ForPrograms, with_tokens
-from srb.errors import SrbError
+from srb.errors import SrbError, UnavailableError, in_use
 
 
 class Engine(ForPrograms):
@@ -148,7 +148,9 @@ class Engine(ForPrograms):
             self.adapters.lora(params.lora)
 
     def add_request(self, request: CompletionRequest) -> None:
-        """Takes a request, whose events `step` will return. Raises `InvalidRequestError` if it can never run."""
+        """Takes a request, for `step`. Raises `InvalidRequestError` if it can never run, or if its id is in use."""
+        if self._scheduler.find(request.id):
+            raise in_use(request.id)
         request = with_tokens(request, self.tokenize)
         self.check(request)
         compiled = self._backend.compile(request.branches, request.special_tokens)
@@ -281,7 +283,7 @@ class Engine(ForPrograms):
             elif each.answer.set_running_or_notify_cancel():
                 try:
                     each.answer.set_result(each.ask(self._slots))
-                except SrbError as error:
+                except Exception as error:  # a fault in the question is its asker's, and no reason to end all requests
                     each.answer.set_exception(error)
 
     def _is_unwanted(self) -> bool:
@@ -295,7 +297,11 @@ class Engine(ForPrograms):
             if is_empty:
                 # Those that wait for cells that can be moved may then run beside these prompts.
                 shifts = any(map(moves, prompts)) or any(each.shifts for each in self._scheduler.waiting.values())
-                self._backend.prepare(list(map(work_of, prompts)), shifts=shifts)
+                try:
+                    self._backend.prepare(list(map(work_of, prompts)), shifts=shifts)
+                except SrbError as error:
+                    self._refuse(error)
+                    return
                 is_empty = False
             # Forks come first. A restored state may take over cells that have left the sliding window of their
             # sequence, and a fork from further back may still need these cells.
@@ -312,6 +318,17 @@ class Engine(ForPrograms):
 
     def _suits(self, active: ActiveRequest) -> bool:
         return not active.shifts or self._backend.shifts_now or self._cache.leased_cells == 0
+
+    def _refuse(self, error: SrbError) -> None:
+        """Ends who waits for a backend that can't be prepared. Their cells are empty, so it has none to remove."""
+        self._totals.last_error = error.message
+        reason = UnavailableError(f"the model can't be used now: {error.message}")
+        for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values()):
+            self._outbox.error(active, None, reason)
+            for seq in active.living:
+                self._decoding.finish(seq, "error", None)
+        self._decoding.finished.clear()
+        self._scheduler.release_all()
 
     def _start(self, active: ActiveRequest) -> None:
         active.admitted = self._clock()

@@ -9,7 +9,7 @@ from typing import Any
 from srb.engine.active_request import ActiveRequest
 from srb.engine.events import AbortReason
 from srb.engine.slots import Slots
-from srb.errors import SrbError
+from srb.errors import SrbError, in_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,17 @@ class Mailbox:
         return bool(self._messages)
 
     def put(self, message: ActiveRequest | Question) -> None:
-        """Adds a message. Raises the error that the mailbox was closed with."""
+        """Adds a message. Raises the error that the mailbox was closed with.
+
+        Raises `InvalidRequestError` if there is a request with the same id already.
+        """
         with self._lock:
             if self._failure:
                 raise self._failure
+            if isinstance(message, ActiveRequest) and any(
+                isinstance(each, ActiveRequest) and each.id == message.id for each in self._messages
+            ):
+                raise in_use(message.id)
             self._messages.append(message)
 
     def put_abort(self, abort: Abort) -> None:

@@ -267,7 +267,9 @@ class Retained:
             self._forget(piece)
 
     def _forget(self, piece: Piece) -> None:
-        """Forgets a piece, and with it all pieces that continue it."""
+        """Forgets a piece, and with it all pieces that continue it. To forget one twice does no harm."""
+        if piece not in self._tree:  # several prompts may begin with it, and each finds out that its state was lost
+            return
         if piece.parent:
             piece.parent.children.discard(piece)
         lost = [piece]
@@ -316,8 +318,7 @@ class Retained:
     def _state(self, piece: Piece) -> State | None:
         if piece.state is not None:
             return piece.state
-        stored = self._read(piece)
-        return stored and stored[0]
+        return (stored := self._read(piece)) and stored[0]
 
     def _read(self, piece: Piece) -> tuple[State, bytes | None] | None:
         return self._store.get(piece.name) if self._store and piece.name else None

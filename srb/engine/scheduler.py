@@ -278,6 +278,14 @@ class Scheduler:
             self.prompts.remove(holder)
         self._has_news = True
 
+    def release_all(self) -> None:
+        """Takes back everything that is leased."""
+        self.prefilling = []
+        for prompt in self.prompts.copy():
+            for seq in prompt.sequences:
+                self.release(seq)
+            self.release(prompt)
+
     def give_away(self, prompt: Prompt, seq: Sequence) -> None:
         """Gives the seq_id of a prompt to the last of its sequences. All of them still share the prompt's cells."""
         seq.seq_id, prompt.seq_id = prompt.seq_id, None

@@ -186,13 +186,21 @@ class LlamaBackend:
 
     def _load_again(self) -> None:
         """Loads the model if `sleep` has freed it. Raises `ModelLoadError`."""
-        if not self._model:
+        if self._model:
+            return
+        try:
             if not self._weights.exists() or fingerprint(self._weights) != self._fingerprint:
                 raise ModelLoadError(f"the model {self._weights} has changed while it was asleep; restart the server")
-            self._model = load_model(self._weights, self._settings, lambda _fraction: True)
-            adapters, self._pointers = load_adapters(self._model, self._settings.lora)
-            if adapters != self.adapters:
-                raise ModelLoadError("a file of --lora has changed while the model was asleep; restart the server")
+            with ExitStack() as stack:
+                model = load_model(self._weights, self._settings, lambda _fraction: True)
+                stack.callback(llama_cpp.llama_model_free, model)
+                adapters, self._pointers = load_adapters(model, self._settings.lora)
+                if adapters != self.adapters:
+                    raise ModelLoadError("a file of --lora has changed while the model was asleep; restart the server")
+                self._model = model  # only now: whoever tries again must check again
+                stack.pop_all()
+        except OSError as error:
+            raise ModelLoadError(f"the model {self._weights} can't be read again: {error}") from None
 
     def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         """Makes another context if flash attention is worth turning off, or on again, and to move positions.

@@ -10,7 +10,7 @@ from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, ErrorEvent, Event, ProgressEvent, StartEvent, StopEvent, StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError, SrbError
+from srb.errors import InvalidRequestError, ModelLoadError, SrbError, UnavailableError
 
 
 def assert_idle(engine: Engine, backend: FakeBackend) -> None:
@@ -584,6 +584,68 @@ def test_a_broken_engine_ends_every_request_and_takes_no_more() -> None:
     check_order(events, mailed, started=False)
     with pytest.raises(SrbError, match="the engine has failed"):
         engine.add_request(request())
+
+
+def test_an_id_is_used_once_at_a_time() -> None:
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(each := request(n=2))
+    for _ in range(2):  # before a step has taken it, and behind that
+        with pytest.raises(InvalidRequestError, match="is in use"):
+            engine.add_request(each)
+        engine.step()
+    check_order(run(engine), each, started=False)
+    assert texts(run(engine, each)).keys() == {0, 1}
+    assert_idle(engine, backend)
+
+
+def test_a_fault_in_a_question_is_its_askers() -> None:
+    engine = Engine(FakeBackend(script=says(b"text")))
+    answer = engine.ask(0, lambda _slots: 1 // 0)
+    assert texts(run(engine, request())) == {0: "text"}
+    with pytest.raises(ZeroDivisionError):
+        answer.result()
+
+
+def test_a_backend_that_cannot_be_prepared_ends_who_waits_for_it_and_the_next_request_tries_again() -> None:
+    def fail() -> None:
+        raise ModelLoadError("there is no memory")
+
+    engine = Engine(backend := FakeBackend(script=says(b"text"), on_prepare=fail))
+    guided, beams = request("p" * 20, n=2, negative_prompt=(1, 2)), dataclasses.replace(request(), search="beam")
+    for each in (requests := [guided, request("p" * 20, n=300), beams, request(max_tokens=0)]):
+        engine.add_request(each)
+    for _ in range(2):
+        events = run(engine)
+        for each in requests:
+            check_order(events, each, started=False)
+        errors = [event.error for event in events if isinstance(event, ErrorEvent)]
+        assert len(errors) == len(requests)
+        assert all(isinstance(error, UnavailableError) and "no memory" in error.message for error in errors)
+        assert engine.stats().last_error == "there is no memory"
+        assert_idle(engine, backend)
+        engine.add_request(again := request())
+        requests = [again]
+    backend.on_prepare = lambda: None
+    assert texts(run(engine)) == {0: "text"}
+    assert_idle(engine, backend)
+
+
+def test_a_backend_that_cannot_be_prepared_ends_who_ran_in_part() -> None:
+    each = CompletionRequest(tuple(tuple(bytes([k]) * 200) for k in (65, 66)), (SamplingParams(max_tokens=5),))
+    engine = Engine(backend := FakeBackend())
+    engine.add_request(each)
+    events: list[Event] = []
+    while not stops(events):
+        events += engine.step()
+
+    def fail() -> None:
+        raise ModelLoadError("there is no memory")
+
+    backend.on_prepare = fail
+    events += run(engine)
+    check_order(events, each)
+    assert stops(events)[1].finish_reason == "error"
+    assert_idle(engine, backend)
 
 
 def test_what_happened_in_the_step_that_broke_is_not_lost() -> None:

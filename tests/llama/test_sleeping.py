@@ -12,7 +12,7 @@ from tiny_model import write_tiny_model
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import ModelLoadError
+from srb.errors import UnavailableError
 from srb.llama import LlamaBackend
 
 pytestmark = pytest.mark.llama
@@ -52,9 +52,26 @@ def test_a_file_that_has_changed(load: Load, tiny_model: Path, tmp_path: Path) -
     engine = Engine(load(model=model, sleep_idle_seconds=1))
     engine.sleep()
     write_tiny_model(tmp_path / "other.gguf", seed=1).rename(model)
-    engine.add_request(asked())
-    with pytest.raises(ModelLoadError, match="has changed while it was asleep"):
-        engine.step()
+    for _ in range(2):  # the second one finds it out, too
+        with pytest.raises(UnavailableError, match="has changed while it was asleep"):
+            engine.generate_texts(PROMPT, 2)
+    assert not engine.has_work
+
+
+def test_an_adapter_that_has_changed(load: Load, tmp_path: Path) -> None:
+    adapter = write_tiny_lora(tmp_path / "adapter.gguf")
+    engine = Engine(load(lora=f"{adapter}:0.5", sleep_idle_seconds=1))
+    said = engine.generate_texts(PROMPT, 1, SamplingParams(temperature=0))
+    engine.step()
+    engine.sleep()
+    kept = adapter.rename(tmp_path / "kept.gguf")
+    for change in (lambda: None, lambda: adapter.write_bytes(kept.read_bytes() + b"more")):
+        change()
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match=r"adapter\.gguf|has changed while the model was asleep"):
+                engine.generate_texts(PROMPT, 1)
+    kept.replace(adapter)
+    assert engine.generate_texts(PROMPT, 1, SamplingParams(temperature=0)) == said
 
 
 def test_one_that_makes_embeddings_keeps_the_model(load: Load) -> None:

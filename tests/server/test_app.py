@@ -99,6 +99,32 @@ async def test_an_error_after_the_start_is_an_event_and_the_stops_still_come(con
     assert (await (await client.get("/health")).json())["last_error"] == "llama_decode failed with code -3"
 
 
+async def test_a_model_that_cannot_wake_is_a_503_and_the_next_request_tries_again(connect: Connect) -> None:
+    def fail() -> None:
+        raise ModelLoadError("llama.cpp can't make a context of 256 cells: out of memory")
+
+    client = await connect(backend := FakeBackend(script=says(b"text")), sleep_after=0.001)
+    ready = {"prompt": "p", "n": 1, "stream": False}
+    bodies = {
+        "/v1/completions": ready,
+        "/completion": {"prompt": "p"},
+        "/api/generate": {"model": "fake", "prompt": "p", "stream": False, "raw": True},
+        "/generate": {"inputs": "p"},
+        "/api/v1/generate": {"prompt": "p"},
+    }
+    for path, body in bodies.items():
+        backend.on_prepare = fail
+        async with client.post(path, json=body) as answer:
+            assert (answer.status, answer.headers.get("Retry-After")) == (503, "2"), (path, await answer.text())
+            assert "out of memory" in await answer.text()
+        events = await events_of(await client.post("/v1/completions", json={"prompt": "p", "n": 1}))
+        assert [event["event"] for event in events] == ["error", "stop", "done"]
+        assert (await client.get("/health")).status == 200
+        backend.on_prepare = lambda: None
+        async with client.post("/v1/completions", json=ready) as answer:
+            assert (await answer.json())["choices"][0]["text"] == "text"
+
+
 async def test_a_queued_request_answers_at_once_and_the_queue_is_seen(connect: Connect) -> None:
     gate = Gate(backend := FakeBackend())
     client = await connect(backend)

@@ -263,6 +263,8 @@ class FakeBackend:
     """A decode with one of these characters in it always fails, halfway."""
     names_poisoned: bool = False
     """Whether the error then names the sequence."""
+    on_prepare: Callable[[], None] = lambda: None
+    """Called in every `prepare`; what it raises comes out of that."""
     on_decode: Callable[[], None] = lambda: None
     """Called in the middle of every decode; what it raises comes out of the decode."""
 
@@ -296,6 +298,7 @@ class FakeBackend:
 
     def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         assert work
+        self.on_prepare()
         self.asleep.clear()
         assert self.cells == 0, "it may only choose while it is empty"
         self.work, self.shifts_now = work, self.can_shift and (shifts or not self.fixed)
