@@ -217,6 +217,8 @@ class AsyncEngine(EngineClient):
     def _on_death(self, error: EngineDeadError, events: list[Event], stats: EngineStats) -> None:
         self._status = "dead"
         self._failure = error
+        if self._lasts:
+            self._roster.suspend()
         self._on_step(events, stats)
         self._failed.set()
 

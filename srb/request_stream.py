@@ -63,12 +63,12 @@ class RequestStream:
     def raise_refusal(self) -> None:
         """Call this when the stream has ended.
 
-        Raises `UnavailableError` if the server has ended the request before it started, or if the server shuts down
-        and the request goes on after its next start.
+        Raises `UnavailableError` if the server has ended the request before it started, or if the server ends and
+        the request goes on after its next start.
         """
         if self._is_cut_off and not self.at_end:
             raise UnavailableError(
-                f"the server is shutting down; request {self.request.id} goes on with its next start"
+                f"the server is shutting down, or has failed; request {self.request.id} goes on with its next start"
             )
         self.journal.raise_refusal()
 

@@ -116,6 +116,10 @@ MIGRATIONS = (
     """
     ALTER TABLE nodes ADD COLUMN ends_at INTEGER;  -- so many characters of its text belong to the story; null: all
     """,
+    """
+    -- How many servers in a row were lost while they ran it, without a further token.
+    ALTER TABLE requests ADD COLUMN losses INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 

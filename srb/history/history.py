@@ -105,7 +105,7 @@ class History:
 
     def resume(self, each: Unfinished) -> None:
         """Goes on with a request that the file has already. Pass its further events to `take`."""
-        self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events))
+        self._record(lambda recorder: recorder.resume(each.submitted, each.number, each.events, each.losses))
 
     def interrupt(self, each: Unfinished) -> None:
         """Marks a request as interrupted, and writes its texts so far. Somebody may continue it by hand."""

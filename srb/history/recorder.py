@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent, Usage, by_request
+from srb.engine.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, Usage, by_request
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
+from srb.errors import EngineDeadError
 from srb.history import nodes
 from srb.history.events import pack, pack_request
 from srb.history.stories import count_change, find_number
@@ -55,7 +56,8 @@ class Submitted:
 class _Running:
     """A running request. number, story, nodes: the numbers of the request, its story and its nodes in the file.
 
-    texts, tokens: what each alternative has so far. is_suspended: the server's end has interrupted it.
+    texts, tokens: what each alternative has so far. losses: see `count_losses`.
+    is_suspended: the server's end has interrupted it.
     """
 
     submitted: Submitted
@@ -64,6 +66,7 @@ class _Running:
     nodes: list[int] = field(default_factory=list)
     texts: list[list[str]] = field(default_factory=list)
     tokens: list["array[int]"] = field(default_factory=list)
+    losses: int = 0
     is_suspended: bool = False
 
     def __post_init__(self) -> None:
@@ -110,9 +113,9 @@ class Recorder:
         running.number = self._last_number = max(last, self._last_number) + 1
         _begin(running, db)
 
-    def resume(self, submitted: Submitted, number: int, events: list[Event]) -> list[Change]:
-        """Goes on with a request that the file has already. events: its events so far."""
-        running = self._running[submitted.request.id] = _Running(submitted, number)
+    def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
+        """Goes on with a request that the file has already. events: its events so far. losses: see `count_losses`."""
+        running = self._running[submitted.request.id] = _Running(submitted, number, losses=losses)
         for event in events:
             if isinstance(event, StreamEvent):
                 running.take(event)
@@ -139,8 +142,13 @@ class Recorder:
         return [*stops, partial(_set_status, running, "interrupted")]
 
     def _take(self, running: _Running, events: list[Event]) -> Iterator[Change]:
+        losses = running.losses
+        if any(isinstance(event, StreamEvent) and event.drawn for event in events):
+            running.losses = 0
         if running.submitted.detach:
-            events = list(_until_shutdown(running, events))
+            events = list(_until_the_servers_end(running, events))
+        if running.losses != losses:
+            yield partial(_set_losses, running, running.losses)
         if events:
             yield partial(_add_step, running, pack(events))
         for event in events:
@@ -153,12 +161,19 @@ class Recorder:
                 del self._running[running.submitted.request.id]
 
 
-def _until_shutdown(running: _Running, events: list[Event]) -> Iterator[Event]:
-    """The events, without those that end the request because the server stops: it will go on after the next start."""
+def _until_the_servers_end(running: _Running, events: list[Event]) -> Iterator[Event]:
+    """The events, without those that end the request because the server stops, or its engine has failed.
+
+    The request will go on after the next start.
+    """
     for event in events:
+        if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
+            running.is_suspended = True
+            return
         why = event.stop_reason if isinstance(event, StopEvent) and event.finish_reason == "abort" else None
         if why == "shutdown":  # a stop string with this text is no such end
             running.is_suspended = True
+            running.losses = -1  # an end in order is no loss, and the next start will count one
         elif not running.is_suspended or not isinstance(event, DoneEvent):
             yield event
 
@@ -218,6 +233,21 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
 def _forget(running: _Running, db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM requests WHERE number = ?", (running.number,))
     db.execute("DELETE FROM nodes WHERE request = ? AND text IS NULL", (running.submitted.request.id,))
+
+
+def count_losses(db: sqlite3.Connection) -> None:
+    """Counts the loss of a server for each request that it was running, and may have been lost by.
+
+    Must be called at each start. A token that comes later, or an end in order, sets the count back.
+    """
+    db.execute(
+        "UPDATE requests SET losses = losses + 1 WHERE status = 'running' "
+        "AND EXISTS (SELECT 1 FROM steps WHERE steps.request = requests.number)"
+    )
+
+
+def _set_losses(running: _Running, losses: int, db: sqlite3.Connection) -> None:
+    db.execute("UPDATE requests SET losses = ? WHERE number = ?", (losses, running.number))
 
 
 def _add_step(running: _Running, events: str, db: sqlite3.Connection) -> None:

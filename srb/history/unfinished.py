@@ -15,11 +15,12 @@ from srb.history.recorder import Submitted
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A request from the file, with its events so far. number: its number in the file."""
+    """A request from the file, with its events so far. number: its number in the file. losses: see `count_losses`."""
 
     submitted: Submitted
     number: int
     events: list[Event]
+    losses: int
 
 
 def interrupt_unreadable(db: sqlite3.Connection) -> None:
@@ -71,7 +72,7 @@ def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
         title=row["title"],
         story=row["story"],
     )
-    return Unfinished(submitted, row["number"], events_of(db, row["number"], row["id"]))
+    return Unfinished(submitted, row["number"], events_of(db, row["number"], row["id"]), row["losses"])
 
 
 def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unfinished | str | None:

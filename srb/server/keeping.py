@@ -12,15 +12,18 @@ from aiohttp import web
 from srb.client import EngineClient, Record
 from srb.engine.events import Event
 from srb.engine.resume import resume
-from srb.errors import HistoryError, NotSupportedError, SrbError
+from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.history import History
-from srb.history.recorder import Submitted
+from srb.history.recorder import Submitted, count_losses
 from srb.history.unfinished import Unfinished, interrupt_unreadable, unfinished
 from srb.journal import Journal
 from srb.server.auth import owner_of
 from srb.server.story_feed import Feeds
 
 logger = logging.getLogger("srb")
+
+MOST_LOSSES = 3
+"""A request that was running when so many servers in a row were lost doesn't go on: it may be the cause."""
 
 
 class Keeper:
@@ -89,6 +92,7 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         with suppress(HistoryError):  # if the file can't be written now, the next start does it
             await asyncio.wrap_future(self.history.write(interrupt_unreadable))
+            await asyncio.wrap_future(self.history.write(count_losses))
         for each in await asyncio.to_thread(self.history.read, unfinished):
             submitted = each.submitted
             if not submitted.detach:
@@ -97,6 +101,14 @@ class Keeper:
                 self.history.interrupt(each)
                 logger.warning(
                     "request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model
+                )
+            elif each.losses >= MOST_LOSSES:
+                self.history.interrupt(each)
+                logger.error(
+                    "request %s stays interrupted: %d servers in a row were lost while they ran it, without a further "
+                    "token; it may be the cause",
+                    submitted.request.id,
+                    each.losses,
                 )
             else:
                 await self._resume(engine, each)
@@ -114,6 +126,9 @@ class Keeper:
             if submitted.story is not None:
                 self.feeds.add_writer(request_id, submitted.story)
             (await engine.submit(request, journal=journal, is_new=False)).close()
+        except UnavailableError as error:  # the engine ends or has failed meanwhile, and the file still has the request
+            self.feeds.remove_writer(request_id)
+            logger.warning("request %s goes on with the next start: %s", request_id, error.message)
         except SrbError as error:
             logger.error("request %s can't go on: %s", request_id, error.message)
             self.history.end(each)

@@ -55,7 +55,7 @@ async def events(request: web.Request) -> web.StreamResponse:
 async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, bool]:
     """The journal of a request, from memory or from the history, and whether it was interrupted and won't go on.
 
-    Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on when the model is loaded.
+    Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on later.
     """
     owner, keeper = owner_of(request), request.app[KEEPER]
     try:
@@ -63,6 +63,7 @@ async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, boo
     except (NotFoundError, GoneError):
         found = await read_file(request, read_journal, request_id) if keeper.is_on else None
         if found == "running":
+            request.app[ENGINE].check_ready()
             raise UnavailableError(f"request {request_id} goes on when the model is loaded; try again soon") from None
         if not isinstance(found, Unfinished):
             raise

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,17 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, "ALTER TABLE stories ADD COLUMN mood TEXT;"))
     with History(path) as history:
         assert history.read(lambda db: db.execute("SELECT title, mood FROM stories").fetchone()[:]) == ("Old", None)
+
+
+def test_a_file_of_the_second_version_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "MIGRATIONS", database.MIGRATIONS[:2])
+        prepare(path)
+    row = "1, 'cmpl-1', NULL, 0, '/v1/completions', 'fake', 'title', x'', 1, 'running', NULL, NULL, NULL, NULL"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"INSERT INTO requests VALUES ({row})")
+    with History(path) as history:
+        assert history.read(lambda db: db.execute("SELECT id, losses FROM requests").fetchone()[:]) == ("cmpl-1", 0)
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from server.conftest import Client, Connect
 from waiting import until
 
 from srb.engine.sampling_params import SamplingParams
+from srb.errors import NotFoundError
 from srb.history import find
 from srb.history.history import History
 from srb.history.unfinished import unfinished
@@ -336,6 +337,82 @@ async def crash(connect: Connect, tmp_path: Path, **body: Any) -> tuple[str, Pat
         paths = snapshots(backend, history.path, tmp_path)
         request_id, _ = await run(client, **body)
     return request_id, paths[10]
+
+
+async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path: Path) -> None:
+    """As after kill -9: readers are told of no end, and the next start goes on."""
+    with History(tmp_path / "history.db") as history:
+        _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
+    path = tmp_path / "failed.db"
+    with History(path, keep_seconds=900) as history:
+        gate = Gate(backend := FakeBackend())
+        client = await connect(backend, history=history)
+        attached = await client.post("/v1/completions", json=LONG | {"detach": False})
+        async with client.post("/v1/completions", json=LONG) as answer:
+            request_id, seen = answer.headers["X-Request-Id"], read(answer)
+            waiting = await client.post("/v1/completions", json=LONG | {"n": 6})
+            gate.step(12)
+            got = [await anext(seen) for _ in range(10)]
+            backend.script = lambda _params, _tokens: 1 // 0
+            gate.open()
+            got += [each async for each in seen]
+        assert not {"error", "stop", "done"} & {event["event"] for _, event in got}
+        assert "ZeroDivisionError" in await attached.text()
+        assert "error" not in await waiting.text()
+        await get(client, f"/v1/completions/{request_id}/events", 503)
+    with History(path, keep_seconds=900) as history:
+        again = await connect(FakeBackend(), history=history)
+        await go_on(again, goes_on=True)
+        headers = {"Last-Event-ID": str(got[-1][0])}
+        async with again.get(f"/v1/completions/{request_id}/events", headers=headers) as answer:
+            got += [each async for each in read(answer)]
+        kept = await get(again, f"/v1/completions/{waiting.headers['X-Request-Id']}")
+        assert kept["status"] in ("waiting", "running", "finished")
+        kept = await get(again, f"/v1/completions/{attached.headers['X-Request-Id']}")
+        assert {each["finish_reason"] for each in kept["choices"]} == {"error"}
+    assert texts(got) == texts(undisturbed)
+    assert [event["event"] for _, event in got].count("stop") == 3
+
+
+async def lost_while_it_ran(
+    connect: Connect, path: Path, request_id: str, *, in_order: bool = False, steps: int = 0
+) -> str:
+    """A start of the server, which is lost after some steps: the status of a request there."""
+    with History(path) as history:
+        gate = Gate(backend := FakeBackend())
+        client = await connect(backend, history=history)
+        await go_on(client, goes_on=True)
+        try:
+            client.app[ENGINE].find(request_id)
+        except NotFoundError:
+            await asyncio.wrap_future(history.write(lambda _db: None))
+            return str((await get(client, f"/v1/history/{request_id}"))["status"])
+        if in_order:
+            stopping = asyncio.ensure_future(client.app[ENGINE].stop())
+            await until(lambda: client.app[ENGINE].health.status == "stopping")
+            gate.open()
+            await stopping
+            return "running"
+        for _ in range(steps):
+            gate.step()
+        await until(lambda: backend.decodes > steps)
+        await asyncio.wrap_future(history.write(lambda _db: None))
+        backend.script = lambda _params, _tokens: 1 // 0
+        gate.open()
+        await client.app[ENGINE].died()
+        await client.app[ENGINE].stop()
+        return "running"
+
+
+async def test_a_request_that_ends_each_server_is_interrupted(connect: Connect, tmp_path: Path) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    for _ in range(3):  # an end in order counts for nothing
+        assert await lost_while_it_ran(connect, path, request_id, in_order=True) == "running"
+    for _ in range(3):
+        assert await lost_while_it_ran(connect, path, request_id) == "running"
+        assert await lost_while_it_ran(connect, path, request_id, steps=3) == "running"  # with a token more
+    statuses = [await lost_while_it_ran(connect, path, request_id) for _ in range(3)]
+    assert statuses == ["running", "running", "interrupted"]
 
 
 async def test_without_resume_it_stays_interrupted(connect: Connect, tmp_path: Path) -> None:
