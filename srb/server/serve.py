@@ -1,9 +1,12 @@
 """`srb serve`: starts the server from its settings, and stops it."""
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
+import socket
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -36,9 +39,14 @@ GRACE_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 """How long a reader has after that to take its last events."""
 
+STOP_SECONDS = 60.0
+"""So long after the first signal the process ends, also if a thread hangs, and says on stderr where each of them is."""
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
 
 async def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT. A second such signal ends the process at once.
+    """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
 
     Raises `ModelLoadError` or `SettingsError` if the server can't start. With `exit_on_fatal`, it raises
     `EngineDeadError` when the engine has failed and readers have had LINGER_SECONDS to take their last events.
@@ -89,10 +97,12 @@ async def serve(settings: Settings) -> None:
             logger.info("loading %s", path)
             engine.start()
             try:
-                ready = asyncio.ensure_future(make_ready(engine, preload))
+                ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
                 with show_loading(lambda: engine.health.progress):
                     await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if ready.done():
+                if not ready.done():
+                    ready.cancel()
+                else:
                     ready.result()
                     place, url, curl = describe(runner, settings)
                     engine.urls = urls_of(runner, settings)
@@ -102,8 +112,6 @@ async def serve(settings: Settings) -> None:
                         flush=True,
                     )
                     tell_ready(settings, url)
-                    if keeper.is_on:
-                        await keeper.resume_all(engine, model, goes_on=settings.resume)
                 await _end(engine, stop, settings.exit_on_fatal)
                 tell_systemd("STOPPING=1")
                 logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
@@ -113,6 +121,13 @@ async def serve(settings: Settings) -> None:
         await runner.cleanup()
         if isinstance(history, History):
             await asyncio.to_thread(history.close)
+
+
+async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper, model: str, *, goes_on: bool) -> None:
+    """Returns when requests are taken, and those that were interrupted can be read on. See `make_ready`."""
+    await make_ready(engine, preload)
+    if keeper.is_on:
+        await keeper.resume_all(engine, model, goes_on=goes_on)
 
 
 def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> EngineClient:
@@ -155,16 +170,26 @@ async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: 
 
 
 def _stop_signal() -> asyncio.Future[None]:
-    """A future that the first SIGTERM or SIGINT completes. The second one ends the process."""
+    """A future that the first SIGTERM or SIGINT completes. The second one ends the process.
+
+    The signals come to a thread of their own: the event loop may be what hangs.
+    """
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    for number in _STOPPING:
+        signal.signal(number, lambda *_: None)  # without a function of Python's, nothing would come to the socket
+        signal.siginterrupt(number, False)
 
-    def on_signal(number: int) -> None:
-        if stop.done():
-            os._exit(128 + number)
-        stop.set_result(None)
+    def watch() -> None:
+        numbers = (number for number in iter(lambda: reader.recv(1)[0], None) if number in _STOPPING)
+        next(numbers)
+        faulthandler.dump_traceback_later(STOP_SECONDS, exit=True)
+        with suppress(RuntimeError):  # the loop has ended by itself
+            loop.call_soon_threadsafe(stop.set_result, None)
+        os._exit(128 + next(numbers))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError):  # without such handlers (Windows), Ctrl-C still raises KeyboardInterrupt
-            loop.add_signal_handler(number, on_signal, number)
+    threading.Thread(target=watch, name="srb-signals", daemon=True).start()
     return stop

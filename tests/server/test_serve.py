@@ -2,16 +2,24 @@
 
 import asyncio
 import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
-from fake_backend import FakeBackend
+from fake_backend import FakeBackend, Gate
+from waiting import until
 
 from srb import cli
 from srb.async_engine import AsyncEngine
 from srb.errors import EngineDeadError
+from srb.history.unfinished import Unfinished, unfinished
 from srb.server import serve as serve_module
 from srb.settings import Settings
 
@@ -54,6 +62,121 @@ async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_to
     assert not serving.done()
     stop.set_result(None)
     await serving
+
+
+async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def read_slowly(db: sqlite3.Connection) -> list[Unfinished]:
+        asked.set()
+        assert go_on.wait(10)
+        return unfinished(db)
+
+    body = {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True, "detach": True}
+    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
+    settings = Settings(port=0, history=tmp_path / "history.db")
+
+    async def start(backend: FakeBackend) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
+        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(serve_module, "_stop_signal", lambda: stop)
+        monkeypatch.setattr(
+            AsyncEngine,
+            "from_settings",
+            lambda _settings, _observe, record: AsyncEngine(lambda _: backend, record=record),
+        )
+        return stop, asyncio.create_task(serve_module.serve(settings))
+
+    async def address() -> str:
+        output = ""
+        while not (match := re.search(r"is ready at (http://\S+)", output)):
+            await asyncio.sleep(0.001)
+            output += capsys.readouterr().out
+        return match[1]
+
+    gate = Gate(backend := FakeBackend())
+    stop, serving = await start(backend)
+    async with ClientSession(await address()) as session:
+        async with session.post("/v1/completions", json=body) as answer:
+            request_id = answer.headers["X-Request-Id"]
+            gate.step(3)
+            assert (await answer.content.readline()).startswith(b"id: 1")
+        stop.set_result(None)
+        gate.open()
+    await serving
+    monkeypatch.setattr("srb.server.keeping.unfinished", read_slowly)
+    stop, serving = await start(FakeBackend())
+    await until(asked.is_set)
+    assert "is ready" not in capsys.readouterr().out
+    go_on.set()
+    async with (
+        ClientSession(await address()) as session,
+        session.get(f"/v1/completions/{request_id}/events", headers={"Last-Event-ID": "1"}) as answer,
+    ):
+        assert answer.status == 200
+        assert '"event": "done"' in await answer.text()
+    stop.set_result(None)
+    await serving
+
+
+HANGING = """
+import sys, threading, time
+from pathlib import Path
+from srb import cli
+from srb.async_engine import AsyncEngine
+from srb.server import app, serve
+sys.path.insert(0, {tests!r})
+from fake_backend import FakeBackend
+
+async def hang(_request):
+    print("it hangs", flush=True)
+    while True:
+        pass
+
+def script(_params, _tokens):
+    print("it hangs", flush=True)
+    threading.Event().wait()
+
+serve.STOP_SECONDS = {seconds}
+app.docs = hang
+serve.find_model = lambda _model: Path("fake.gguf")
+cli.fetch_model = lambda settings, _show: settings
+AsyncEngine.from_settings = lambda _settings, _observe, record: AsyncEngine(
+    lambda _: FakeBackend(script=script), record=record
+)
+sys.exit(cli.main(["serve", "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/docs"])
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: bool) -> None:
+    """The engine's thread hangs, or that of the event loop."""
+    code = HANGING.format(tests=str(Path(__file__).parents[1]), seconds=60 if asks_again else 0.2)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        match = None
+        while not match:
+            match = re.search(r"is ready at http://(\S+):(\d+)", process.stdout.readline())
+        body = b'{"prompt": "p"}'
+        method = b"GET" if path == "/docs" else b"POST"
+        head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (method, path.encode(), len(body))
+        with socket.create_connection((match[1], int(match[2]))) as client:
+            client.sendall(head + body)
+            while "it hangs" not in process.stdout.readline():
+                pass
+            process.terminate()
+            if asks_again:
+                while process.poll() is None:  # the system makes one signal of two that nobody has taken yet
+                    process.terminate()
+                    time.sleep(0.01)
+                assert process.returncode == 128 + signal.SIGTERM
+            else:
+                assert process.wait(10) == 1
+                assert "in script" in (said := process.stderr.read()) or "in hang" in said
 
 
 def test_the_exit_code_of_a_server_whose_engine_failed(
