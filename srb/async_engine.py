@@ -25,8 +25,9 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure
-from srb.errors import EngineDeadError, ModelLoadError, SrbError
+from srb.errors import EngineDeadError, ModelLoadError
 from srb.llama import LlamaBackend
+from srb.log_format import loggable
 from srb.settings import Settings, check_settings
 
 logger = logging.getLogger("srb")
@@ -273,7 +274,7 @@ class AsyncEngine(EngineClient):
                     idle_from = None
         except Exception as error:
             logger.exception("the engine has failed; running requests end with an error, new ones are refused")
-            reason = str(error) if isinstance(error, SrbError) else f"{type(error).__name__}: {error}"
+            reason = loggable(error) or type(error).__name__  # all requests get it, so it has nothing of any of them
             dead = EngineDeadError(f"the engine has failed: {reason}")
             hand_over(engine.fail(dead), partial(self._on_death, dead))
         finally:

@@ -16,6 +16,7 @@ from srb import __version__
 from srb.arguments import Parser
 from srb.download import fetch_model
 from srb.errors import InvalidRequestError, SettingsError, SrbError
+from srb.log_format import LogFormatter
 from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
 
 AddOptions = Callable[[argparse.ArgumentParser], object]
@@ -166,11 +167,9 @@ def _parser(words: list[str]) -> Parser:
 
 def _set_up_logging(settings: Settings, arguments: argparse.Namespace) -> None:
     quiet = arguments.run is not _serve and not is_given(arguments, settings, "log_level")
-    logging.basicConfig(
-        stream=sys.stderr,
-        level="WARNING" if quiet else settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(handlers=[handler], level="WARNING" if quiet else settings.log_level.upper())
     if quiet:  # the kept result of `srb tune` changes texts, so its use is logged all the same
         logging.getLogger("srb.tuned").setLevel("INFO")
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 from srb.journal import Journal
+from srb.log_format import loggable
 
 
 def logfmt(**fields: object) -> str:
@@ -34,5 +35,5 @@ def done_line(journal: Journal) -> str:
         predicted_ms=timings.predicted_ms,
         finish=",".join(f"{reason}:{number}" for reason, number in sorted(reasons.items())),
         abort=next((stop.stop_reason for stop in journal.stops if stop.finish_reason == "abort"), None),
-        error=journal.error.message if journal.error else None,
+        error=(loggable(journal.error) or journal.error.code) if journal.error else None,
     )

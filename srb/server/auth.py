@@ -15,7 +15,7 @@ API_KEYS = web.AppKey("api_keys", tuple[bytes, ...])
 SHARES_PROMPTS = web.AppKey("shares_prompts", bool)
 """Whether requests with different keys begin with what the others have evaluated (`--share-prompts all`)."""
 
-OPEN = {"/", "/health", "/v1/health", "/openapi.json", "/docs"}
+OPEN = {"/", "/web/{file}", "/health", "/v1/health", "/openapi.json", "/docs"}
 """The paths that may be read without a key: the page, what supervisors ask for, and what says how to send a key."""
 
 HEADER = "x-api-key"
@@ -24,10 +24,10 @@ _OWNER = web.RequestKey("owner", str)
 
 
 def is_open(request: web.Request) -> bool:
-    """Whether a request needs no key, because it reads a path of `OPEN` or a static file."""
+    """Whether a request needs no key, because it reads a path of `OPEN`."""
     resource = request.match_info.route.resource
     reads = request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
-    return reads and (isinstance(resource, web.StaticResource) or (resource is not None and resource.canonical in OPEN))
+    return reads and resource is not None and resource.canonical in OPEN
 
 
 @web.middleware

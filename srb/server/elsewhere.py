@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 
 from srb.errors import NotFoundError, SrbError, UnavailableError
 from srb.server.exchange import ENGINE
-from srb.server.refusals import Handler
+from srb.server.refusals import Handler, route_of
 from srb.server.sse import PIECE_BYTES, patience
 
 HEADER = "X-Srb-Asked-By"
@@ -66,7 +66,7 @@ async def ask_others(request: web.Request, handler: Handler) -> web.StreamRespon
                 if answer := await _pass_on(request, url):
                     return answer
             except _LostError as lost:
-                logger.warning("the server at %s can't be asked for %s: %s", url, request.path, lost)
+                logger.warning("the server at %s can't be asked for %s: %s", url, route_of(request), lost)
                 refusal = UnavailableError(
                     f"{error.message} on this server, and another one, which may have it, can't be asked now; "
                     "try again soon"
@@ -119,7 +119,7 @@ async def _pass_on(request: web.Request, url: str) -> web.StreamResponse | None:
                     await response.write(piece)
             await response.write_eof()
         except _LostError as lost:
-            logger.warning("the server at %s was lost while it answered %s: %s", url, request.path, lost)
+            logger.warning("the server at %s was lost while it answered %s: %s", url, route_of(request), lost)
             if request.transport:  # so that the reader sees that something is missing, and comes again
                 request.transport.close()
         except ConnectionError:

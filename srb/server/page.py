@@ -16,17 +16,21 @@ HEADERS = {
 }
 
 
+FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
+"""The files by what stands behind `/web/` in their paths. No other path comes to the file system."""
+
+
 def add_to(app: web.Application) -> None:
     """Adds the page at `/`, and the files that it loads at `/web/`."""
     app.router.add_get("/", _index)
-    app.router.add_static("/web/", FOLDER)
-    app.on_response_prepare.append(_add_headers)
+    app.router.add_get("/web/{file:.*}", _file)
 
 
 async def _index(request: web.Request) -> web.FileResponse:
     return web.FileResponse(FOLDER / "index.html", headers=HEADERS)
 
 
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    if isinstance(request.match_info.route.resource, web.StaticResource):
-        response.headers.update(HEADERS)
+async def _file(request: web.Request) -> web.FileResponse:
+    if (path := FILES.get(request.match_info["file"])) is None:
+        raise web.HTTPNotFound
+    return web.FileResponse(path, headers=HEADERS)

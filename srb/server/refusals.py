@@ -1,6 +1,7 @@
 """Turns errors into answers, each in the format of its path."""
 
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from srb.errors import AuthenticationError, MethodNotAllowedError, NotFoundError, SrbError, UnsupportedMediaTypeError
+from srb.log_format import loggable
 from srb.request_log import logfmt
 
 logger = logging.getLogger("srb")
@@ -18,6 +20,12 @@ SHAPES: web.AppKey[dict[tuple[str, str], Shape]] = web.AppKey("shapes")
 """Makes the body of an error, by method and path. Paths that aren't here have `{"error": SrbError.body()}`."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def route_of(request: web.Request) -> str | None:
+    """The path of the request's route, as the log has it: what stands in an own path may be a key; None: no route."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource else None
 
 
 @web.middleware
@@ -39,7 +47,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         raise
     except Exception as error:
         fault = uuid.uuid4().hex
-        logger.exception("fault %s in %s %s", fault, request.method, request.path)
+        logger.exception("fault %s in %s %s", fault, request.method, route_of(request))
         _raise_if_begun(request, error)
         return error_response(request, SrbError(f"a fault in the server; its log has it under {fault}"))
 
@@ -55,11 +63,11 @@ def _refuse(request: web.Request, error: SrbError) -> web.Response:
     line = logfmt(
         event="error",
         method=request.method,
-        path=request.path,
+        path=route_of(request),
         status=error.status,
         code=error.code,
-        param=error.param,
-        message=error.message,
+        param=re.split(r"\W", error.param)[0] if error.param else None,  # behind that come names that somebody has sent
+        message=loggable(error),
     )
     logger.info("%s", line)
     return error_response(request, error)

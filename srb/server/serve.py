@@ -10,8 +10,6 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from aiohttp import web
-
 from srb.async_engine import AsyncEngine
 from srb.client import EngineClient
 from srb.errors import HistoryError, SettingsError
@@ -24,6 +22,7 @@ from srb.server.formats import OPENAI
 from srb.server.hosts import read_hosts
 from srb.server.keeping import Keeper
 from srb.server.listen import describe, is_exposed, listening, urls_of
+from srb.server.malformed import Runner
 from srb.server.metrics import Metrics
 from srb.server.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
 from srb.server.remote_media import fetch
@@ -87,7 +86,7 @@ async def serve(settings: Settings) -> None:
         fetch=fetch if settings.allow_remote_media else None,
         shares_prompts=settings.share_prompts == "all",
     )
-    runner = web.AppRunner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
+    runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     stop = _stop_signal()
     await runner.setup()
     try:

@@ -470,9 +470,7 @@ async def test_a_full_queue_is_429_before_the_body_is_read(
     error = (await refused.json())["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
     assert "--max-queue" in error["message"]
-    assert caplog.messages[-1] == (
-        f'event=error method=POST path=/v1/completions status=429 code=queue_full message="{error["message"]}"'
-    )
+    assert caplog.messages[-1] == "event=error method=POST path=/v1/completions status=429 code=queue_full"
     gate.open()
     for response in responses:
         assert (await events_of(response))[-1]["event"] == "done"
@@ -527,24 +525,30 @@ async def test_the_list_of_requests(connect: Connect, show_prompts: bool) -> Non
     assert (await (await client.get("/v1/requests")).json())["data"] == []
 
 
-async def test_refused_requests_are_in_the_log_without_their_prompts(
+async def test_refused_requests_are_in_the_log_without_what_was_sent(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "srb")
+    caplog.set_level("INFO")
     client = await connect(FakeBackend())
-    for body in ({"prompt": "secret", "n": 0}, {"prompt": {"text": "secret"}}, {"prompt": ["secret", None]}, "secret"):
-        assert (await client.post("/v1/completions", json=body)).status == 400
-    await client.get("/nowhere\u2028")
-    assert caplog.messages == [
-        "event=error method=POST path=/v1/completions status=400 code=invalid_value " + rest
-        for rest in (
-            'param=n message="n must be from 1 to 8, got 0"',
-            'param=prompt message="prompt must be a string, a list of token ids (whole numbers from 0 on) and strings, '
-            'or a list of such prompts; prompt is an object"',
-            'param=prompt message="prompt must be a string, a list of token ids (whole numbers from 0 on) and strings, '
-            'or a list of such prompts; prompt[1] is null"',
-            'message="the body must be a JSON object, got a string"',
-        )
-    ] + [
-        'event=error method=GET path="/nowhere\\u2028" status=404 code=not_found message="there is no /nowhere\\u2028"'
+    secret: Any = "secret"
+    bodies = [
+        {"prompt": secret, "n": 0},
+        {"prompt": {"text": secret}},
+        {"prompt": [secret, None]},
+        secret,
+        {"prompt": "p", "n": secret},
+        {"prompt": "p", "stop": [secret, 1]},
+        {"prompt": "p", "branches": [{"temperature": secret}]},
+        {"prompt": "p", secret: 1, "logit_bias": {secret: secret}},
     ]
+    for body in bodies:
+        assert (await client.post("/v1/completions", json=body)).status == 400
+    for path in ("/secret", "/v1/completions/secret", "/v1/models/secret", "/web/secret", "/v1/completions?k=secret"):
+        assert (await client.get(path)).status in (404, 405)
+    assert caplog.messages[:2] == [
+        "event=error method=POST path=/v1/completions status=400 code=invalid_value param=n",
+        "event=error method=POST path=/v1/completions status=400 code=invalid_value param=prompt",
+    ]
+    assert "event=error method=GET status=404 code=not_found" in caplog.messages
+    assert "event=error method=GET path=/v1/completions/{id} status=404 code=not_found param=id" in caplog.messages
+    assert "secret" not in caplog.text

@@ -25,7 +25,10 @@ async def test_each_file_is_open_and_strict(connect: Connect, path: str) -> None
     assert again.status == 304
 
 
-@pytest.mark.parametrize("path", ["/web/", "/web/none.js", "/web/../server/app.py", "/web/%2e%2e/server/app.py"])
+@pytest.mark.parametrize(
+    "path",
+    ["/web/", "/web/none.js", "/web/../server/app.py", "/web/%2e%2e/server/app.py", "/web/" + "a" * 300, "/web/%00"],
+)
 async def test_nothing_else_is_there(connect: Connect, path: str) -> None:
     client = await connect(FakeBackend())
     assert (await client.get(path)).status in (403, 404)

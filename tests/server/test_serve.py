@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
 from fake_backend import FakeBackend, Gate
 from waiting import until
 
@@ -20,8 +20,12 @@ from srb import cli
 from srb.async_engine import AsyncEngine
 from srb.errors import EngineDeadError
 from srb.history.unfinished import Unfinished, unfinished
+from srb.log_format import LogFormatter
 from srb.server import serve as serve_module
+from srb.server.app import SERVER_OPTIONS, create_app
+from srb.server.malformed import Runner
 from srb.settings import Settings
+from srb.wire.limits import Limits
 
 
 @pytest.mark.parametrize("exit_on_fatal", [False, True])
@@ -118,6 +122,33 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         assert '"event": "done"' in await answer.text()
     stop.set_result(None)
     await serving
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization\x00: Bearer sk-secret\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-secret\x01\r\n\r\n",
+        b"sk-secret /health\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nsk-secret\r\n",
+    ],
+)
+async def test_what_is_not_http_is_neither_quoted_nor_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.handler.setFormatter(LogFormatter())
+    async with AsyncEngine(lambda _progress: FakeBackend()) as engine:
+        runner = Runner(create_app(engine, Limits("fake", n=4, max_n=8)), **SERVER_OPTIONS)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        writer.write(sent)
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+        writer.close()
+        await runner.cleanup()
+    assert b" 400 " in head.splitlines()[0]
+    assert b"secret" not in head + body
+    assert "secret" not in "\n".join(map(caplog.handler.format, caplog.records))
 
 
 HANGING = """
