@@ -1,5 +1,7 @@
 """llama-server's routes for adapters: they list the loaded ones, and set the scales for requests that name none."""
 
+import asyncio
+
 from aiohttp import web
 
 from srb.server.exchange import ENGINE, read_body
@@ -22,6 +24,6 @@ async def adapters(request: web.Request) -> web.Response:
 
 async def set_adapters(request: web.Request) -> web.Response:
     """POST /lora-adapters: sets the scales for later requests that name none. Adapters not in the list get 0."""
-    there = request.app[ENGINE].adapters
-    there.set_scales(parse_adapters(await read_body(request)))
+    there, body = request.app[ENGINE].adapters, await read_body(request)
+    await asyncio.to_thread(lambda: there.set_scales(parse_adapters(body)))
     return web.json_response({"success": True})

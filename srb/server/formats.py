@@ -10,7 +10,6 @@ from functools import partial
 from aiohttp import web
 
 import srb
-from srb.engine.events import Event
 from srb.engine.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
@@ -31,6 +30,7 @@ from srb.server.exchange import (
     submit,
 )
 from srb.server.keeping import KEEPER, read_file
+from srb.server.lookups import known, read
 from srb.server.media import body_limit, media_taker
 from srb.server.refusals import SHAPES, Shape
 from srb.server.request_routes import find_kept
@@ -39,7 +39,7 @@ from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
 from srb.wire import anthropic, completions, explore, ollama, responses, tgi
 from srb.wire.messages import Message
-from srb.wire.reply import Answering, Read, Reply, Serving
+from srb.wire.reply import Read, Reply, Serving
 
 OPENAI = "/openai/v1"
 """Below this path answers are in OpenAI's format, also where a request leaves fields out."""
@@ -98,8 +98,7 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         serving = _serving(request, now)
         request.app[ENGINE].check_queue()
         body = await read_body(request, body_limit(request.app))
-        # In a thread, because parsing and tokenizing megabytes takes seconds.
-        reply = await asyncio.to_thread(form.read, body, serving)
+        reply = await read(partial(form.read, body, serving))
         if reply.completion is None:
             assert reply.begin is not None
             return json_response(reply.begin()([]), ignored_header(reply.ignored))
@@ -131,9 +130,9 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
         now=now,
         fingerprint=f"srb-{srb.__version__}",
         path_to=partial(_path_to, request),
-        texts_of=partial(_texts_of, request, asyncio.get_running_loop()),
+        texts_of=known(partial(_texts_of, request)),
         take=media_taker(request.app) if made is None else lambda _parts: (made.token_ids[0], ()),
-        before=partial(_before, request, asyncio.get_running_loop()),
+        before=known(partial(_before, request)),
         made=made,
     )
 
@@ -146,7 +145,7 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
         form = FORMATS.get(path)
         if form and form.lasts:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
-                reply = await asyncio.to_thread(form.read, body, _serving(request, journal.created, made))
+                reply = await read(partial(form.read, body, _serving(request, journal.created, made)))
                 answers = Answers(reply.ignored, partial(_answer, reply, form.frame) if reply.begin else None)
     request.app[ANSWERS][journal] = answers
     return answers
@@ -158,38 +157,31 @@ def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool
     return history.read(prompt_at, owner_of(request), story, node, is_needed)
 
 
-def _texts_of(request: web.Request, loop: asyncio.AbstractEventLoop, request_id: str) -> list[str]:
-    """The texts of a request's alternatives. Call this in a thread, because it waits for the event loop."""
-
-    async def read() -> tuple[list[str], bool]:
-        journal, _ = await find_kept(request, request_id)
-        return journal.texts, journal.request.echo
-
-    try:
-        texts, has_prompt = asyncio.run_coroutine_threadsafe(read(), loop).result()
-    except (NotFoundError, GoneError):
-        raise InvalidRequestError(
-            f"avoid: request {request_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for how "
-            "long; send its texts",
-            param="avoid",
-        ) from None
-    if has_prompt:
-        raise InvalidRequestError(
-            f"avoid: the texts of request {request_id:.100} begin with its prompt (echo); send them without it",
-            param="avoid",
-        )
+async def _texts_of(request: web.Request, request_ids: tuple[str, ...]) -> dict[str, list[str]]:
+    """The texts of the alternatives of each of these requests."""
+    texts = {}
+    for request_id in request_ids:
+        try:
+            journal, _ = await find_kept(request, request_id)
+        except (NotFoundError, GoneError):
+            raise InvalidRequestError(
+                f"avoid: request {request_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for "
+                "how long; send its texts",
+                param="avoid",
+            ) from None
+        if journal.request.echo:
+            raise InvalidRequestError(
+                f"avoid: the texts of request {request_id:.100} begin with its prompt (echo); send them without it",
+                param="avoid",
+            )
+        texts[request_id] = journal.texts
     return texts
 
 
-def _before(request: web.Request, loop: asyncio.AbstractEventLoop, response_id: str) -> list[Message]:
-    """The conversation that ends with a response. Call this in a thread, because it waits for the event loop."""
-
-    async def read() -> tuple[Answering, list[Event]]:
-        journal, again = find_response(request, response_id)
-        return again, events_so_far(journal)
-
+async def _before(request: web.Request, response_id: str) -> list[Message]:
+    """The conversation that ends with a response."""
     try:
-        again, events = asyncio.run_coroutine_threadsafe(read(), loop).result()
+        journal, again = find_response(request, response_id)
     except (NotFoundError, GoneError):
         raise InvalidRequestError(
             f"response {response_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for how "
@@ -197,7 +189,7 @@ def _before(request: web.Request, loop: asyncio.AbstractEventLoop, response_id: 
             param="previous_response_id",
             code="previous_response_not_found",
         ) from None
-    return again.conversation(events)
+    return await asyncio.to_thread(again.conversation, events_so_far(journal))
 
 
 async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestStream) -> web.StreamResponse:

@@ -149,14 +149,14 @@ async def _answer(
 
 async def check(request: web.Request) -> web.Response:
     """GET and POST /api/extra/generate/check: the text so far of the request with this genkey; empty if none runs."""
-    genkey, ignored = kobold_body.read_key(await read_body(request))
+    genkey, ignored = await asyncio.to_thread(kobold_body.read_key, await read_body(request))
     found = request.app[GENERATIONS].named(genkey, owner_of(request))
     return json_response(found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored_header(ignored))
 
 
 async def abort(request: web.Request) -> web.Response:
     """POST /api/extra/abort: ends the requests with this genkey."""
-    genkey, ignored = kobold_body.read_key(await read_body(request))
+    genkey, ignored = await asyncio.to_thread(kobold_body.read_key, await read_body(request))
     found = request.app[GENERATIONS].named(genkey, owner_of(request))
     ended = [request.app[ENGINE].abort(each.request_id) for each in found]
     return json_response({"success": any(ended), "done": any(ended)}, ignored_header(ignored))

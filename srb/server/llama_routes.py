@@ -17,6 +17,7 @@ from srb.server import sse
 from srb.server.auth import owner_of
 from srb.server.elsewhere import lists_of_others
 from srb.server.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, stats_of, submit
+from srb.server.lookups import read
 from srb.server.media import body_limit, media_taker
 from srb.server.sse import Batches
 from srb.server.token_routes import vocabulary_of
@@ -41,7 +42,7 @@ async def completion(request: web.Request) -> web.StreamResponse:
     engine.check_ready()
     engine.check_queue()
     data, take = await read_body(request, body_limit(request.app)), media_taker(request.app)
-    parsed = await asyncio.to_thread(llama_body.parse_completion, data, limits, engine.tokenize, take)
+    parsed = await read(partial(llama_body.parse_completion, data, limits, engine.tokenize, take))
     return await _submit(request, parsed)
 
 

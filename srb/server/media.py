@@ -1,20 +1,19 @@
 """Brings the images and sounds in the bodies of requests into prompts."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
 from srb.engine.media import Media
 from srb.errors import InvalidRequestError
 from srb.server.exchange import ENGINE, MAX_BODY_BYTES
+from srb.server.lookups import known
 from srb.wire.media import File, Part, Take
 
 _MAX_BODY_BYTES = 32 << 20
 """The largest body for a model that takes images: two photographs in base64, for example."""
 
-Fetch = Callable[[Sequence[str]], Coroutine[Any, Any, list[bytes]]]
+Fetch = Callable[[tuple[str, ...]], Awaitable[list[bytes]]]
 
 FETCH: web.AppKey[Fetch | None] = web.AppKey("fetch")
 """Fetches the files at the addresses that requests name; None if this isn't allowed."""
@@ -26,12 +25,13 @@ def body_limit(app: web.Application) -> int:
 
 
 def media_taker(app: web.Application) -> Take:
-    """A function that makes a prompt of texts and files. Call it in a worker thread: it may wait for the event loop."""
-    engine, fetch, loop = app[ENGINE], app[FETCH], asyncio.get_running_loop()
+    """A function that makes a prompt of texts and files. Only functions that `lookups.read` calls may use it."""
+    engine, allowed = app[ENGINE], app[FETCH]
+    fetch = known(allowed) if allowed else None
 
     def take(parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         fetched: dict[str, bytes] = {}
-        if urls := list(dict.fromkeys(part.url for part in parts if isinstance(part, File) and part.url is not None)):
+        if urls := tuple(dict.fromkeys(part.url for part in parts if isinstance(part, File) and part.url is not None)):
             if not engine.media_kinds:
                 return engine.tokenize_parts(())  # raises the error that says why the model takes no files
             if fetch is None:
@@ -40,7 +40,7 @@ def media_taker(app: web.Application) -> Take:
                     "start it with --allow-remote-media",
                     code="unsupported_media",
                 )
-            fetched = dict(zip(urls, asyncio.run_coroutine_threadsafe(fetch(urls), loop).result(), strict=True))
+            fetched = dict(zip(urls, fetch(urls), strict=True))
         return engine.tokenize_parts(
             [part if isinstance(part, str) else part.data if part.url is None else fetched[part.url] for part in parts]
         )

@@ -1,5 +1,6 @@
 """The routes that tell which model the server has, at the paths where clients of several servers ask for it."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from srb.server.formats import OPENAI
 from srb.server.refusals import SHAPES
 from srb.server.token_routes import vocabulary_of
 from srb.wire import ollama, tgi
-from srb.wire.read import depth_refused, read_fields
 
 CREATED = web.AppKey("created", int)
 """When the server began, in seconds since 1970."""
@@ -96,8 +96,7 @@ async def ollama_version(request: web.Request) -> web.Response:
 async def ollama_show(request: web.Request) -> web.Response:
     """POST /api/show: facts about the model, as Ollama has them."""
     vocabulary, embeds = vocabulary_of(request.app), request.app[ENGINE].embedder is not None
-    with depth_refused():
-        fields = read_fields(await read_body(request), ollama.OllamaShowFields)
+    fields = await asyncio.to_thread(ollama.read_show, await read_body(request))
     answer = ollama.show_json(vocabulary, request.app[CREATED], embeds=embeds)
     return web.json_response(answer, headers=ignored_header(fields.ignored(vocabulary.model)))
 

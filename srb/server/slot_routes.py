@@ -49,7 +49,7 @@ async def change_slot(request: web.Request) -> web.Response:
 
 
 async def _save(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
-    engine, name = request.app[ENGINE], parse_filename(await read_body(request))
+    engine, name = request.app[ENGINE], await asyncio.to_thread(parse_filename, await read_body(request))
     began = time.monotonic()
     saved = await engine.ask(slot, lambda slots: slots.save(slot, within))
     own = folder / within  # if `within` is empty, the folder itself
@@ -65,7 +65,7 @@ async def _save(request: web.Request, folder: Path, slot: int, within: str) -> d
 
 
 async def _restore(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
-    engine, name = request.app[ENGINE], parse_filename(await read_body(request))
+    engine, name = request.app[ENGINE], await asyncio.to_thread(parse_filename, await read_body(request))
     began = time.monotonic()
     own = folder / within / name
     try:

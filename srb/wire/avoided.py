@@ -1,22 +1,24 @@
 """Replaces entries of `avoid` that name a request by the texts of this request."""
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
 
 from srb.errors import InvalidRequestError
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.fields import KeptTexts
 
-TextsOf = Callable[[str], list[str]]
-"""Returns the texts of the alternatives of the request with this id. Raises `InvalidRequestError` if it isn't kept."""
+TextsOf = Callable[[tuple[str, ...]], Mapping[str, list[str]]]
+"""Returns the texts of the alternatives of each of the requests with these ids.
+
+Raises `InvalidRequestError` if one isn't kept.
+"""
 
 MAX_REQUESTS = 100
 """How many requests a body may name. Finding each takes time, since it may be in a file."""
 
 
-def nothing_kept(request_id: str) -> list[str]:
+def nothing_kept(request_ids: tuple[str, ...]) -> Mapping[str, list[str]]:
     """The `TextsOf` for places where no requests are kept. Always raises `InvalidRequestError`."""
-    raise InvalidRequestError(f"avoid: there is no request {request_id:.100} here; send its texts", param="avoid")
+    raise InvalidRequestError(f"avoid: there is no request {request_ids[0]:.100} here; send its texts", param="avoid")
 
 
 def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
@@ -24,17 +26,20 @@ def take_texts(fields: CompletionFields, texts_of: TextsOf) -> None:
 
     Raises `InvalidRequestError` if a request isn't kept, if it has no such alternative, or if there are too many.
     """
-    texts_of = cache(texts_of)
     lists = [each for each in (fields, *(fields.branches or ())) if each.avoid]
-    named = {entry.request for each in lists for entry in each.avoid or () if isinstance(entry, KeptTexts)}
+    entries = [entry for each in lists for entry in each.avoid or () if isinstance(entry, KeptTexts)]
+    named = tuple(dict.fromkeys(entry.request for entry in entries))
     if len(named) > MAX_REQUESTS:
         raise InvalidRequestError(
             f"avoid names {len(named)} requests; the limit is {MAX_REQUESTS}; send their texts", param="avoid"
         )
+    if not named:
+        return
+    texts = texts_of(named)
     for each in lists:
         avoid: list[str | list[int] | KeptTexts] = []
         for entry in each.avoid or ():
-            avoid += _texts(entry, texts_of(entry.request)) if isinstance(entry, KeptTexts) else [entry]
+            avoid += _texts(entry, texts[entry.request]) if isinstance(entry, KeptTexts) else [entry]
         each.avoid = avoid
 
 

@@ -246,6 +246,12 @@ def model_json(name: str, size: int, modified: float) -> dict[str, Any]:
     return {"name": name, "model": name, **times, "size": size, "digest": "", "details": DETAILS}
 
 
+def read_show(body: bytes) -> OllamaShowFields:
+    """Reads the body of `POST /api/show`."""
+    with depth_refused():
+        return read_fields(body, OllamaShowFields)
+
+
 def show_json(vocabulary: Vocabulary, modified: float, *, embeds: bool) -> dict[str, Any]:
     """The answer of `POST /api/show`. embeds: whether the server makes embeddings."""
     return {

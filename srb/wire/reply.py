@@ -27,7 +27,7 @@ class Serving:
 
     now: when the body came, in seconds since 1970. fingerprint: name and version of the program that answers.
     path_to: returns the prompt that continues a node of a story.
-    texts_of: returns the texts of a request that is kept.
+    texts_of: returns the texts of requests that are kept.
     take: makes a part of a prompt of images and sounds.
     before: returns the conversation that ends with a response. Raises `InvalidRequestError` if that isn't kept.
     made: if the body is read again, the request that was made of it the first time. The answer is to this request.
