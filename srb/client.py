@@ -218,9 +218,10 @@ class EngineClient(AsyncForPrograms):
         if self._status == "loading":
             raise UnavailableError(f"the model is loading ({self._progress:.0%}); try again soon")
 
-    def check_queue(self) -> None:
-        """Raises `QueueFullError` if no more requests may wait."""
-        if (waiting := self.health.waiting) >= self._max_queue:
+    def check_queue(self, waiting: int | None = None) -> None:
+        """Raises `QueueFullError` if no more requests may wait. waiting: how many do; None: those that this has."""
+        waiting = self.health.waiting if waiting is None else waiting
+        if waiting >= self._max_queue:
             raise QueueFullError(f"{waiting} requests are waiting, and no more may (--max-queue); try again later")
 
     # Facts about the model. Before it is loaded, all of these raise `UnavailableError`.

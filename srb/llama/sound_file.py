@@ -10,6 +10,7 @@ from srb.errors import InvalidRequestError
 
 MAX_SECONDS = 1200
 _MAX_MP3_BYTES = 8 << 20  # at the lowest bit rate a byte becomes 16 samples
+_MAX_PARTS = 1_000  # a file may have some ten ID3 tags, or chunks before its samples, but not millions of empty ones
 _RATES = range(4_000, 384_001)
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _BITS = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}
@@ -23,8 +24,7 @@ def is_sound(file: bytes) -> bool:
 
 def safe_sound(file: bytes) -> bytes:
     """The same sound, as a file that is safe for the reader. Raises `InvalidRequestError`."""
-    while file[:3] == b"ID3":
-        file = _without_tag(file)
+    file = file[_end_of_tags(file) :]
     if file[:4] == b"RIFF":
         return _wav(file)
     if file[:4] == b"fLaC":
@@ -40,19 +40,27 @@ def _is_mp3(file: bytes) -> bool:
     return len(file) > 1 and file[0] == 0xFF and file[1] & 0xE0 == 0xE0
 
 
-def _without_tag(file: bytes) -> bytes:
-    if len(file) < 10:
-        raise _refused("the file is cut off")
-    size = 0
-    for byte in file[6:10]:
-        size = size << 7 | byte & 0x7F
-    return file[10 + size + (10 if file[5] & 0x10 else 0) :]
+def _end_of_tags(file: bytes) -> int:
+    """Where the sound begins, behind the ID3 tags."""
+    at = 0
+    for _ in range(_MAX_PARTS):
+        if file[at : at + 3] != b"ID3":
+            return at
+        if len(file) < at + 10:
+            raise _refused("the file is cut off")
+        size = 0
+        for byte in file[at + 6 : at + 10]:
+            size = size << 7 | byte & 0x7F
+        at += 10 + size + (10 if file[at + 5] & 0x10 else 0)
+    raise _refused(f"it has {_MAX_PARTS} ID3 tags or more")
 
 
 def _wav(file: bytes) -> bytes:
     """A WAV with the same samples after a header that is made here."""
     at, form = 12, None
-    while at + 8 <= len(file):
+    for _ in range(_MAX_PARTS):
+        if at + 8 > len(file):
+            break
         name, size = file[at : at + 4], int.from_bytes(file[at + 4 : at + 8], "little")
         body = file[at + 8 : at + 8 + size]  # less than `size` if the file is cut off
         if name == b"fmt " and len(body) >= 16:

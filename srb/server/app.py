@@ -1,6 +1,7 @@
 """Makes the application of all routes; has the routes that tell of the server itself: /health, /metrics, /docs."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
@@ -43,7 +44,9 @@ from srb.server.slot_routes import SLOT_FOLDER
 from srb.wire.limits import Limits
 
 METRICS = web.AppKey("metrics", Metrics)
-OPENAPI: web.AppKey[Callable[[], dict[str, Any]]] = web.AppKey("openapi")
+
+DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("description")
+"""Returns the answers of `/openapi.json` and `/docs`."""
 
 SERVER_OPTIONS: dict[str, Any] = {
     "handler_cancellation": True,  # a client that closes the connection cancels its request
@@ -97,8 +100,8 @@ def create_app(
     app[ANSWERS] = WeakKeyDictionary()
     app[SHAPES] = {}
     app[METRICS] = metrics or Metrics()
-    description: Callable[[], dict[str, Any]] = cache(partial(openapi.describe, limits, keyed=bool(api_keys)))
-    app[OPENAPI] = description  # made when a client asks for it first, because this takes a while
+    description: Callable[[], tuple[bytes, bytes]] = cache(partial(_description, limits, keyed=bool(api_keys)))
+    app[DESCRIPTION] = description
     app.router.add_get("/health", health)
     app.router.add_get("/v1/health", health)
     app.router.add_get("/metrics", metrics_text)
@@ -164,12 +167,19 @@ async def metrics_text(request: web.Request) -> web.Response:
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
+def _description(limits: Limits, *, keyed: bool) -> tuple[bytes, bytes]:
+    """The description as JSON and as a page. This takes tenths of a second, so it is made once, when it's asked for."""
+    described = openapi.describe(limits, keyed=keyed)
+    return json.dumps(described).encode(), docs_page.render(described).encode()
+
+
 async def openapi_json(request: web.Request) -> web.Response:
     """GET /openapi.json: every path and field, for programs."""
-    return web.json_response(await asyncio.to_thread(request.app[OPENAPI]))
+    body, _ = await asyncio.to_thread(request.app[DESCRIPTION])
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 async def docs(request: web.Request) -> web.Response:
     """GET /docs: the same as a page for people."""
-    text = docs_page.render(await asyncio.to_thread(request.app[OPENAPI]))
-    return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)
+    _, page = await asyncio.to_thread(request.app[DESCRIPTION])
+    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=docs_page.HEADERS)

@@ -1,13 +1,15 @@
 """The routes for embeddings and for ranking, and the thread that they run in."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
 
+from srb.client import EngineClient
 from srb.engine.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
@@ -18,9 +20,39 @@ from srb.wire.rerank import Ranking
 from srb.wire.rerank import parse as parse_ranking
 from srb.wire.rerank import to_json as ranking_json
 
-THREAD = web.AppKey("embeddings", ThreadPoolExecutor)
-"""The one thread for embeddings and ranking. With a thread of their own they take none away from completions. The
-thread embeds one text at a time, in turn for all requests."""
+Result = TypeVar("Result")
+
+
+class Turns:
+    """The one thread for embeddings and ranking. With a thread of their own they take none away from completions.
+
+    The thread embeds one text at a time, in turn for all requests. count: how many requests there are.
+    """
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "srb-embeddings")
+        self.count = 0
+
+    def check(self, engine: EngineClient) -> None:
+        """Raises `QueueFullError` if no more requests may wait. One of them has its turn, and the others wait."""
+        engine.check_queue(max(0, self.count - 1))
+
+    @contextmanager
+    def taken(self, engine: EngineClient) -> Iterator[None]:
+        """Counts a request while the block runs. Raises what `check` raises."""
+        self.check(engine)
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function in the thread, and returns its result."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, partial(function, *arguments))
+
+
+TURNS = web.AppKey("embeddings", Turns)
 
 STYLES: dict[str, Style] = {
     "/v1/embeddings": "openai",
@@ -35,15 +67,13 @@ STYLES: dict[str, Style] = {
 RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
 """The paths that rank. All answer alike."""
 
-Result = TypeVar("Result")
-
 
 def add_routes(app: web.Application) -> None:
     """Adds the routes and the thread to the application.
 
     The thread ends with the application. It finishes the text at hand, and drops what waits.
     """
-    app[THREAD] = ThreadPoolExecutor(1, "srb-embeddings")
+    app[TURNS] = Turns()
     app.on_cleanup.append(_end_thread)
     for path, style in STYLES.items():
         app.router.add_post(path, embeddings)
@@ -54,7 +84,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def _end_thread(app: web.Application) -> None:
-    await asyncio.to_thread(app[THREAD].shutdown, cancel_futures=True)
+    await asyncio.to_thread(app[TURNS].thread.shutdown, cancel_futures=True)
 
 
 async def embeddings(request: web.Request) -> web.Response:
@@ -63,11 +93,13 @@ async def embeddings(request: web.Request) -> web.Response:
     embedder = engine.embedder
     if embedder is None or embedder.rank_template is not None:
         raise NotSupportedError("the server makes no embeddings; start it with --embeddings")
+    turns = request.app[TURNS]
+    turns.check(engine)
     data = await read_body(request)
-    run = partial(_in_thread, request.app[THREAD])
-    parsed = await run(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
-    vectors = [await run(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
-    return await run(_answer, parsed, vectors, model)
+    with turns.taken(engine):
+        parsed = await turns.run(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
+        vectors = [await turns.run(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
+        return await turns.run(_answer, parsed, vectors, model)
 
 
 async def rerank(request: web.Request) -> web.Response:
@@ -78,15 +110,13 @@ async def rerank(request: web.Request) -> web.Response:
         raise NotSupportedError(
             "the server doesn't rank; start it with --reranking and a model that does, such as Qwen3-Reranker"
         )
+    turns = request.app[TURNS]
+    turns.check(engine)
     data = await read_body(request)
-    run = partial(_in_thread, request.app[THREAD])
-    ranking = await run(parse_ranking, data, embedder, embedder.rank_template, engine.tokenizer, model)
-    scores = [(await run(embedder.embed, tokens))[0][0] for tokens in ranking.prompts]
-    return await run(_ranked, ranking, scores, model)
-
-
-def _in_thread(thread: ThreadPoolExecutor, function: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
-    return asyncio.get_running_loop().run_in_executor(thread, partial(function, *arguments))
+    with turns.taken(engine):
+        ranking = await turns.run(parse_ranking, data, embedder, embedder.rank_template, engine.tokenizer, model)
+        scores = [(await turns.run(embedder.embed, tokens))[0][0] for tokens in ranking.prompts]
+        return await turns.run(_ranked, ranking, scores, model)
 
 
 def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[float]]:

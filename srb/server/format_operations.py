@@ -139,7 +139,7 @@ FORMAT_OPERATIONS = (
             body=EmbeddingFields,
             reply={JSON: reply},
             error=_OLLAMA_ERROR,
-            errors=(400, 413, 501, 503),
+            errors=(400, 413, 429, 501, 503),
         )
         for path, summary, reply in (
             ("/api/embed", "The embeddings of texts, as Ollama has them, with --embeddings", object_of(model=STRING)),

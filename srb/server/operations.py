@@ -274,7 +274,7 @@ OPERATIONS = (
             summary="The embeddings of texts, with --embeddings",
             body=EmbeddingFields,
             reply={JSON: ONE_OR_MORE},
-            errors=(400, 413, 501, 503),
+            errors=(400, 413, 429, 501, 503),
         )
         for path, style in STYLES.items()
         if style in ("openai", "llama")
@@ -286,7 +286,7 @@ OPERATIONS = (
             summary="Rank documents by how well they answer a query, the best first, with --reranking",
             body=RerankFields,
             reply={JSON: ONE_OR_MORE},
-            errors=(400, 413, 501, 503),
+            errors=(400, 413, 429, 501, 503),
         )
         for path in RANKING
     ),

@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -16,25 +17,45 @@ from yarl import URL
 
 from srb.errors import InvalidRequestError
 
+MAX_FILES = 16
 MAX_BYTES = 20 << 20
+MAX_BYTES_IN_ALL = 64 << 20
+"""How many files a request may name, and how many bytes one of them and all of them may have."""
+
 SECONDS = 10.0
 """How long fetching all files of a request may take."""
 
 _REDIRECTS = 3
 _TYPES = ("image/", "audio/", "application/octet-stream", "binary/octet-stream")
-_WITH_IPV4_INSIDE = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
+
+_IPV6 = ipaddress.ip_network("2000::/3")
+"""The part of IPv6 that the internet uses. All else has a meaning of its own, such as an IPv4 address inside."""
+
+_NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "2001::/32",  # Teredo and 6to4: an IPv4 address inside, which might not be public
+            "2002::/16",
+            "3fff::/20",  # for examples in documents
+            "192.0.0.0/24",  # Python takes some of it for public, and a cloud tells its secrets there
+            "168.63.129.16/32",  # the same in another cloud
+        ),
+    )
+)
 
 IsAllowed = Callable[[str], bool]
 """Says whether the server may connect to an IP address."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public, and has no IPv4 address inside, which might not be public."""
+    """Whether an IP address is certainly a public one."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return False
-    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _WITH_IPV4_INSIDE)
+    is_used = ip.version == 4 or ip in _IPV6
+    return is_used and ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
 
 
 class _RefusedError(Exception):
@@ -62,17 +83,24 @@ class _Resolver(AbstractResolver):
 
 
 async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[bytes]:
-    """The contents of the files at these addresses.
+    """The contents of the files at these addresses, which are all that a request names.
 
     Raises `InvalidRequestError`. Its message says little, so that nobody learns from it what is in other networks.
     """
+    if len(urls) > MAX_FILES:
+        raise InvalidRequestError(
+            f"the request names {len(urls)} images and sounds by their addresses; the limit is {MAX_FILES}; send the "
+            "others in the body, as data: URLs",
+            code="invalid_media",
+        )
+    left = _Left(MAX_BYTES_IN_ALL)
     connector = aiohttp.TCPConnector(resolver=_Resolver(is_allowed), use_dns_cache=False)
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
     ) as session:
         try:
             async with asyncio.timeout(SECONDS):
-                return list(await asyncio.gather(*(_fetch(session, url, is_allowed) for url in urls)))
+                return list(await asyncio.gather(*(_fetch(session, url, is_allowed, left) for url in urls)))
         except TimeoutError:
             raise _error(f"that took longer than {SECONDS:g} seconds") from None
         except _RefusedError as error:
@@ -82,7 +110,14 @@ async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[
             raise _error(str(refused or "no answer came")) from None
 
 
-async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed) -> bytes:
+@dataclass
+class _Left:
+    """How many bytes the files of a request may still have."""
+
+    n_bytes: int
+
+
+async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed, left: _Left) -> bytes:
     place = URL(url)
     for _ in range(_REDIRECTS + 1):
         _check(place, is_allowed)
@@ -95,16 +130,19 @@ async def _fetch(session: aiohttp.ClientSession, url: str, is_allowed: IsAllowed
                 raise _RefusedError(f"the answer was {answer.status}")
             if not answer.headers.get("Content-Type", _TYPES[-1]).lower().startswith(_TYPES):
                 raise _RefusedError("what is there is neither an image nor a sound")
-            return await _read(answer)
+            return await _read(answer, left)
     raise _RefusedError(f"it leads elsewhere more than {_REDIRECTS} times")
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
+async def _read(answer: aiohttp.ClientResponse, left: _Left) -> bytes:
     data = bytearray()
     async for chunk in answer.content.iter_chunked(1 << 16):
         data += chunk
         if len(data) > MAX_BYTES:
             raise _RefusedError(f"it has more than {MAX_BYTES} bytes")
+        left.n_bytes -= len(chunk)
+        if left.n_bytes < 0:
+            raise _RefusedError(f"all files of the request have more than {MAX_BYTES_IN_ALL} bytes")
     return bytes(data)
 
 

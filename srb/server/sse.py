@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -53,6 +53,34 @@ class Batches(Generic[Batch]):
         return self._to_json(await self._read())
 
 
+@asynccontextmanager
+async def batches_of(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncIterator[Batches[Iterable[Item]]]:
+    """The batches that a generator yields, as long as the block runs. At its end the generator is closed.
+
+    If waiting for a generator is cancelled, the generator ends. So a task waits for it, which goes on meanwhile.
+    """
+    task: asyncio.Task[Iterable[Item]] | None = None
+
+    async def read() -> Iterable[Item]:
+        nonlocal task
+        task = task or asyncio.create_task(_next(generator))
+        await asyncio.wait({task})
+        ended, task = task, None
+        return ended.result()
+
+    try:
+        yield Batches(read, lambda items: items)
+    finally:
+        if task:
+            task.cancel()
+            await asyncio.wait({task})
+        await generator.aclose()
+
+
+async def _next(generator: AsyncGenerator[Iterable[Item], None]) -> Iterable[Item]:
+    return await anext(generator)
+
+
 @dataclass(frozen=True)
 class Frame:
     """How a chunk is sent: the text before its JSON, and behind it. ping: what is sent while no chunk comes."""
@@ -74,7 +102,7 @@ LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
 
 async def respond(
     request: web.Request,
-    batches: AsyncIterator[Iterable[Item]],
+    batches: Batches[Any],
     *,
     headers: dict[str, str],
     frame: Frame = DATA,
@@ -97,7 +125,7 @@ async def respond(
 async def _write(
     request: web.Request,
     response: web.StreamResponse,
-    batches: AsyncIterator[Iterable[Item]],
+    batches: Batches[Any],
     frame: Frame,
 ) -> None:
     while True:

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import suppress
 from typing import cast
 
@@ -93,7 +93,8 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
         last = _number(request.headers.get("Last-Event-ID", ""))
         since = since if last is None else last
         await read_file(request, stories.get_story, name)  # raises an error while a 404 can still be sent
-        return await sse.respond(request, _follow(request, name, since), headers={})
+        async with sse.batches_of(_follow(request, name, since)) as batches:
+            return await sse.respond(request, batches, headers={})
     story, nodes = await read_file(request, stories.read_nodes, name, since)
     nodes = _with_texts(request, nodes, {})
     return await asyncio.to_thread(
@@ -101,7 +102,7 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
     )
 
 
-async def _follow(request: web.Request, name: str, since: int) -> AsyncIterator[Iterable[sse.Item]]:
+async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
     """Events for a watcher of a story: nodes that are new or have changed, and texts as they grow."""
     feeds, title = request.app[KEEPER].feeds, None
     is_first = True  # who comes again may have the growing nodes already, but not all of their texts

@@ -49,6 +49,8 @@ def test_a_wav_gets_a_header_that_is_true() -> None:
         b"\xff\xfb" + bytes(9 << 20),
         b"ID3" + bytes(7) + b"fLaC" + bytes(50),
         b"ID3" + bytes(7) + b"OggS",
+        (b"ID3" + bytes(7)) * 3_000_000 + b"\xff\xfb",  # an hour, if each tag were taken off by a copy of the rest
+        b"RIFF\0\0\0\0WAVE" + b"junk\0\0\0\0" * 4_000_000,
     ],
 )
 def test_what_is_refused(file: bytes) -> None:

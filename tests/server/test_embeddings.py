@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import math
 import struct
 import threading
@@ -138,6 +139,29 @@ async def test_embeddings_leave_the_threads_of_completions_alone(connect: Connec
     go_on.set()
     assert {(await each).status for each in posts} == {200}
     assert set(names) == {"srb-embeddings_0"}
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/rerank"])
+async def test_only_so_many_may_wait(connect: Connect, path: str) -> None:
+    go_on = threading.Event()
+    embedder = FakeEmbedder(max_tokens=50, on_embed=lambda: _true(go_on.wait(10)))
+    if path == "/rerank":
+        embedder.rank_template = "{query} {document}"
+    client = await connect(FakeBackend(embedder=embedder), max_queue=2)
+    body = {"input": "a", "query": "a", "documents": ["a"]}
+    posts = [asyncio.create_task(client.post(path, json=body)) for _ in range(5)]
+    # One has its turn and two wait; the others are refused, while these are still here.
+    refused = [await each for each in itertools.islice(asyncio.as_completed(posts), 2)]
+    assert [each.status for each in refused] == [429, 429]
+    assert "2 requests are waiting, and no more may (--max-queue)" in await refused[0].text()
+    assert "Retry-After" in refused[0].headers
+    go_on.set()
+    assert sorted([(await each).status for each in posts]) == [200, 200, 200, 429, 429]
+    assert (await client.post(path, json=body)).status == 200
+
+
+def _true(value: bool) -> None:
+    assert value
 
 
 async def test_who_has_left_is_embedded_no_further(connect: Connect) -> None:

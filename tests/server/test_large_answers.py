@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -76,13 +76,14 @@ async def test_the_event_loop_goes_on_between_the_pieces_of_a_large_batch(aiohtt
             seen.append(turns)
             yield "x" * sse.PIECE_BYTES
 
-    async def one_batch() -> AsyncIterator[Iterable[str]]:
+    async def one_batch() -> AsyncGenerator[Iterable[str], None]:
         yield events()
 
     async def handler(request: web.Request) -> web.StreamResponse:
         counting = asyncio.ensure_future(count())
         try:
-            return await sse.respond(request, one_batch(), headers={})
+            async with sse.batches_of(one_batch()) as batches:
+                return await sse.respond(request, batches, headers={})
         finally:
             counting.cancel()
 

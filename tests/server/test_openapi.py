@@ -1,6 +1,7 @@
 """The OpenAPI description: it is complete, and what schemathesis makes of it finds nothing."""
 
 import asyncio
+import json
 import re
 import sys
 from collections.abc import Iterable
@@ -112,6 +113,14 @@ async def test_the_page_shows_every_path_and_field_and_loads_nothing(connect: Co
         assert all(f"<td><code>{name}</code></td>" in text for name in schema.get("properties", ()))
     assert "<td>0.01 to 100</td>" in text
     assert not any(each in text for each in ("<script", "src=", "http:", "https:", "<link", " style="))
+
+
+async def test_the_description_is_made_once(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await connect(FakeBackend())
+    first = [await (await client.get(path)).read() for path in ("/docs", "/openapi.json")]
+    for module, name in ((openapi, "describe"), (docs_page, "render"), (json, "dumps")):
+        monkeypatch.delattr(module, name)
+    assert [await (await client.get(path)).read() for path in ("/docs", "/openapi.json")] == first
 
 
 def test_the_page_escapes_what_it_shows() -> None:

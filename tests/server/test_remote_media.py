@@ -34,6 +34,8 @@ async def elsewhere(aiohttp_server: Callable[..., Awaitable[TestServer]]) -> Tes
                 return web.Response(text="<html>", content_type="text/html")
             case "/large":
                 return web.Response(body=bytes(MAX_BYTES + 1), content_type="image/png")
+            case "/half":
+                return web.Response(body=bytes(600), content_type="image/png")
             case "/slow":
                 await asyncio.sleep(3600)
             case "/loop":
@@ -79,6 +81,17 @@ async def test_what_cant_be_fetched(elsewhere: TestServer, monkeypatch: pytest.M
             await fetch([str(elsewhere.make_url("/cat")), str(elsewhere.make_url(path))], only_this)
 
 
+async def test_how_much_a_request_may_name(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = [str(elsewhere.make_url("/half").with_query(k=str(k))) for k in range(17)]
+    assert len(await fetch(urls[:16], only_this)) == 16
+    with pytest.raises(InvalidRequestError, match="names 17 images and sounds by their addresses; the limit is 16"):
+        await fetch(urls, only_this)
+    monkeypatch.setattr(remote_media, "MAX_BYTES_IN_ALL", 1_000)
+    assert len(await fetch(urls[:1], only_this)) == 1
+    with pytest.raises(InvalidRequestError, match="all files of the request have more than 1000 bytes"):
+        await fetch(urls[:2], only_this)
+
+
 async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> None:
     port = elsewhere.port
     hosts = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
@@ -101,7 +114,8 @@ async def test_a_name_is_looked_at_when_it_is_resolved(elsewhere: TestServer, mo
 
 
 PRIVATE = """10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255 ::1 fe80::1
-fe80::1%eth0 fc00::1 ff02::1 ::ffff:10.0.0.1 64:ff9b::a00:1 2002:a00:1:: x"""
+fe80::1%eth0 fc00::1 ff02::1 ::ffff:10.0.0.1 64:ff9b::a00:1 2002:a00:1:: x fec0::1 ::127.0.0.1
+::ffff:0:7f00:1 ::7f00:1%1 64:ff9b:1::7f00:1 2001:0:7f00:1:: 100::1 5f00::1 3fff::1 4000::1 192.0.0.192 168.63.129.16"""
 
 
 @pytest.mark.parametrize("address", PRIVATE.split())
@@ -112,3 +126,4 @@ def test_addresses_that_arent_public(address: str) -> None:
 def test_addresses_that_are() -> None:
     assert is_public("8.8.8.8")
     assert is_public("2606:4700::1111")
+    assert is_public("2a00:1450:4001::64")

@@ -12,6 +12,7 @@ from server.conftest import Client, Connect
 
 from srb.errors import HistoryError
 from srb.history.history import History
+from srb.server import sse
 
 
 @pytest.fixture
@@ -101,6 +102,19 @@ async def test_a_watcher_sees_what_others_write(client: Client) -> None:
             await call(client, "DELETE", f"/v1/stories/{story}", status=204)
             assert [each["event"] async for each in events(second)] == ["deleted"]
         assert [each["event"] async for each in seen] == ["deleted"]
+
+
+async def test_a_watcher_of_a_quiet_story_gets_pings_and_then_what_is_new(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    nodes = f"/v1/stories/{await begin(client)}/nodes"
+    async with client.get(nodes, headers={"Accept": "text/event-stream"}) as answer:
+        for _ in range(3):
+            while await answer.content.readline() != b": ping\n":
+                assert not answer.content.at_eof()
+        await call(client, "POST", nodes, {"text": "a"})
+        assert (await anext(events(answer)))["node"]["text"] == "a"
 
 
 async def test_a_story_is_seen_with_the_key_that_made_it(connect: Connect, history: History) -> None:
