@@ -20,7 +20,7 @@ from srb.llama import log
 from srb.llama.free_memory import available_memory
 from srb.llama.ggml import Device, devices
 from srb.llama.model_file import files_of
-from srb.llama.params import is_on_gpu, model_params, placed
+from srb.llama.params import device_names, is_on_gpu, model_params, placed
 from srb.llama.tensors import Tensor, read_tensors
 from srb.settings import Settings
 
@@ -88,7 +88,7 @@ def _gpus(settings: Settings) -> list[Device]:
     """The GPUs that may hold layers."""
     if not is_on_gpu(settings):
         return []
-    named = None if settings.device is None else settings.device.split(",")
+    named = None if settings.device is None else device_names(settings.device)
     return [each for each in devices() if each.is_gpu and (named is None or each.name in named)]
 
 

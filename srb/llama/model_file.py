@@ -1,5 +1,6 @@
 """Finds model files, and says early and in plain words if one can't be used."""
 
+import glob
 import hashlib
 import importlib.util
 import os
@@ -64,8 +65,8 @@ def fingerprint(path: Path) -> str:
 
 def files_of(path: Path) -> list[Path]:
     """All files of a model: this one, and the others if the model is split into several."""
-    split = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-?????\1", path.name)
-    return sorted(path.parent.glob(split)) if split != path.name else [path]
+    split = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name, re.DOTALL)
+    return sorted(path.parent.glob(glob.escape(split[1]) + "[0-9]" * 5 + split[2])) if split else [path]
 
 
 def _embedded_model() -> Path:

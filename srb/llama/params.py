@@ -108,10 +108,15 @@ def _load_mode(settings: Settings) -> int:
     return int(llama_cpp.LLAMA_LOAD_MODE_AUTO if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_NONE)
 
 
+def device_names(text: str) -> list[str]:
+    """The names of the devices that `--device` names."""
+    return [] if text == "none" else _split(text)
+
+
 def _devices(text: str) -> Any:
     """The table of the devices that an option names, with NULL at its end. Raises `SettingsError`."""
     there = {each.name: each.address for each in devices() if not each.is_cpu}
-    names = [] if text == "none" else _split(text)
+    names = device_names(text)
     for name in names:
         if name not in there:
             raise SettingsError(f"--device: there is no {name!r}; there are none{''.join(f', {x}' for x in there)}")

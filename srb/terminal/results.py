@@ -55,8 +55,10 @@ class Results:
             raise SettingsError(f"{self._path} can't be written: {error.strerror}; give --out another folder") from None
         try:
             self._saved = _read(self._file, self._path)
+            _cut(self._file)
             with (self._folder / "judged.jsonl").open("a+", encoding="utf-8") as file:
                 self._judged = {each["key"]: each["score"] for each in _read(file, Path(file.name))}
+                _cut(file)
         except BaseException:
             self._exit.close()
             raise
@@ -196,11 +198,10 @@ def _hash(parts: Any) -> str:
 
 
 def _read(file: Any, path: Path) -> list[Row]:
-    """The lines of a file. If the process was killed while it wrote the last line, that line is cut off."""
+    """The lines of a file, without a last one that isn't whole: a process was killed while it wrote, or writes now."""
     file.seek(0)
-    whole, _, _broken = file.read().rpartition("\n")
     lines = []
-    for number, line in enumerate(filter(None, whole.split("\n")), 1):
+    for number, line in enumerate(filter(None, file.read().split("\n")[:-1]), 1):
         try:
             lines.append(json.loads(line))
             if path.stem == "results":
@@ -210,8 +211,14 @@ def _read(file: Any, path: Path) -> list[Row]:
             raise SettingsError(
                 f"{path}, line {number}, is no result; give --out another folder, or delete this one"
             ) from None
-    file.truncate(len((whole + "\n").encode()) if whole else 0)
     return lines
+
+
+def _cut(file: Any) -> None:
+    """Cuts off a last line that isn't whole, so that others can be added. Only who has the lock of the folder may."""
+    file.seek(0)
+    whole, end, _broken = file.read().rpartition("\n")
+    file.truncate(len((whole + end).encode()))
 
 
 def result_of(line: Row) -> Result:
@@ -226,7 +233,7 @@ def read_results(folder: Path, run: str = "") -> list[Result]:
     """The results of an earlier run in a folder. The report calls it `run`. Raises `SettingsError`."""
     path = folder / "results.jsonl"
     try:
-        with path.open("r+", encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             lines = _read(file, path)
     except OSError as error:
         raise SettingsError(f"{path} can't be read: {error.strerror}; is {folder} of srb compare?") from None

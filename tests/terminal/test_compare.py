@@ -14,6 +14,7 @@ from fake_backend import END, FakeBackend
 from terminal.conftest import Run
 
 from srb.engine.sampling_params import SamplingParams
+from srb.terminal.results import read_results
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
 
@@ -81,6 +82,18 @@ def test_each_shared_beginning_is_evaluated_once(srb: Run, capsys: pytest.Captur
     evaluated = re.search(r"(\d+) prompt tokens evaluated", capsys.readouterr().out)
     assert evaluated
     assert int(evaluated[1]) == BEGINNING + 2 * len("one") + len("another prompt, which is a different one")
+
+
+def test_a_report_and_a_rating_change_nothing_of_what_another_run_writes(srb: Run) -> None:
+    assert srb("compare", "spec.toml") == 0
+    path = Path("spec-results/results.jsonl")
+    results = read_results(path.parent)
+    half = path.read_text() + '{"model": "half of a li'
+    path.write_text(half)  # another process is at it
+    path.chmod(0o444)
+    assert read_results(path.parent) == results
+    assert srb("compare", "--report", "spec-results") == 0
+    assert path.read_text() == half
 
 
 def test_the_same_command_goes_on(srb: Run, capsys: pytest.CaptureFixture[str]) -> None:
