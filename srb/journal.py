@@ -9,7 +9,7 @@ import math
 import struct
 import sys
 from array import array
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
@@ -30,6 +30,26 @@ _BRANCH_BYTES = 800
 _PROBABILITY = struct.Struct("<id")  # a token's id and its logprob; not a number where it has none
 
 
+def memory_of(value: Any) -> int:
+    """About how many bytes of memory a value and everything in it take. What is in it twice counts once."""
+    seen, left, size = set[int](), [value], 0
+    while left:
+        each = left.pop()
+        if id(each) in seen or isinstance(each, type):
+            continue
+        seen.add(id(each))
+        size += sys.getsizeof(each)
+        if isinstance(each, dict):
+            left += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset):
+            left += each
+        elif is_dataclass(each):
+            left += [getattr(each, field.name) for field in fields(each)]
+        elif hasattr(each, "__dict__"):
+            left.append(vars(each))
+    return size
+
+
 class Journal:
     """The events that the engine has reported for one request.
 
@@ -41,6 +61,7 @@ class Journal:
     exact: whether readers get all events as they came, and never merged. The readers of a format that numbers what it
         makes of the events need this.
     arrived: when it was submitted, in seconds of the event loop's clock. created: the same, in seconds since 1970.
+    held: how many bytes are kept with it beside the prompts and what is said, for its settings and its answers.
     """
 
     def __init__(
@@ -52,8 +73,10 @@ class Journal:
         exact: bool = False,
         arrived: float = 0.0,
         created: int = 0,
+        held: int = 0,
     ) -> None:
         self.request = request
+        self._held = held
         self.owner = owner
         self.detach = detach
         self.exact = exact
@@ -96,11 +119,11 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory the journal and its request take."""
+        """About how many bytes of memory the journal and its request take, and what is kept with them."""
         request = _PROMPT_TOKEN_BYTES * self.request.prompt_tokens + _BRANCH_BYTES * len(self.request.branches)
         events = sys.getsizeof(self._indexes) + _OTHER_BYTES * len(self._others)
         names = sys.getsizeof(self._token_pieces) + sum(map(sys.getsizeof, self._token_pieces.values()))
-        return request + events + names + sum(column.size for column in self._columns)
+        return self._held + request + events + names + sum(column.size for column in self._columns)
 
     def raise_refusal(self) -> None:
         """Raises `UnavailableError` if the server ended the request before it started."""
@@ -124,6 +147,8 @@ class Journal:
                 self.error = event.error
             elif isinstance(event, DoneEvent):
                 self.end = event
+                if self.request.media:  # an image takes megabytes, and nobody evaluates it any more
+                    self.request = replace(self.request, media=())
             self._others[len(self)] = event
             self._indexes.append(_OTHER)
             for column in self._columns:

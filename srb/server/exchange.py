@@ -16,7 +16,7 @@ from srb.engine.request import CompletionRequest
 from srb.engine.stats import EngineStats
 from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
 from srb.history.recorder import Submitted
-from srb.journal import Journal
+from srb.journal import Journal, memory_of
 from srb.request_stream import RequestStream
 from srb.server import sse
 from srb.server.auth import owner_of, shared_within
@@ -54,12 +54,14 @@ class Answers:
     own: answers in the format of the request, from its beginning; None if this format is native events.
     nodes: the ids of its alternatives' nodes, if the request writes a story.
     again: makes what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has such routes.
+    keeps: what of the body `own` and `again` hold. They hold nothing else of it, since it is counted in --keep-bytes.
     """
 
     ignored: list[str]
     own: Answer | None = None
     nodes: list[int] | None = None
     again: Callable[[], Answering] | None = None
+    keeps: Any = ()
 
 
 ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
@@ -88,7 +90,9 @@ async def submit(
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
     completion = _shared(completion, await shared_within(request))
     created, exact = int(time.time() if created is None else created), answers.again is not None
-    journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created)
+    # In a thread, because looking at many settings takes a while.
+    held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
+    journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created, held=held)
     # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
     linger = 0 if answers.own else request.app[LIMITS].linger
     try:

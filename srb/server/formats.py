@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from aiohttp import web
@@ -102,9 +102,8 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
         if reply.completion is None:
             assert reply.begin is not None
             return json_response(reply.begin()([]), ignored_header(reply.ignored))
-        own = partial(_answer, reply, form.frame) if reply.begin else None
         first = partial(_answer_at_once, reply) if reply.at_once else None
-        answers = Answers(reply.ignored, own, again=reply.again)
+        answers = _answers(reply, form.frame)
         try:
             return await submit(
                 request,
@@ -146,9 +145,16 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
         if form and form.lasts:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
                 reply = await read(partial(form.read, body, _serving(request, journal.created, made)))
-                answers = Answers(reply.ignored, partial(_answer, reply, form.frame) if reply.begin else None)
+                answers = _answers(reply, form.frame)
     request.app[ANSWERS][journal] = answers
     return answers
+
+
+def _answers(reply: Reply, frame: sse.Frame) -> Answers:
+    """How the readers of a request are answered. This is kept for long, and holds neither the body nor its images."""
+    kept = replace(reply, completion=None, blame=None)
+    own = partial(_answer, kept, frame) if reply.begin else None
+    return Answers(reply.ignored, own, again=reply.again, keeps=reply.keeps)
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:

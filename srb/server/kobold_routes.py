@@ -31,7 +31,7 @@ _MISSING = (
 
 @dataclass
 class Generations:
-    """The generations that run, in the order of their arrival, and the last one of each owner that has ended.
+    """The generations that run, in the order of their arrival, and how fast the last one of each owner was.
 
     started, rested: when the server began, and when the last generation ended, in seconds of the event loop's clock.
     running: pairs of an owner and a generation. total: how many have ended.
@@ -40,7 +40,7 @@ class Generations:
     started: float
     rested: float
     running: list[tuple[str | None, Generation]] = field(default_factory=list)
-    last: dict[str | None, Generation] = field(default_factory=dict)
+    last: dict[str | None, dict[str, Any]] = field(default_factory=dict)
     total: int = 0
 
     @contextmanager
@@ -51,7 +51,7 @@ class Generations:
             yield
         finally:
             self.running.remove((owner, generation))
-            self.last[owner], self.total = generation, self.total + 1
+            self.last[owner], self.total = generation.perf(), self.total + 1
             self.rested = asyncio.get_running_loop().time()
 
     def named(self, genkey: str, owner: str | None) -> list[Generation]:
@@ -127,7 +127,7 @@ async def _submit(request: web.Request, *, stream: bool) -> web.StreamResponse:
     engine.check_queue()
     data = await read_body(request)
     parsed = await asyncio.to_thread(kobold_body.parse, data, limits, engine.tokenize, vocabulary, stream=stream)
-    answers = Answers(parsed.ignored, partial(_answer, parsed, is_stream=stream))
+    answers = Answers(parsed.ignored, partial(_answer, parsed, is_stream=stream), keeps=parsed.genkey)
     return await submit(request, parsed.completion, answers, detach=parsed.detach)
 
 
@@ -174,5 +174,5 @@ async def perf(request: web.Request) -> web.Response:
         "idletime": 0 if generations.running else round(now - generations.rested, 3),
         "quiet": True,
     }
-    last = generations.last.get(owner_of(request))
-    return web.json_response(kobold.NO_PERF | (last.perf() if last else {}) | busy)
+    last = generations.last.get(owner_of(request), {})
+    return web.json_response(kobold.NO_PERF | last | busy)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +58,9 @@ async def infill(request: web.Request) -> web.StreamResponse:
 
 
 async def _submit(request: web.Request, parsed: LlamaParsed) -> web.StreamResponse:
-    answers = Answers(parsed.ignored, partial(_answer, parsed))
+    # Answers are kept for long, and need no images.
+    kept = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
+    answers = Answers(parsed.ignored, partial(_answer, kept), keeps=parsed.response_fields)
     return await submit(request, parsed.completion, answers, detach=parsed.detach)
 
 

@@ -1,6 +1,7 @@
 """Anthropic's wire format: `/v1/messages`. Pure functions."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -141,9 +142,10 @@ def messages(body: bytes, serving: Serving) -> Reply:
             **fields.chat,
         )
 
+    make, stream = partial(_Out, parsed.completion.id, serving.limits.model, parsed.calls), fields.stream
+
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(parsed.completion.id, serving.limits.model, parsed.calls)
-        return out.chunks if fields.stream else out.object
+        return make().chunks if stream else make().object
 
     return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
 

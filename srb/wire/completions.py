@@ -36,18 +36,20 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
         return Reply(completion, parsed.ignored, True, None, parsed.blame, parsed.detach, parsed.story, parsed.node)
     stream = parsed.format == "chunks"
 
+    make = partial(
+        partial(ChatCompletion, calls=parsed.calls) if chat else Completion,
+        completion.id,
+        model=limits.model,
+        created=created,
+        fingerprint=serving.fingerprint,
+        per_prompt=len(completion.branches),
+        n=parsed.n,
+        logprobs=parsed.logprobs,
+        usage=parsed.usage,
+        times=parsed.times,
+    )
+
     def begin() -> Callable[[list[Event]], Any]:
-        out = (partial(ChatCompletion, calls=parsed.calls) if chat else Completion)(
-            completion.id,
-            model=limits.model,
-            created=created,
-            fingerprint=serving.fingerprint,
-            per_prompt=len(completion.branches),
-            n=parsed.n,
-            logprobs=parsed.logprobs,
-            usage=parsed.usage,
-            times=parsed.times,
-        )
-        return out.chunks if stream else out.object
+        return make().chunks if stream else make().object
 
     return Reply(completion, parsed.ignored, stream, begin, parsed.blame, parsed.detach, parsed.story, parsed.node)

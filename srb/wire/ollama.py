@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -118,8 +119,9 @@ def _reply(
     fields: OllamaFields, serving: Serving, content: Callable[[str], dict[str, Any]], asked: bool, **given: Any
 ) -> Reply:
     """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
+    make = partial(_Out, serving.limits.model, time_of(serving.now), content)
     if not asked:  # clients load a model with an empty request
-        loaded = _Out(serving, content, Parts("", None)).head("") | {"done": True, "done_reason": "load"}
+        loaded = make(Parts("", None)).head("") | {"done": True, "done_reason": "load"}
         return Reply(None, [], False, lambda: lambda _events: loaded)
     options = fields.options
     if options and options.max_tokens == -2:  # Ollama's number for all the room that the context has
@@ -139,9 +141,11 @@ def _reply(
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
 
+    request_id, calls, stream = parsed.completion.id, parsed.calls, fields.stream
+
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(serving, content, Parts(parsed.completion.id, parsed.calls))
-        return out.chunks if fields.stream else out.object
+        out = make(Parts(request_id, calls))
+        return out.chunks if stream else out.object
 
     return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
 
@@ -157,9 +161,9 @@ def _schema(form: Any) -> dict[str, Any]:
 class _Out:
     """Makes one answer: takes the events of a request, and returns its JSON."""
 
-    def __init__(self, serving: Serving, content: Callable[[str], dict[str, Any]], parts: Parts) -> None:
-        self._model = serving.limits.model
-        self._created = time_of(serving.now)
+    def __init__(self, model: str, created: str, content: Callable[[str], dict[str, Any]], parts: Parts) -> None:
+        self._model = model
+        self._created = created
         self._content = content
         self._parts = parts
 

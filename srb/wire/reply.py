@@ -76,6 +76,8 @@ class Reply:
     detach: whether the request goes on without readers.
     again: makes the object that answers clients who ask for the response again, if the format has routes for this.
     at_once: whether to answer at once with the request's state, instead of when it has finished.
+    keeps: what of the body `begin` and `again` hold. They are kept with the request, so they hold nothing else of the
+        body, and nothing of `Serving`.
     """
 
     completion: CompletionRequest | None
@@ -88,6 +90,7 @@ class Reply:
     node: int | None = None
     again: Callable[[], Answering] | None = None
     at_once: bool = False
+    keeps: Any = ()
 
 
 Read = Callable[[bytes, Serving], Reply]

@@ -1,11 +1,13 @@
 """OpenAI's wire format for responses: `/v1/responses`. Pure functions."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
-from srb.wire.body import Parsed, chat_prompt
+from srb.wire.body import chat_prompt
+from srb.wire.call_format import CallFormat
 from srb.wire.chat import content_of
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.messages import Message
@@ -43,11 +45,11 @@ def create(body: bytes, serving: Serving) -> Reply:
     parsed.ignored.extend(f"text.{name}" for name in fields.text or () if name != "format")
     parsed.ignored.extend(["store"] if fields.store is False else [])
 
-    def again() -> _Out:
-        return _Out(parsed, serving, fields, conversation)
+    head = _head(parsed.completion.id, serving, fields)
+    make, stream = partial(_Out, head, conversation, parsed.logprobs, parsed.calls), fields.stream
 
     def begin() -> Callable[[list[Event]], Any]:
-        return again().chunks if fields.stream else again().object
+        return make().chunks if stream else make().object
 
     return Reply(
         parsed.completion,
@@ -56,8 +58,9 @@ def create(body: bytes, serving: Serving) -> Reply:
         begin,
         parsed.blame,
         parsed.detach,
-        again=again,
+        again=make,
         at_once=fields.background and not fields.stream,
+        keeps=(head, conversation),
     )
 
 
@@ -70,34 +73,41 @@ def input_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "input"))}, []
 
 
+def _head(response_id: str, serving: Serving, fields: ResponseFields) -> dict[str, Any]:
+    """The part of a response that doesn't change."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(serving.now),
+        "model": serving.limits.model,
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_tokens,
+        "temperature": fields.temperature,
+        "top_p": fields.top_p,
+        "top_logprobs": fields.top_logprobs,
+        "text": {"format": {"type": "text"}} | (fields.text or {}),
+        "metadata": fields.metadata or {},
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "tool_choice": fields.tool_choice or "auto",
+        "tools": [tool.model_dump() for tool in fields.tools or ()],
+        "truncation": "disabled",
+        "background": fields.background,
+        "store": True,
+        "previous_response_id": fields.previous_response_id,
+    }
+
+
 class _Out:
     """Makes one response, from the events of its request. conversation: the messages that it answers."""
 
-    def __init__(self, parsed: Parsed, serving: Serving, fields: ResponseFields, conversation: list[Message]) -> None:
+    def __init__(
+        self, head: dict[str, Any], conversation: list[Message], logprobs: bool, calls: CallFormat | None
+    ) -> None:
         self._asked = conversation
-        self._id = response_id = parsed.completion.id
-        self._logprobs = parsed.logprobs
-        self._head = {
-            "id": response_id,
-            "object": "response",
-            "created_at": int(serving.now),
-            "model": serving.limits.model,
-            "instructions": fields.instructions,
-            "max_output_tokens": fields.max_tokens,
-            "temperature": fields.temperature,
-            "top_p": fields.top_p,
-            "top_logprobs": fields.top_logprobs,
-            "text": {"format": {"type": "text"}} | (fields.text or {}),
-            "metadata": fields.metadata or {},
-            "parallel_tool_calls": fields.parallel_tool_calls is not False,
-            "tool_choice": fields.tool_choice or "auto",
-            "tools": [tool.model_dump() for tool in fields.tools or ()],
-            "truncation": "disabled",
-            "background": fields.background,
-            "store": True,
-            "previous_response_id": fields.previous_response_id,
-        }
-        self._parts = Parts(response_id, parsed.calls)
+        self._id: str = head["id"]
+        self._logprobs = logprobs
+        self._head = head
+        self._parts = Parts(self._id, calls)
         self._error: SrbError | None = None
         self._n_sent = 0
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -84,19 +85,23 @@ def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: boo
         }
         parsed.ignored.extend(f"parameters.{name}" for name, sent in without_effect.items() if sent)
 
+    before = fields.inputs if parameters.return_full_text else ""
+    make = partial(
+        _Out,
+        serving.vocabulary.tokenizer.is_end,
+        before=before,
+        n_prompt=len(parsed.completion.prompts[0]),
+        n_echoed=len(parsed.completion.prompts[0]) if echo else 0,
+        count=best_of,
+        details=details,
+        top=bool(parameters.top_n_tokens),
+    )
+
     def begin() -> Callable[[list[Event]], Any]:
-        out = _Out(
-            serving,
-            before=fields.inputs if parameters.return_full_text else "",
-            n_prompt=len(parsed.completion.prompts[0]),
-            n_echoed=len(parsed.completion.prompts[0]) if echo else 0,
-            count=best_of,
-            details=details,
-            top=bool(parameters.top_n_tokens),
-        )
+        out = make()
         return out.chunks if stream else out.listed if listed else out.object
 
-    return Reply(parsed.completion, parsed.ignored, stream, begin, detach=parsed.detach)
+    return Reply(parsed.completion, parsed.ignored, stream, begin, detach=parsed.detach, keeps=before)
 
 
 def _best_of(parameters: TgiParameters, stream: bool, limits: Limits) -> int:
@@ -147,15 +152,23 @@ def _grammar(grammar: Any) -> dict[str, Any]:
 class _Out:
     """Makes one answer, from the events of its request.
 
-    before: a text that the answer begins with. n_prompt: how many tokens the prompt has. n_echoed: how many of them are
-    events before the answer. count: how many alternatives there are. details: whether to show details. top: whether to
-    show the likeliest tokens.
+    is_end: says whether a token ends a text. before: a text that the answer begins with. n_prompt: how many tokens the
+    prompt has. n_echoed: how many of them are events before the answer. count: how many alternatives there are.
+    details: whether to show details. top: whether to show the likeliest tokens.
     """
 
     def __init__(
-        self, serving: Serving, *, before: str, n_prompt: int, n_echoed: int, count: int, details: bool, top: bool
+        self,
+        is_end: Callable[[int], bool],
+        *,
+        before: str,
+        n_prompt: int,
+        n_echoed: int,
+        count: int,
+        details: bool,
+        top: bool,
     ) -> None:
-        self._is_end = serving.vocabulary.tokenizer.is_end
+        self._is_end = is_end
         self._before = before
         self._n_prompt = n_prompt
         self._n_echoed = n_echoed
