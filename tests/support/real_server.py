@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass
-class Server:
-    """A running `srb serve`."""
+class Asked:
+    """What is asked of a server, wherever it runs."""
 
-    process: "subprocess.Popen[str]"
     url: str
 
     @property
@@ -52,6 +50,14 @@ class Server:
     def health(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.request("/health")[1])
         return answer
+
+
+@dataclass
+class Server(Asked):
+    """A running `srb serve`."""
+
+    process: "subprocess.Popen[str]"
+    url: str
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal and returns the exit code."""

@@ -1,9 +1,8 @@
-"""The page in Debian's Chromium, on a server with the default model."""
+"""The page in Debian's Chromium, on a server with a scripted backend; `test_hour` has the default model."""
 
 import os
 import re
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
-from real_server import Server, start
 from scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
@@ -20,7 +18,17 @@ SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+PROMPT = "The old lighthouse keeper had one rule, and everybody in the village knew what it was:"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+
+SET = """(values) => {
+    for (const [name, value] of Object.entries(values)) {
+        const box = document.querySelector(`#setting-${name}`);
+        if (box.type === "checkbox") box.checked = Boolean(value);
+        else box.value = value;
+        box.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+}"""
 
 expect.set_options(timeout=60_000)
 
@@ -47,7 +55,6 @@ class Story:
     def open(self, url: str) -> None:
         self.page.goto(url)
         self.wait_ready()
-        self.end_early(False)
 
     def reload(self) -> None:
         self.page.reload()
@@ -70,20 +77,14 @@ class Story:
         self.find(f"#{name} > .head button").click()
 
     def set(self, **values: object) -> None:
-        with self.panel("options"):
-            for name, value in values.items():
-                self.unfold(name).fill(str(value))
+        """Sets these, as if they had been typed in the settings; `test_hour` does so with the keyboard."""
+        self.page.evaluate(SET, {name: str(value) for name, value in values.items()})
 
     def unfold(self, name: str) -> Locator:
         """A setting, whose group is open."""
         setting = self.find(f"#setting-{name}")
         setting.evaluate("(each) => each.closest('details')?.setAttribute('open', '')")
         return setting
-
-    def end_early(self, may: bool) -> None:
-        """Whether an alternative may end before its length: the model would do so at another place each time."""
-        with self.panel("options"):
-            self.unfold("ignore_eos").set_checked(not may)
 
     def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
         """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""
@@ -108,25 +109,41 @@ class Story:
     def said(self, card: Locator) -> str:
         return card.locator(".text").text_content() or ""
 
+    def excuse(self, *reasons: str) -> None:
+        """Takes back what the page has complained of, which must be of these kinds."""
+        assert all(any(reason in fault for reason in reasons) for fault in self.faults), self.faults
+        self.faults.clear()
+
     def screenshot(self, name: str) -> None:
         SCREENSHOTS.mkdir(exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
-    def pictures(self, name: str) -> None:
-        """Pictures of this state on a desk, a phone and a wide screen, in light and dark, to be looked at."""
+    def pictures(self, name: str, *, axe: bool = False) -> None:
+        """Pictures of this state on a desk, a phone and a wide screen, in light and dark, to be looked at.
+
+        Nothing is wider than the screen. axe: axe-core must find nothing serious in either scheme.
+        """
         for scheme in SCHEMES:
             self.page.emulate_media(color_scheme=scheme)
             for width, height in ((2200, 1200), (390, 844), (1400, 900)):
                 self.page.set_viewport_size({"width": width, "height": height})
-                assert self.page.evaluate("document.documentElement.scrollWidth") <= width, (
-                    f"{name} is wider than {width}"
-                )
-                self.screenshot(f"{name}-{width}-{scheme}")
+                self.picture(f"{name}-{width}-{scheme}")
+            if axe:
+                assert self.accessibility_faults() == [], f"{name}, {scheme}"
+
+    def picture(self, name: str, *, axe: bool = False) -> None:
+        """The same for this window alone."""
+        wide, width = self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide <= width, f"{name} is wider than {width}"
+        self.screenshot(name)
+        if axe:
+            assert self.accessibility_faults() == [], name
 
     def accessibility_faults(self) -> list[str]:
         """What axe-core finds that is serious or critical."""
-        self.page.evaluate(AXE)
-        found = self.page.evaluate("axe.run().then((result) => result.violations)")
+        if not self.page.evaluate("Boolean(window.axe)"):
+            self.page.evaluate(AXE)
+        found = self.page.evaluate("axe.run({resultTypes: ['violations']}).then((result) => result.violations)")
         return [
             f"{each['id']}: {each['help']}: {each['nodes'][0]['html']}"
             for each in found
@@ -134,7 +151,13 @@ class Story:
         ]
 
 
-@pytest.fixture(scope="module")
+def length(story: Story, text: str, unit: str, count: int) -> Any:
+    """Where the page says that a text has got so long."""
+    script = "async ([text, unit, count]) => (await import('/web/length.js')).end(text, {unit, count})"
+    return story.page.evaluate(script, [text, unit, count])
+
+
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
         assert not os.environ.get("CI"), "CI installs Chromium, but it isn't there"
@@ -146,32 +169,22 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def server() -> Iterator[Server]:
-    server = start()
+def shared_server() -> Iterator[Scripted]:
+    server = Scripted()
     yield server
-    server.stop()
     server.close()
 
 
 @pytest.fixture
-def start_server() -> Iterator[Callable[..., Server]]:
-    """Starts servers with options of a test's own."""
-    servers: list[Server] = []
-
-    def make(*options: str) -> Server:
-        servers.append(start(*options))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        if server.process.poll() is None:
-            server.stop(signal.SIGKILL)
-        server.close()
+def server(shared_server: Scripted) -> Iterator[Scripted]:
+    """A server on a scripted backend that other tests use, too."""
+    yield shared_server
+    shared_server.go()
 
 
 @pytest.fixture
 def start_scripted() -> Iterator[Callable[..., Scripted]]:
-    """Starts servers on a scripted backend, which take a moment and no model."""
+    """Starts servers on a scripted backend, with options of a test's own."""
     servers: list[Scripted] = []
 
     def make(history: Path | None = None, **options: Any) -> Scripted:
@@ -217,7 +230,7 @@ def other(browser: Browser) -> Iterator[Story]:
 
 
 @pytest.fixture
-def story(blank: Story, server: Server) -> Story:
-    """The page of a server that other tests use, too."""
+def story(blank: Story, server: Scripted) -> Story:
+    """The page of that server."""
     blank.open(server.url)
     return blank

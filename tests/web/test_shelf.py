@@ -1,43 +1,44 @@
 """Stories that the server keeps: begun on one device, read and continued on another."""
 
 import json
-import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
-from real_server import Server, start
-from web.conftest import Story
-from web.test_hour import length
+from scripted import Scripted
+from web.conftest import PROMPT, Story, length
 
-pytestmark = [pytest.mark.web, pytest.mark.e2e]
-
-PROMPT = "The old lighthouse keeper had one rule, and everybody in the village knew what it was:"
+pytestmark = pytest.mark.web
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start("--history", str(tmp_path_factory.mktemp("history") / "stories.db"))
+def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
+    server = Scripted(tmp_path_factory.mktemp("history") / "stories.db")
     yield server
-    server.stop()
     server.close()
 
 
-def begin(story: Story, server: Server) -> None:
+@pytest.fixture
+def server(keeping: Scripted) -> Iterator[Scripted]:
+    """A server that keeps stories, which other tests use, too."""
+    yield keeping
+    keeping.go()
+
+
+def begin(story: Story, server: Scripted) -> None:
     """A new story."""
     story.open(server.url)
     story.find("#open-shelf").click()
     story.leave("#new")
-    story.end_early(False)
     expect(story.find("#title")).to_have_text("(no title)")
 
 
 def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
-    blank: Story, other: Story, server: Server
+    blank: Story, other: Story, server: Scripted
 ) -> None:
     begin(blank, server)
     blank.set(n=2, max_tokens=1000)
+    server.hold_after(20)
     blank.generate(PROMPT, cards=2, wait=False)
     expect(blank.cards.first.locator("[data-k]").nth(3)).to_be_attached()
     url = blank.page.url
@@ -47,8 +48,12 @@ def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
     expect(other.find("#story")).to_have_value(PROMPT)
     expect(other.find(".card.running")).to_have_count(2)
     tokens = other.cards.first.locator("[data-k]")
-    expect(tokens.nth(tokens.count() + 5)).to_be_attached()
+    expect(tokens.nth(3)).to_be_attached()
+    count = tokens.count()
+    server.hold_after(20)
+    expect(tokens.nth(count + 5)).to_be_attached()
     other.find("#stop").click()
+    server.go()
     other.wait_done()
     for card in other.cards.all():
         expect(card.locator(".facts")).to_contain_text("stopped")
@@ -61,43 +66,7 @@ def test_it_grows_when_the_tab_is_closed_and_is_seen_on_another_device(
     expect(other.find("#title")).to_have_text(PROMPT[:43])
 
 
-def test_it_goes_on_when_the_server_is_killed_and_started_again(
-    blank: Story, start_server: Callable[..., Server], tmp_path: Path
-) -> None:
-    file = str(tmp_path / "stories.db")
-    server = start_server("--history", file)
-    begin(blank, server)
-    blank.set(n=2, max_tokens=60, seed=5)
-    prompt = "She opened the door and saw "
-    blank.generate(prompt, cards=2, wait=False)
-    tokens = blank.cards.first.locator("[data-k]")
-    expect(tokens.nth(5)).to_be_attached()
-    server.stop(signal.SIGKILL)
-    expect(blank.find("#status")).to_contain_text("connection was lost")
-    seen = [blank.said(card) for card in blank.cards.all()]
-    assert tokens.count() < 60
-    server = start_server("--history", file, "--port", str(server.address[1]))
-    blank.wait_done()
-    said = [blank.said(card) for card in blank.cards.all()]
-    for card, before, now in zip(blank.cards.all(), seen, said, strict=True):
-        expect(card.locator(".facts")).to_contain_text("60 tokens")
-        expect(card.locator(".facts")).to_contain_text("reached its length")
-        assert now.startswith(before)
-        assert len(now) > len(before)
-    assert said == server.texts(prompt=prompt, n=2, max_tokens=60, seed=5, ignore_eos=True, heal=True)
-    story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
-    assert [node["text"] for node in story["nodes"]] == [prompt, *said]
-    blank.reload()
-    assert [blank.said(card) for card in blank.cards.all()] == said
-    blank.press(blank.cards.first, "Keep")
-    assert blank.text == prompt + said[0]
-    expect(blank.find("#tree [role=treeitem]").nth(1)).to_contain_text("2 alternatives · 60 tokens")
-    blank.page.close()  # it watches the story until the server is gone
-    assert all("ERR_" in fault or "503" in fault for fault in blank.faults), blank.faults
-    blank.faults.clear()
-
-
-def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, other: Story, server: Server) -> None:
+def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, other: Story, server: Scripted) -> None:
     begin(blank, server)
     other.open(blank.page.url)
     for story in (blank, other):
@@ -129,10 +98,10 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     assert blank.accessibility_faults() == []
 
 
-def test_lengths_end_at_boundaries_there_too(blank: Story, other: Story, server: Server) -> None:
+def test_lengths_end_at_boundaries_there_too(blank: Story, other: Story, server: Scripted) -> None:
     begin(blank, server)
     other.open(blank.page.url)
-    blank.set(n=3, max_tokens=1)
+    blank.set(n=3, max_tokens=1, seed=1)
     with blank.panel("options"):
         blank.find("#length-unit").select_option("sentences")
     blank.generate(PROMPT, cards=3)
@@ -154,12 +123,16 @@ def test_lengths_end_at_boundaries_there_too(blank: Story, other: Story, server:
     with blank.panel("options"):
         blank.find("#length-unit").select_option("words")
         blank.find("#setting-max_tokens").fill("60")
+    server.hold_after(20)
     blank.generate(cards=6, wait=False)
     expect(blank.cards.first.locator("[data-k]").nth(2)).to_be_attached()
     blank.reload()
+    expect(blank.find(".card.running")).to_have_count(3)
+    server.go()
     blank.wait_done()
     for text in [blank.said(card) for card in blank.cards.all()[:3]]:
         assert length(blank, text + "\n\nThe next", "words", 60) == len(text.encode("utf-16-le")) // 2, text
+    blank.excuse("status of 404")  # what was long enough had ended by itself
 
 
 V1 = """([prompt, said]) => new Promise((resolve) => {
@@ -175,7 +148,7 @@ V1 = """([prompt, said]) => new Promise((resolve) => {
 })"""
 
 
-def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Server) -> None:
+def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scripted) -> None:
     # The same browser has written at another server, without a history, before it kept several stories.
     said = [" Never sleep.", " Always sleep."]
     blank.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
@@ -199,8 +172,7 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Serv
     blank.find("#rename").click()
     expect(blank.find("#story-list [aria-current]")).to_have_text("A keeper")
     blank.page.set_viewport_size({"width": 360, "height": 740})
-    assert blank.page.evaluate("document.documentElement.scrollWidth") == 360
-    assert blank.accessibility_faults() == []
+    blank.picture("moved", axe=True)
     blank.leave("#forget")
     blank.find("#open-shelf").click()
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")

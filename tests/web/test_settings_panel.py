@@ -1,14 +1,13 @@
-"""Sliders and the negative prompt, with the keyboard and on a phone's width."""
+"""Settings: sliders and the negative prompt, with the keyboard and on a phone's width; styles; lengths."""
 
 import json
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from web.conftest import Story
-from web.test_writing import PROMPT
+from web.conftest import PROMPT, Story, length
 
-pytestmark = [pytest.mark.web, pytest.mark.e2e]
+pytestmark = pytest.mark.web
 
 NAMES = ("diversity", "negative_prompt", "guidance_scale")
 
@@ -57,12 +56,40 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
         assert box["height"] >= 32
         assert 0 <= box["x"] < box["x"] + box["width"] <= 390
     story.find("#setting-guidance_scale").scroll_into_view_if_needed()
-    story.screenshot("sliders-phone")
-    assert story.page.evaluate("document.documentElement.scrollWidth") == 390
-    assert story.accessibility_faults() == []
+    story.picture("sliders-phone", axe=True)
 
     story.find("#setting-negative_prompt").fill("")
     expect(numbers).to_have_text(["0.3", "1"])
     story.find("#setting-diversity").fill("0")
     keyboard.press("Escape")
     assert sent(story) == {}
+
+
+def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Story) -> None:
+    story.set(max_tokens=7)
+    with story.panel("options"):
+        story.find("#style").select_option("Wild")
+        expect(story.find("#setting-temperature")).to_have_value("1.3")
+        story.unfold("min_p").fill("0.2")
+        expect(story.find("#style")).to_have_value("Your own")
+        story.find("#reset").click()
+        expect(story.find("#style")).to_have_value("As the server has it")
+    for name in ("temperature", "min_p", "max_tokens"):
+        expect(story.find(f"#setting-{name}")).to_have_value("")
+
+
+def test_an_alternative_goes_on_by_another_sentence(story: Story) -> None:
+    story.set(n=1, max_tokens=1, seed=1)
+    with story.panel("options"):
+        story.find("#length-unit").select_option("sentences")
+        expect(story.find("#setting-max_tokens")).to_have_attribute("placeholder", "3")
+    story.generate(PROMPT, cards=1)
+    before = story.said(story.cards.first)
+    story.press(story.cards.first, "Continue")
+    expect(story.cards.first.locator(".text")).not_to_have_text(before)
+    story.wait_done()
+    said = story.said(story.cards.first)
+    assert said.startswith(before)
+    more = said.removeprefix(before)
+    assert length(story, more + "\n\nThe next", "sentences", 1) == len(more.encode("utf-16-le")) // 2, said
+    story.excuse("status of 404")  # what was long enough had ended by itself

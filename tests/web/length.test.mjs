@@ -1,0 +1,37 @@
+// How long a text is to be, length.js, and what the status line says, status.js.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { end, tokens } from "../../srb/web/length.js";
+import { status } from "../../srb/web/status.js";
+
+for (const [text, unit, count, whole] of [
+  [' He said: "Go." ', "sentences", 1, null], // what comes next may belong to it
+  [' He said: "Go." She', "sentences", 1, ' He said: "Go."'],
+  ["One. Two. Three", "sentences", 2, "One. Two."],
+  ["1. ... Two. Three", "sentences", 2, "1. ... Two."],
+  ["One two three. Four. Five", "words", 4, "One two three. Four."],
+  ["\n\nOne. Two.\n\nThree", "paragraphs", 1, "\n\nOne. Two."],
+  ["\n\nOne. Two.\n", "paragraphs", 1, null],
+])
+  test(`${count} ${unit} of ${JSON.stringify(text)}`, () => assert.equal(end(text, { unit, count }), whole?.length ?? -1));
+
+test("a length has room for its tokens, and for the boundary behind them", () =>
+  assert.deepEqual([tokens({ unit: "words", count: 60 }), tokens({ unit: "sentences", count: 1 })], [340, 220]));
+
+const begun = (n, fields = {}) => ({ hasBegun: true, running: new Set(Array(n).keys()), ...fields });
+const done = (n, milliseconds) => ({ done: { usage: { completion_tokens: n }, timings: { predicted_ms: milliseconds } } });
+
+for (const [going, over, said] of [
+  [[], [], ""],
+  [[begun(1, { hasBegun: false })], [], "Asked for; it has not begun yet."],
+  [[{ isReading: true }], [], "Reading the text …"],
+  [[begun(1)], [done(5, 1)], "One alternative being written."],
+  [[begun(8), begun(2), { isReading: true }], [], "10 alternatives being written."],
+  [[begun(8), begun(1, { isLost: true })], [], "The connection was lost; the page tries again. Stop gives up."],
+  [[], [{ isStopped: true }, done(5, 1)], "Stopped."],
+  [[], [{ isStopped: true, isGone: true }], "The connection was lost. What had arrived is here."],
+  [[], [done(30, 2000), done(70, 4000)], "Done: 100 tokens, 25 per second in all."],
+  [[], [done(0, 0)], "Done: 0 tokens."],
+])
+  test(`the status is: ${said}`, () => assert.equal(status(going, over), said));
