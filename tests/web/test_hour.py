@@ -14,7 +14,7 @@ from web.conftest import PROMPT, Story, length
 pytestmark = [pytest.mark.web, pytest.mark.e2e]
 
 
-MANY = 150
+MANY = 100
 """So many tokens take the model much longer than it takes to kill it."""
 
 
@@ -34,7 +34,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     server = start()
     yield server

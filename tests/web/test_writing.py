@@ -85,16 +85,17 @@ def test_what_ended_it_is_no_part_of_what_goes_on(blank: Story, start_scripted: 
     for probabilities in (True, False):
         with story.panel("options"):
             story.find("#probabilities").set_checked(probabilities)
-        for ends, seed, stop in (("its end", 0, ""), ('ended at ". N"', 1, ". N")):
+        # Where ". N" would end it, the full stop waits for what comes next, and comes with the end.
+        for ends, seed, stop in (("its end", 0, ""), ("its end", 0, ". N"), ('ended at ". N"', 1, ". N")):
             story.set(n=1, seed=seed, stop=stop, grammar="root ::= ...")  # so that nothing is healed
             story.generate(PROMPT, cards=1)
             expect(story.cards.locator(".facts")).to_contain_text(ends)
-            assert story.said(story.cards) == (" Yes" if stop else " Yes.")
+            assert story.said(story.cards) == (" Yes" if seed else " Yes.")
             with story.page.expect_request("**/v1/completions") as asked:
                 story.press(story.cards.first, "Continue")
             sent = json.loads(asked.value.post_data or "")["prompt"]
             story.wait_done()
-            assert sent == (PROMPT + " Yes" if stop else [*(PROMPT + " Yes.").encode()])
+            assert sent == (PROMPT + " Yes" if seed else [*(PROMPT + " Yes.").encode()])
             story.press(story.cards.first, "Discard")
 
 
