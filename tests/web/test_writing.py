@@ -280,7 +280,8 @@ def test_a_lost_connection_loses_nothing(story: Story, server: Scripted) -> None
     server.hold_after(20)
     story.generate(PROMPT, cards=2, wait=False)
     expect(story.cards.first.locator("[data-k]").nth(5)).to_be_attached()
-    story.page.evaluate("window.cut()")
+    with story.page.expect_event("requestfailed", lambda each: each.url.endswith("/events")):  # to come back, in vain
+        story.page.evaluate("window.cut()")
     expect(story.find("#status")).to_contain_text("connection was lost")
     story.page.unroute("**/events")
     server.go()
@@ -359,7 +360,7 @@ def test_it_fits_a_phone(story: Story) -> None:
     story.set(n=3, max_tokens=60)
     story.generate(PROMPT, cards=3)
     expect(story.cards.first).to_be_in_viewport(ratio=1)
-    story.word(story.cards.first).click()
+    story.word(story.cards.first, 25).click()  # at the right
     assert_inside(story, "#peek")
     story.picture("phone", axe=True)
     story.find(".title").nth(1).click()
