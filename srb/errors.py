@@ -19,7 +19,7 @@
     │   └── EngineDeadError    503  the engine has failed for good
     ├── HistoryError           503  the history's file can't be read or written now
     └── BackendError           500  llama.cpp reported a fault
-        ├── NoTokenError            the grammar and the settings of an alternative leave no token
+        ├── NoTokenError       400  the grammar and the settings of an alternative leave no token
         └── LogitsProcessorError    the function of an alternative raised an error, or left no logits to draw from
 
 Each error knows how it looks on the wire: its HTTP `status`, its `type` and `code`, and the request field that is
@@ -227,8 +227,9 @@ class BackendError(SrbError):
 
 
 class NoTokenError(BackendError):
-    """The grammar and the other settings of an alternative leave no token to go on with."""
+    """The grammar and the other settings of an alternative leave no token to go on with: a caller's fault."""
 
+    status = 400
     type = "invalid_request_error"
     code = "no_token"
 

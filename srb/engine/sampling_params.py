@@ -43,7 +43,6 @@ MAX_LOGIT_BIAS = 100.0
 MAX_DRY_BREAKERS = 32
 MAX_DRY_BREAKER_CHARS = 40
 MAX_GRAMMAR_CHARS = 100_000
-MAX_GRAMMAR_DEPTH = 100
 MAX_REGEX_CHARS = 10_000
 MAX_LARK_CHARS = 1_000_000
 
@@ -257,9 +256,7 @@ class SamplingParams:
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise InvalidRequestError(f"{' and '.join(given)} exclude each other; leave one out", param=given[0])
-        if self.grammar is not None:
-            check_grammar(self.grammar)
-        for name, most in (("regex", MAX_REGEX_CHARS), ("lark", MAX_LARK_CHARS)):
+        for name, most in (("grammar", MAX_GRAMMAR_CHARS), ("regex", MAX_REGEX_CHARS), ("lark", MAX_LARK_CHARS)):
             if (text := getattr(self, name)) is not None and len(text) > most:
                 raise InvalidRequestError(f"{name} has {len(text)} characters; the limit is {most}", param=name)
         if self.logits_processor is not None and not callable(self.logits_processor):
@@ -299,22 +296,3 @@ def _check_strings(name: str, strings: tuple[str, ...], most: int, longest: int)
             raise InvalidRequestError(f"{name} takes texts, got {text!r:.60}", param=name)
         if not 1 <= len(text) <= longest:
             raise InvalidRequestError(f"{name} takes strings of 1 to {longest} characters, got {len(text)}", param=name)
-
-
-def check_grammar(grammar: str) -> None:
-    """Refuses a grammar that would overflow the stack of llama.cpp's recursive parser. The backend checks if it parses.
-
-    Raises `InvalidRequestError`.
-    """
-    if len(grammar) > MAX_GRAMMAR_CHARS:
-        raise InvalidRequestError(
-            f"grammar has {len(grammar)} characters; the limit is {MAX_GRAMMAR_CHARS}", param="grammar"
-        )
-    depth = deepest = 0
-    for char in grammar:  # parentheses in quotes are counted, too: few grammars come near the limit
-        depth += (char == "(") - (char == ")")
-        deepest = max(deepest, depth)
-    if deepest > MAX_GRAMMAR_DEPTH:
-        raise InvalidRequestError(
-            f"grammar is nested {deepest} parentheses deep; the limit is {MAX_GRAMMAR_DEPTH}", param="grammar"
-        )

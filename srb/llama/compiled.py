@@ -10,7 +10,7 @@ import llama_cpp
 
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
-from srb.llama.constraint import Constraint, GbnfConstraint, LarkCompiler
+from srb.llama.constraint import Constraint, LarkCompiler
 
 
 class CompiledSampling:
@@ -129,7 +129,7 @@ def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_
         return lark.compile_regex(vocab, params.regex)
     if params.lark is not None:
         return lark.compile(vocab, params.lark, special_tokens=special_tokens)
-    return GbnfConstraint(vocab, params.grammar or "")
+    return lark.compile_gbnf(vocab, params.grammar or "", special_tokens=special_tokens)
 
 
 def checked(sampler: Any) -> Any:

@@ -15,21 +15,27 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from srb import json_schema
-from srb.errors import BackendError, InvalidRequestError
-from srb.llama import log
-from srb.llama.candidates import Candidates, alone
+from srb.errors import InvalidRequestError, NoTokenError
+from srb.llama import gbnf
+from srb.llama.candidates import Candidates
 from srb.llama.stack import with_stack
 from srb.llama.tokenizer import LlamaTokenizer
 
+_NO_TEXT = "NoExtension"  # llguidance's message if no text can match begins so
 _SPECIAL = b"\xff"  # with this in front of its bytes, llguidance takes a token for one that is no text
 _OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes the text that must come, however long that is
 
 MAX_SCHEMA_CHARS = 100_000
 
 # With these limits a compilation takes some milliseconds. A grammar that was written to take long takes some seconds of
-# a worker thread.
+# a worker thread, and up to a tenth of a second for a token (docs/grammars.md). The items of a place are compared with
+# each other, and a grammar of n symbols may have n of them at one place, so its size bounds the time of a token.
 _LIMITS = LLParserLimits(
-    initial_lexer_fuel=100_000, step_max_items=20_000, max_grammar_size=50_000, verbose_errors=False
+    initial_lexer_fuel=100_000,
+    step_max_items=30_000,
+    max_lexer_states=100_000,
+    max_grammar_size=12_000,
+    verbose_errors=False,
 )
 # llguidance recurses into whatever a rule or a schema refers to. It takes up to 500 bytes of stack per character,
 # measured with chains of rules and of `$ref`, and with nested schemas.
@@ -43,7 +49,10 @@ class Constraint(Protocol):
         """Whether the text may continue with this token."""
 
     def narrow(self, candidates: Candidates) -> None:
-        """Bans all tokens that the text may not continue with. Call it right after the candidates were filled."""
+        """Bans all tokens that the text may not continue with. Call it right after the candidates were filled.
+
+        Raises `NoTokenError` if finding them takes too long.
+        """
 
     def accept(self, token: int) -> None:
         """Takes the next token of the text. The constraint must allow this token."""
@@ -53,45 +62,6 @@ class Constraint(Protocol):
 
     def close(self) -> None:
         """Frees the constraint. Its copies stay valid."""
-
-
-class GbnfConstraint:
-    """A grammar in llama.cpp's GBNF. Raises `InvalidRequestError` if it doesn't parse."""
-
-    def __init__(self, vocab: int, grammar: str) -> None:
-        if "\0" in grammar:
-            raise InvalidRequestError("grammar must not contain NUL", param="grammar")
-        with log.collected() as complaints:
-            sampler = llama_cpp.llama_sampler_init_grammar(vocab, grammar.encode(errors="replace"), b"root")
-        if not sampler:
-            raise InvalidRequestError(f"grammar doesn't parse: {complaints.reason}", param="grammar")
-        self._sampler: Any = sampler
-
-    def allows(self, token: int) -> bool:
-        """See `Constraint.allows`."""
-        one = alone(token)
-        llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(one))
-        return bool(one.data[0].logit != -np.inf)
-
-    def narrow(self, candidates: Candidates) -> None:
-        """See `Constraint.narrow`."""
-        llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(candidates.array))
-
-    def accept(self, token: int) -> None:
-        """See `Constraint.accept`."""
-        llama_cpp.llama_sampler_accept(self._sampler, token)
-
-    def copy(self) -> "GbnfConstraint":
-        """See `Constraint.copy`. Raises `BackendError`."""
-        result = object.__new__(GbnfConstraint)
-        result._sampler = llama_cpp.llama_sampler_clone(self._sampler)
-        if not result._sampler:
-            raise BackendError("llama.cpp has no memory for a sampler")
-        return result
-
-    def close(self) -> None:
-        """See `Constraint.close`."""
-        llama_cpp.llama_sampler_free(self._sampler)
 
 
 class LarkConstraint:
@@ -111,6 +81,12 @@ class LarkConstraint:
     def narrow(self, candidates: Candidates) -> None:
         """See `Constraint.narrow`."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error() and not (reason := self._matcher.get_error()).startswith(_NO_TEXT):
+            raise NoTokenError(
+                f"the grammar has become too complex for this text: {_brief(reason)}; write it so that fewer of its "
+                "parts can match the same text",
+                param="grammar",
+            )
         candidates.keep(np.unpackbits(bits, count=self._n_vocab, bitorder="little").astype(bool))
 
     def accept(self, token: int) -> None:
@@ -161,6 +137,11 @@ class LarkCompiler:
             raise _unusable(error, param)
         return LarkConstraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab)
 
+    def compile_gbnf(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> LarkConstraint:
+        """The constraint that the text matches a grammar in llama.cpp's GBNF. Raises `InvalidRequestError`."""
+        lark = gbnf.as_lark(grammar, self._tokenizer)
+        return self.compile(vocab, lark, "grammar", special_tokens=special_tokens)
+
     def compile_regex(self, vocab: int, regex: str) -> LarkConstraint:
         """The constraint that the text matches a regular expression. Raises `InvalidRequestError`."""
         if (len(regex) - len(regex.rstrip("\\"))) % 2:  # the backslash would escape the slash that ends the expression
@@ -206,10 +187,15 @@ class LarkCompiler:
         )
 
 
+def _brief(error: str) -> str:
+    """The part of llguidance's message that says what is wrong. The rest is advice for those who can set limits."""
+    return re.split(r"\n| \(limit|; (?:try|consider|either)", re.sub("^[Pp]arser [Ee]rror: ", "", error))[0][:300]
+
+
 def _unusable(error: str, param: str) -> InvalidRequestError:
     """The error for a request whose constraint llguidance refuses. error: llguidance's message."""
-    reason = error.splitlines()[0]
-    if reason.startswith("NoExtension"):
+    reason = _brief(error)
+    if reason.startswith(_NO_TEXT):
         reason = "no text can match it"
     if reason.find("oneOf constraints") >= 0:
         reason = "oneOf has choices that the same value may match; anyOf may have them"

@@ -16,8 +16,9 @@ from srb.engine.engine import Engine
 from srb.engine.events import StreamEvent
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError
+from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama import LlamaBackend
+from srb.llama.candidates import Candidates
 from srb.llama.constraint import LarkConstraint
 from srb.wire.call_format import PLAIN, CallFormat
 from srb.wire.tool_calls import CallReader
@@ -135,8 +136,17 @@ def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
         def is_error(self) -> bool:
             return True
 
+        def compute_bitmask(self) -> bytes:
+            return b"\0"
+
+        def get_error(self) -> str:
+            return "parser error: Too many items (limit 30000; mask); try avoiding single-byte/short lexemes\n<x/>"
+
     constraint = LarkConstraint(cast(LLMatcher, Broken()), frozenset({2}), 3)
     assert not any(constraint.allows(token) for token in range(3))
+    with pytest.raises(NoTokenError, match="too complex for this text: Too many items; write it") as caught:
+        constraint.narrow(Candidates(3))
+    assert (caught.value.code, caught.value.param, caught.value.status) == ("no_token", "grammar", 400)
 
 
 def test_branches_match_what_each_must(load: Load) -> None:
