@@ -22,6 +22,7 @@ from srb.llama.stack import with_stack
 from srb.llama.tokenizer import LlamaTokenizer
 
 _NO_TEXT = "NoExtension"  # llguidance's message if no text can match begins so
+_TOO_MUCH = re.compile("too (?:many|big|large|complex)|lexer precomputation", re.IGNORECASE)  # it has met a limit
 _SPECIAL = b"\xff"  # with this in front of its bytes, llguidance takes a token for one that is no text
 _OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes the text that must come, however long that is
 
@@ -34,7 +35,7 @@ _LIMITS = LLParserLimits(
     initial_lexer_fuel=100_000,
     step_max_items=30_000,
     max_lexer_states=100_000,
-    max_grammar_size=12_000,
+    max_grammar_size=8_000,
     verbose_errors=False,
 )
 # llguidance recurses into whatever a rule or a schema refers to. It takes up to 500 bytes of stack per character,
@@ -199,6 +200,12 @@ def _unusable(error: str, param: str) -> InvalidRequestError:
         reason = "no text can match it"
     if reason.find("oneOf constraints") >= 0:
         reason = "oneOf has choices that the same value may match; anyOf may have them"
+    if _TOO_MUCH.search(reason):
+        return InvalidRequestError(
+            f"{param} takes too long to follow: {reason}; give it fewer parts that can match the same text, or smaller "
+            "counts",
+            param=param,
+        )
     if param != "lark":  # the message names a place in the grammar that was made here, which the caller doesn't know
         reason = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
         return InvalidRequestError(

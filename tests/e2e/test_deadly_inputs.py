@@ -13,6 +13,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a nested grammar": {"grammar": "root ::= " + "(" * 45_000 + '"a"' + ")" * 45_000},
     "a malformed grammar": {"grammar": "root ::= ("},
     "a grammar without end": {"grammar": "root ::= root"},
+    "a grammar of 2,000 parts that may be left out": {"grammar": "root ::= " + '"a"? ' * 2000},
+    "a grammar whose counts are the wrong way round": {"grammar": 'root ::= "a"{5,2}'},
+    "an ambiguous grammar with large counts": {"grammar": 'root ::= root "b" | (([a-z]{0,99}){0,99}){0,99}'},
     "a token id out of range": {"prompt": [49_152]},
     "a negative token id": {"prompt": [-1]},
     "a bias out of range": {"logit_bias": [[49_152, 1]]},
@@ -33,6 +36,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 SURVIVED: dict[str, dict[str, Any]] = {
     "a grammar that refuses every token": {"grammar": "root ::= [^\\x00-\\U0010FFFF]"},
+    "a grammar of many parts that may be empty": {"grammar": 'root ::= ("x"|"y"){3,5} ("z"?){0,1000}'},
+    "a grammar of nested repetitions": {"grammar": "root ::= " + "(" * 20 + "[a-z]" + "*)" * 20},
     "an end that the grammar doesn't allow": {"grammar": 'root ::= "x" root', "ban_eos_token": False},
     "a grammar at its end that may not end": {"grammar": 'root ::= "x"', "ignore_eos": True},
     "a schema of a large array": {"json_schema": {"type": "array", "minItems": 10**9}},

@@ -265,6 +265,13 @@ async def test_an_alternative_that_fails_beside_one_that_does_not(connect: Conne
     assert (await error(connect, FakeBackend(fail_decodes={1, 2}), prompt="p"))[0] == 500
 
 
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+async def test_a_grammar_that_leaves_no_token_is_the_callers_fault(connect: Connect, path: str) -> None:
+    body = {"prompt": "p", "branches": [{"label": "stuck"}], "stream": False}
+    status, told = await error(connect, FakeBackend(), path, **body)
+    assert (status, told["code"], told["param"], told["type"]) == (400, "no_token", "grammar", "invalid_request_error")
+
+
 async def test_tokenize_and_detokenize(connect: Connect) -> None:
     async def tokens(**body: Any) -> Any:
         return (await result(connect, FakeBackend(), "/tokenize", prompt=None, seed=None, **body))["tokens"]

@@ -19,7 +19,7 @@ from srb.engine.costs import Costs
 from srb.engine.media import Media, MediaReader, whole
 from srb.engine.model import ChatTemplate, Embedder, ModelInfo, SpecialTokens
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import BackendError, InvalidRequestError
+from srb.errors import BackendError, InvalidRequestError, NoTokenError
 
 END = 256
 N_VOCAB = 257
@@ -180,6 +180,8 @@ class FakeSampler:
         assert words == self.seen or self._has_left_out(words), "it hasn't seen what it goes on from"
         if self.params.label == "broken":
             raise BackendError("this sampler is broken")
+        if self.params.label == "stuck":
+            raise NoTokenError("the grammar leaves no token", param="grammar")
         token = self.backend.script(self.params, logits.negative + logits.lora + logits)
         avoided = {*excluded, *(biases or ())}
         if self.first:
