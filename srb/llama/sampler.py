@@ -152,9 +152,11 @@ class LlamaSampler:
 
     def _bias(self, biases: dict[int, float]) -> Any:
         self._may_change(biases)
-        pairs = [llama_cpp.llama_logit_bias(token, bias) for token, bias in biases.items()]
-        array = (llama_cpp.llama_logit_bias * len(pairs))(*pairs)
-        return llama_cpp.llama_sampler_init_logit_bias(self._n_vocab, len(pairs), array)
+        # Each alternative makes this in the engine's thread, maybe for all tokens, so no loop in Python makes it.
+        rows = np.empty(len(biases), [("token", np.int32), ("bias", np.float32)])
+        rows["token"], rows["bias"] = list(biases), list(biases.values())
+        array = rows.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_logit_bias))
+        return llama_cpp.llama_sampler_init_logit_bias(self._n_vocab, len(rows), array)
 
     def _may_change(self, tokens: Collection[int]) -> None:
         if self._top_k and (new := set(tokens) - self._changed_set):

@@ -155,7 +155,7 @@ async def test_no_body_ends_the_process_or_the_engine(load: Any, aiohttp_client:
             assert (kinds[0], kinds[-1]) == ("start", "done"), sent
             stopped = sorted(event["index"] for event in events if event["event"] == "stop")
             assert stopped == list(range(events[0]["count"])), sent
-    assert min(statuses.values()) > BODIES // 10, statuses
+    assert min(statuses.values()) > BODIES // 12, statuses
     health = engine.health
     assert health.status == "ready"
     assert health.stats is not None
