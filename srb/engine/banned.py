@@ -176,7 +176,10 @@ class Watch:
                     break
         if self._openings and self._opening is None:
             self._text = self._text[: before.n_chars] + text[: self._n_chars - before.n_chars]
-            each = opening(self._text.removesuffix(stop), is_whole=is_last or bool(stop))
+            text = self._text.removesuffix(stop)
+            if self._stops and not (is_last or stop):  # what may become a stop string may be no part of the opening
+                text = text[: len(text) - self._stops.depth[self._stop_state]]
+            each = opening(text, is_whole=is_last or bool(stop))
             if each is None:
                 return 0
             if not self._openings.claim(each):

@@ -7,7 +7,7 @@ import zlib
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, ByteTokenizer, FakeBackend, Script
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from srb.engine.banned import BannedStrings, Watch
@@ -67,6 +67,17 @@ def test_all_of_a_short_text_is_its_opening() -> None:
     assert opening("", is_whole=True) == ("",) != opening("!", is_whole=True)
 
 
+@example(  # a stop string that begins in the first words cuts them
+    n=5,
+    n_prompts=2,
+    avoid=[],
+    banned=("b a b", " a a"),
+    stop=("b b a",),
+    max_tokens=22,
+    n_parallel=1,
+    logprobs=None,
+    window=None,
+)
 @given(
     n=st.integers(1, 6),
     n_prompts=st.integers(1, 2),
