@@ -18,8 +18,8 @@ from statistics import mean
 
 from srb.engine.engine import Engine
 from srb.engine.events import StopEvent, StreamEvent
-from srb.engine.opening import opening_of
 from srb.engine.request import CompletionRequest
+from srb.engine.rules.opening import opening_of
 from srb.engine.sampling_params import SamplingParams
 from srb.llama import LlamaBackend
 from srb.settings import Settings

@@ -94,6 +94,16 @@ WIRE_SEES = (
 HISTORY_SEES = ("srb.engine.events", "srb.engine.request", "srb.engine.sampling_params", "srb.errors", "srb.history")
 
 
+HEART = ("ports", "sequence", "scheduler", "needs", "decoding", "plan", "turns", "cells", "outbox", "backend")
+"""The files of the engine that every request passes through. Features reach them by `srb.engine.ports` alone."""
+
+
+@pytest.mark.parametrize("name", HEART)
+def test_the_heart_of_the_engine_knows_no_feature(name: str) -> None:
+    found = imports(ROOT / "engine" / f"{name}.py")
+    assert not [each for each in found if each.startswith(("srb.engine.ways", "srb.engine.rules"))]
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_walls_between_the_rooms(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0]

@@ -153,7 +153,7 @@ class Backend(Protocol):
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows, and keeps the logits of the rows that want them until the next decode.
 
-        If the batch has media, these are evaluated in place of its tokens, and there are no logits.
+        If the batch has an atom, this is evaluated in place of its tokens, and there are no logits.
         `interrupted` is asked from time to time, in this thread; once it says True the decode may end early
         and return False. Otherwise returns True. After False, or a `BackendError`, the sequences in the batch
         may hold any part of it: they must be truncated or removed.

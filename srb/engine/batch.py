@@ -9,16 +9,16 @@ class Batch:
 
     A row's number is its place in the batch, counted from 0.
 
-    lora: the adapters that all rows are evaluated with.
-    media: the image or sound that the rows stand for; None: the rows are tokens. A batch with media has exactly all of
+    setting: the adapters that all rows are evaluated with.
+    atom: the image or sound that the rows stand for; None: the rows are tokens. A batch with an atom has exactly all of
         its placeholders.
     """
 
-    __slots__ = ("logits", "lora", "media", "positions", "seq_ids", "tokens")
+    __slots__ = ("atom", "logits", "positions", "seq_ids", "setting", "tokens")
 
-    def __init__(self, lora: Lora = ()) -> None:
-        self.lora = lora
-        self.media: Media | None = None
+    def __init__(self, setting: Lora = ()) -> None:
+        self.setting = setting
+        self.atom: Media | None = None
         self.tokens: list[int] = []
         self.positions: list[int] = []
         self.seq_ids: list[int] = []

@@ -6,7 +6,8 @@ state that took a millisecond, none is saved for the next 50.
 
 from collections.abc import Callable, Iterator
 
-from srb.engine.cells import Cells
+from srb.engine.keeping import Keeping
+from srb.engine.ports import Listener
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
 
@@ -24,27 +25,27 @@ _EVERY_OF_A_PROMPT = 1024
 its checkpoints instead; see `Prompt.checkpoints`."""
 
 
-class Checkpoints:
+class Checkpoints(Listener):
     """Saves running prompts and alternatives: first the evaluated prompts, then whatever would lose most tokens.
 
     window: see `Backend.window`.
     """
 
-    def __init__(self, scheduler: Scheduler, cells: Cells, window: int | None, clock: Callable[[], float]) -> None:
+    def __init__(self, scheduler: Scheduler, keeping: Keeping, window: int | None, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
-        self._cells = cells
+        self._keeping = keeping
         self._window = window
         self._clock = clock
         self._not_before = 0.0
 
-    def save_next(self) -> None:
+    def before_decode(self) -> None:
         """Saves the state of one prompt or alternative, if one has enough new tokens and there is time for it."""
         began = self._clock()
         if began < self._not_before:
             return
         found = max(self._unsaved(), key=lambda each: each[0], default=None)
         if found:
-            self._cells.save(found[1])
+            self._keeping.save(found[1])
             now = self._clock()
             self._not_before = now + (now - began) / _SHARE
 

@@ -6,40 +6,39 @@ next step: what it evaluated is retained, and what it leased is given back (cell
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
-from srb.engine.active_request import ActiveRequest
-from srb.engine.adapters import Adapters
+from srb.engine.activation import activate
 from srb.engine.backend import Backend
 from srb.engine.cells import Cells
 from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
+from srb.engine.desk import Desk
 from srb.engine.events import AbortReason, Event
-from srb.engine.intake import Intake
 from srb.engine.keeping import Keeping
 from srb.engine.kv_cache import KVCache
 from srb.engine.mailbox import Abort, Mailbox, Question
-from srb.engine.media import Media, MediaReader, Part
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.needs import work_of
 from srb.engine.outbox import Outbox
+from srb.engine.ports import Listener
 from srb.engine.prefix import PrefixIndex
 from srb.engine.request import CompletionRequest
 from srb.engine.retained import Retained
 from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.scheduler import Scheduler
-from srb.engine.shift import fit, moves
+from srb.engine.scoring import Scoring
+from srb.engine.sequence import ActiveRequest
 from srb.engine.slots import Slots
 from srb.engine.stats import EngineStats, Measure, Totals
 from srb.engine.store import Store, StoreStats
-from srb.engine.supported import check_supported
 from srb.engine.texts import Answer as Answer
 from srb.engine.texts import ForPrograms, with_tokens
+from srb.engine.ways import Tools
 from srb.errors import SrbError, UnavailableError, in_use
 
 
-class Engine(ForPrograms):
+class Engine(Desk, ForPrograms):
     """Runs completion requests on a backend.
 
     `tokenize`, `add_request`, `abort` and `ask` may be called from any thread. Everything else belongs to the thread
@@ -65,12 +64,8 @@ class Engine(ForPrograms):
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._backend = backend
-        self.adapters = Adapters(backend.adapters)
-        """The adapters that were loaded with the model. May be read, and given other scales, from any thread."""
-        self._intake = Intake(backend.tokenizer, backend.n_cells)
+        super().__init__(backend, default_max_tokens)
         self._clock = clock
-        self._default_max_tokens = default_max_tokens
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
         self._store = store
         self._retained = Retained(backend, cache_bytes, store)
@@ -85,67 +80,30 @@ class Engine(ForPrograms):
             forgets=backend.window is not None,
         )
         self._slots = Slots(self._retained, backend.n_parallel)
-        self._cells = Cells(backend, self._scheduler, index, self._retained, self._slots, self._totals)
-        self._checkpoints = Checkpoints(self._scheduler, self._cells, backend.window, clock) if store else None
         self._outbox = Outbox(backend, clock)
+        keeping = Keeping(backend, self._retained, self._slots, self._totals, clock)
+        self._listeners: list[Listener] = [Scoring(backend, self._outbox), keeping]
+        if store:
+            self._listeners.append(Checkpoints(self._scheduler, keeping, backend.window, clock))
+        self._cells = Cells(backend, self._scheduler, index, self._listeners, self._totals)
         self._decoding = Decoding(
-            backend, self._scheduler, self._cells, self._outbox, self._totals, prefill_chunk, observe, clock
+            backend,
+            self._scheduler,
+            self._cells,
+            self._outbox,
+            self._listeners,
+            self._totals,
+            prefill_chunk,
+            observe,
+            clock,
         )
-        self._keeping = Keeping(self._totals, clock, lasts=self._retained.lasts)
+        self._tools = Tools(
+            backend, self._scheduler, self._cells, self._outbox, self._decoding, self._totals, observe, clock
+        )
         self._mail = Mailbox()
         self._questions: list[Question] = []  # not answered yet
 
     # From any thread
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's vocabulary."""
-        return self._backend.tokenizer
-
-    @property
-    def n_cells(self) -> int:
-        """How many KV positions there are; see `Backend.n_cells`."""
-        return self._cache.n_cells
-
-    @property
-    def identity(self) -> str:
-        """Names the model, how its cache is laid out, and its build; see `Backend.identity`."""
-        return self._backend.identity
-
-    @property
-    def model_info(self) -> ModelInfo:
-        """What the model's file says about the model."""
-        return self._backend.model_info
-
-    @property
-    def embedder(self) -> Embedder | None:
-        """Makes embeddings; None: they aren't wanted."""
-        return self._backend.embedder
-
-    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-        """The tokens of a text; see `Intake.tokenize`."""
-        return self._intake.tokenize(text, is_prompt=is_prompt, any_length=any_length)
-
-    @property
-    def media(self) -> MediaReader | None:
-        """Turns images and sounds into parts of prompts; None: the model takes neither."""
-        return self._backend.media
-
-    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """The prompt and the `media` of a request, from texts and files; see `Intake.tokenize_parts`."""
-        return self._intake.tokenize_parts(parts, self._backend.media)
-
-    @property
-    def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, if it has one."""
-        return self._backend.chat_template
-
-    def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run; see `Intake.check` and `check_supported`."""
-        self._intake.check(request)
-        check_supported(request, self._backend, self._default_max_tokens)
-        for params in request.branches:
-            self.adapters.lora(params.lora)
 
     def add_request(self, request: CompletionRequest) -> None:
         """Takes a request, for `step`. Raises `InvalidRequestError` if it can never run, or if its id is in use."""
@@ -153,16 +111,13 @@ class Engine(ForPrograms):
             raise in_use(request.id)
         request = with_tokens(request, self.tokenize)
         self.check(request)
-        compiled = self._backend.compile(request.branches, request.special_tokens)
-        loras = [self.adapters.lora(params.lora) for params in request.branches]
-        active = ActiveRequest(request, compiled, self._clock(), self._backend.tokenizer, loras)
-        fit(active, self.n_cells, self._default_max_tokens, self.tokenizer.special.bos)
-        for prompt in active.prompts + active.negatives if request.cache_prompt else ():
+        active = activate(request, self.adapters, self._tools, self._default_max_tokens)
+        for prompt in active.prompts + active.companions if request.cache_prompt else ():
             self._retained.check(prompt.packed, prompt.keys)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
         except SrbError:
-            compiled.close()
+            active.compiled.close()
             raise
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> None:
@@ -219,8 +174,8 @@ class Engine(ForPrograms):
         self._answer()
         self._admit()
         if not self._outbox:
-            if self._checkpoints:
-                self._checkpoints.save_next()
+            for listener in self._listeners:
+                listener.before_decode()
             self._decoding.run(self._is_unwanted)
         return self._outbox.take()
 
@@ -296,7 +251,8 @@ class Engine(ForPrograms):
         for prompts in self._scheduler.admit(self._clock()):
             if is_empty:
                 # Those that wait for cells that can be moved may then run beside these prompts.
-                shifts = any(map(moves, prompts)) or any(each.shifts for each in self._scheduler.waiting.values())
+                shifts = any(prompt.moves for prompt in prompts)
+                shifts |= any(active.moves for active in self._scheduler.waiting.values())
                 try:
                     self._backend.prepare(list(map(work_of, prompts)), shifts=shifts)
                 except SrbError as error:
@@ -317,7 +273,7 @@ class Engine(ForPrograms):
         self._decoding.begin_sequences()
 
     def _suits(self, active: ActiveRequest) -> bool:
-        return not active.shifts or self._backend.shifts_now or self._cache.leased_cells == 0
+        return not active.moves or self._backend.shifts_now or self._cache.leased_cells == 0
 
     def _refuse(self, error: SrbError) -> None:
         """Ends who waits for a backend that can't be prepared. Their cells are empty, so it has none to remove."""
@@ -346,13 +302,16 @@ class Engine(ForPrograms):
         that has to wait until there is time keeps all its cells meanwhile.
         """
         finished = self._decoding.finished
-        self._keeping.next_step()
+        for listener in self._listeners:
+            listener.begin_step()
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
         while finished:
             is_idle = not self._scheduler.running
             is_waited_for = bool(self._scheduler.waiting or (is_idle and self._mail))
-            kept = self._keeping.begin(finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
-            if kept is None:
+            may_go = (
+                listener.lets_go(finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
+                for listener in self._listeners
+            )
+            if not all(may_go):
                 return
-            self._cells.give_back(finished.popleft(), keep_answer=kept.answer, keep_prompt=kept.prompt)
-            self._keeping.end(kept)
+            self._cells.give_back(finished.popleft())

@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from srb.engine.active_request import ActiveRequest
 from srb.engine.events import AbortReason
+from srb.engine.sequence import ActiveRequest
 from srb.engine.slots import Slots
 from srb.errors import SrbError, in_use
 

@@ -96,8 +96,9 @@ def words(tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 def placed(tokens: tuple[int, ...], media: Iterable[Media]) -> dict[int, Media]:
     """The media in a prompt, by their positions. Raises `InvalidRequestError` if a placeholder stands for nothing."""
-    by_first = {each.tokens[0]: each for each in media}
     found: dict[int, Media] = {}
+    if not (by_first := {each.tokens[0]: each for each in media}):
+        return found
     at = 0
     for k, token in enumerate(tokens):
         if k < at or token >= 0:

@@ -13,18 +13,17 @@ of requests with `n_cache_reuse` have a key of their own, and only other request
 
 from dataclasses import dataclass
 
+from srb.engine.backend import Backend
 from srb.engine.keys import Keys
 from srb.engine.pieces import Piece, text_of
 from srb.engine.radix import Tokens, common_prefix
 from srb.engine.retained import Retained
-
-KEY = "/moved"
-"""This is a part of the key of each prompt that may have moved chunks."""
+from srb.engine.sequence import Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """A chunk that is moved: the positions from `start` to `end` of a piece, each of which becomes `by` less."""
+class Chunk:
+    """The positions from `start` to `end` of a piece, each of which becomes `by` less."""
 
     piece: Piece
     start: int
@@ -32,7 +31,34 @@ class Moved:
     by: int
 
 
-def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, keys: Keys) -> tuple[Moved, ...]:
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A chunk as a part of a prompt's beginning. Implements `srb.engine.ports.Part`."""
+
+    backend: Backend
+    retained: Retained
+    chunk: Chunk
+    moves: bool = True
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it has."""
+        return self.chunk.end - self.chunk.start
+
+    def apply(self, prompt: Prompt) -> int:
+        """See `Part.apply`. Where positions can't be moved now, it is evaluated: to wait for that would take longer."""
+        chunk = self.chunk
+        assert prompt.seq_id is not None
+        fits = chunk.start - chunk.by == prompt.evaluated and self.backend.shifts_now
+        state = self.retained.state(chunk.piece) if fits else None
+        if state is None or not self.backend.restore(state, prompt.seq_id, chunk.start, chunk.end, chunk.by):
+            return prompt.evaluated
+        # llama.cpp moves the chunk with the next decode. Before that the state can't be saved.
+        prompt.saved = chunk.end - chunk.by
+        return prompt.saved
+
+
+def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, keys: Keys) -> tuple[Chunk, ...]:
     """The chunks of a prompt, behind its first `n_known` tokens, that were retained at other places.
 
     The prompt's last token is in no chunk, because it must be evaluated for its logits.
@@ -45,14 +71,14 @@ def find_moved(retained: Retained, tokens: Tokens, n_known: int, least: int, key
     return max(found, key=lambda chunks: sum(each.end - each.start for each in chunks), default=())
 
 
-def _chunks(piece: Piece, tokens: Tokens, n_common: int, n_known: int, least: int) -> tuple[Moved, ...]:
+def _chunks(piece: Piece, tokens: Tokens, n_common: int, n_known: int, least: int) -> tuple[Chunk, ...]:
     """The chunks that a retained text and the prompt have in common, in the same order in both.
 
     They are found as llama-server finds them: each time the next chunk that is long enough is taken.
     """
     ancestry = text_of(piece)
     text = ancestry[-1][1]
-    data, chunks = text.tobytes(), list[Moved]()
+    data, chunks = text.tobytes(), list[Chunk]()
     here, there, last = n_known, n_common, len(tokens) - 1
     while last - here >= least:
         there = _index(data, tokens[here : here + least].tobytes(), there * text.itemsize, text.itemsize)
@@ -62,7 +88,7 @@ def _chunks(piece: Piece, tokens: Tokens, n_common: int, n_known: int, least: in
         for k, (each, _) in enumerate(ancestry):
             before = ancestry[k + 1][0].start if k + 1 < len(ancestry) else len(text)
             if (first := max(there, each.start)) < (until := min(end, before)):
-                chunks.append(Moved(each, first, until, there - here))
+                chunks.append(Chunk(each, first, until, there - here))
         here, there = here + end - there, end
     return tuple(chunks)
 

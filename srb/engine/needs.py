@@ -1,13 +1,14 @@
 """Computes how many cells, seq_ids and rows requests need, and so how many tokens each may generate."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
-from srb.engine.active_request import ActiveRequest
 from srb.engine.kv_cache import KVCache
 from srb.engine.retained import WORTH_SHARING
-from srb.engine.sequence import Prompt, Sequence
-from srb.engine.shift import UNLIMITED
+from srb.engine.sequence import ActiveRequest, Prompt, Sequence
+
+UNLIMITED = 2**31 - 1
+"""The `max_tokens` of an alternative that only the model ends."""
 
 LEAST_ROOM = 128
 """A sequence that wants as many tokens as there is room for begins only when there is room for so many."""
@@ -27,59 +28,42 @@ class Needs:
 
     def set_max_tokens(self, active: ActiveRequest) -> None:
         """Sets how many tokens each sequence may at least generate: all it wants, or fewer in a small context."""
+        most, default, n_cells = active.request.most_tokens or UNLIMITED, self._default_max_tokens, self._cache.n_cells
         want_rest = []
-        sequences = active.sequences
-        most = active.request.most_tokens or UNLIMITED
-        for seq in sequences:
-            wanted = self._default_max_tokens if seq.params.max_tokens is None else seq.params.max_tokens
-            if seq.prompt.shift:
-                seq.max_tokens = max(0, (most if wanted == -1 else wanted) - len(seq.begun))
-                n = len(seq.prompt.sequences)
-                part = self._cache.n_cells * n // len(sequences) - len(seq.prompt.tokens)
-                seq.allow(min(LEAST_ROOM, part // n))
-                seq.wants_rest = True
-                continue
-            if seq.prompt.n_beams:  # beams get no more room later, so all of them have the same
-                room = (self._cache.n_cells - len(seq.prompt.tokens)) // seq.prompt.n_beams
-                seq.max_tokens = seq.room = min(LEAST_ROOM if wanted == -1 else wanted, room + 1)
-                continue
-            left = max(wanted - len(seq.begun), min(wanted, 0))
-            room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
-            seq.allow(min(left, room // len(seq.both) + 1))
-            seq.wants_rest = wanted == -1
-            seq.most_tokens = max(0, most - len(seq.begun))
-            if seq.wants_rest:
+        for seq in active.sequences:
+            wanted = default if seq.params.max_tokens is None else seq.params.max_tokens
+            if seq.way.size(seq, wanted, most, n_cells):
                 want_rest.append(seq)
         if not want_rest:
             return
-        prompts = active.prompts + active.negatives
+        prompts = active.prompts + active.companions
         shared = self.shared_in(prompts)
         taken = sum(len(prompt.tokens) - shared.get(prompt, 0) for prompt in prompts) + sum(
-            own_cells(each) for seq in active.sequences for each in seq.both
+            own_cells(each) for each in together(active.sequences)
         )
-        n_rows = sum(len(seq.both) for seq in want_rest)
+        n_rows = sum(len(seq.together) for seq in want_rest)
         for seq in want_rest:
-            room = self._cache.n_cells - taken
+            room = n_cells - taken
             if room < 0:  # the sequences can't all begin at once, so each is sized as if it were alone
-                room = self._cache.n_cells - sum(len(each.prompt.tokens) for each in seq.both)
-            seq.allow(min(LEAST_ROOM, room // n_rows + 1, seq.most_tokens))
+                room = n_cells - sum(len(each.prompt.tokens) for each in seq.together)
+            seq.way.allow(seq, min(LEAST_ROOM, room // n_rows + 1, seq.most_tokens))
 
     def first_wave(self, active: ActiveRequest) -> list[Sequence]:
         """The sequences of a request that begin together: as many as an empty cache has room for."""
         wave: list[Sequence] = []
         prompts: set[Prompt] = set()
         cells = seq_ids = rows = 0
-        shared = self.shared_in(active.prompts + active.negatives)
+        shared = self.shared_in(active.prompts + active.companions)
         for seq in active.sequences:
-            for each in seq.both:
+            for each in seq.together:
                 cells += own_cells(each)
                 seq_ids += self.seq_ids(each)
                 rows += has_row(each)
                 if each.prompt not in prompts:
                     prompts.add(each.prompt)
-                    cells += len(each.prompt.tokens) - shared.get(each.prompt, 0) + beam_cells(each.prompt)
-                    seq_ids += 1 + each.prompt.n_beams
-                    rows += each.prompt.n_beams
+                    cells += len(each.prompt.tokens) - shared.get(each.prompt, 0) + way_cells(each.prompt)
+                    seq_ids += 1 + each.prompt.way.n_rows
+                    rows += each.prompt.way.n_rows
             if cells > self._cache.n_cells or seq_ids > self._cache.n_seqs or rows > self._n_parallel:
                 break
             wave.append(seq)
@@ -95,7 +79,7 @@ class Needs:
                     is_resumed
                     and prompt.key == before.key
                     and prompt.shares
-                    and not prompt.shift
+                    and not prompt.way.slides
                     and len(prompt.asked) >= WORTH_SHARING
                 ):
                     shared[prompt] = len(prompt.asked)
@@ -107,17 +91,17 @@ class Needs:
 
     def has_mark(self, seq: Sequence) -> bool:
         """Whether a sequence needs a mark: it may go back, and its model forgets."""
-        return self._forgets and (seq.leader or seq).watch is not None
+        return self._forgets and seq.may_go_back
 
 
 def new_cells(prompt: Prompt) -> int:
-    """The cells that a prompt and its beams need beside those that the prompt shares."""
-    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0) + beam_cells(prompt)
+    """The cells that a prompt and the rows of its way need beside those that the prompt shares."""
+    return len(prompt.tokens) - (prompt.beginning.shared if prompt.beginning else 0) + way_cells(prompt)
 
 
-def beam_cells(prompt: Prompt) -> int:
-    """The cells that the beams of a prompt need at most, which is when they have no tokens in common."""
-    return prompt.n_beams * _cells_for(prompt.sequences[0].max_tokens)
+def way_cells(prompt: Prompt) -> int:
+    """The cells that the rows of a prompt's way need at most, which is when they have no tokens in common."""
+    return prompt.way.n_rows * _cells_for(prompt.sequences[0].max_tokens)
 
 
 def own_cells(seq: Sequence) -> int:
@@ -126,18 +110,18 @@ def own_cells(seq: Sequence) -> int:
 
 
 def has_row(seq: Sequence) -> bool:
-    """Whether a sequence has rows of its own. In a search its beams have them."""
-    return not seq.prompt.n_beams
+    """Whether a sequence has rows of its own, and not its way in place of it."""
+    return not seq.way.n_rows
 
 
 def n_rows(sequences: Collection[Sequence], prompts: Collection[Prompt]) -> int:
-    """How many rows of a step these sequences, and the beams of these prompts, take."""
-    return sum(prompt.n_beams for prompt in prompts) + sum(map(has_row, sequences))
+    """How many rows of a step these sequences, and the ways of these prompts, take."""
+    return sum(prompt.way.n_rows for prompt in prompts) + sum(map(has_row, sequences))
 
 
 def rows_held(active: ActiveRequest) -> int:
-    """How many rows of a step the sequences and beams of a request may take that have leased their cells."""
-    prompts = active.prompts + active.negatives
+    """How many rows of a step a request may take for what has leased its cells."""
+    prompts = active.prompts + active.companions
     return n_rows(
         [seq for prompt in prompts for seq in prompt.sequences if seq.span], [each for each in prompts if each.span]
     )
@@ -145,8 +129,7 @@ def rows_held(active: ActiveRequest) -> int:
 
 def spare(seq: Sequence) -> int:
     """The cells that a sequence which wants all the room can give up for now."""
-    needed = max(seq.n_own, LEAST_ROOM) if seq.prompt.shift else seq.n_own + LEAST_ROOM
-    return len(seq.both) * max(0, seq.room - needed)
+    return len(seq.together) * max(0, seq.room - seq.way.least_room(seq))
 
 
 def is_last(seq: Sequence) -> bool:
@@ -161,4 +144,10 @@ def _cells_for(max_tokens: int) -> int:
 
 def work_of(prompt: Prompt) -> tuple[int, int, int]:
     """What `Backend.prepare` is told of a prompt."""
-    return len(prompt.tokens), prompt.n_beams or len(prompt.living), max(seq.room for seq in prompt.living)
+    return len(prompt.tokens), prompt.way.n_rows or len(prompt.living), max(seq.room for seq in prompt.living)
+
+
+def together(sequences: Iterable[Sequence]) -> list[Sequence]:
+    """Sequences, and behind them all their companions."""
+    found = list(sequences)
+    return found + [each for seq in found for each in seq.companions]

@@ -1,11 +1,8 @@
 """`Outbox`: turns what happens to requests and sequences into events, and keeps these until the step returns them."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from itertools import islice
 
-from srb.engine.active_request import ActiveRequest
-from srb.engine.backend import Backend, Logits, Logprobs
+from srb.engine.backend import Backend
 from srb.engine.events import (
     DoneEvent,
     ErrorEvent,
@@ -15,12 +12,11 @@ from srb.engine.events import (
     ProgressEvent,
     StartEvent,
     StopEvent,
-    StreamEvent,
     Timings,
     Token,
     Usage,
 )
-from srb.engine.sequence import Prompt, Sequence
+from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 from srb.errors import SrbError
 
 LONGEST_CHARACTER = 4  # bytes of UTF-8
@@ -57,12 +53,12 @@ class Outbox:
                 request_id=request.id,
                 count=request.count,
                 prompt_tokens=request.prompt_tokens,
-                cached_tokens=min(active.cached + shared, request.prompt_tokens),
+                cached_tokens=min(_cached(active) + shared, request.prompt_tokens),
                 max_tokens=max(seq.max_tokens for seq in active.sequences),
                 seeds=tuple(params.seed for params in request.branches) * len(request.prompts),
                 labels=tuple(params.label for params in request.branches) * len(request.prompts),
                 guided=request.guided,
-                n_cut=active.n_cut,
+                n_cut=_n_cut(active),
             )
         )
         self.progress([active])
@@ -71,8 +67,8 @@ class Outbox:
         """Tells how far the prompts of these requests are evaluated, if the requests want to know."""
         for active in dict.fromkeys(requests):
             if active.request.return_progress:
-                total = active.request.prompt_tokens - active.n_cut
-                self._events.append(ProgressEvent(active.id, active.newly_evaluated, active.cached, total))
+                total = active.request.prompt_tokens - _n_cut(active)
+                self._events.append(ProgressEvent(active.id, _evaluated(active.prompts), _cached(active), total))
 
     def precede(self, prompt: Prompt) -> None:
         """Begins the texts of a prompt's sequences: with the whole prompt if it is echoed.
@@ -80,113 +76,37 @@ class Outbox:
         Otherwise they begin with the prompt's last bytes, as these may be the first half of a character.
         """
         request, special = prompt.active.request, self._tokenizer.special_piece
-        echo = request.echo and not request.resumed
+        echoes = prompt.active.report.echoes
         asked = request.token_ids[prompt.sequences[0].index // len(request.branches)]
-        tokens = asked if echo else asked[-LONGEST_CHARACTER:]
+        tokens = asked if echoes else asked[-LONGEST_CHARACTER:]
         pieces = [special(token) for token in tokens]
         for seq in prompt.living:
             text = seq.precede(b"".join(pieces))
             for number, token in enumerate(seq.begun):
                 piece = self.piece(seq, token, number)
                 seq.text.push(piece)
-                if seq.watch:
-                    seq.watch.skip(piece)
-            if echo:
-                self._say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
+                for rule in seq.rules:
+                    rule.skip(piece)
+            if echoes:
+                self.say(seq, [Token(*pair, None) for pair in zip(tokens, pieces, strict=True)], text)
 
-    def score(self, prompt: Prompt, n_tokens: int, last_row: int) -> None:
-        """If a prompt is scored, takes and tells the log-probabilities that the last decode has found of its tokens.
-
-        n_tokens: how many of its tokens were in the batch. last_row: the number of the last one.
-        """
-        scores, end = prompt.scores, prompt.evaluated + n_tokens
-        if scores and scores.end > prompt.evaluated:
-            for place in range(scores.end, min(end + 1, len(scores.tokens))):
-                logits = self._backend.logits(last_row - end + place)
-                scores.append(self._backend.logprobs(logits, scores.tokens[place], scores.top))
-        self.tell(prompt)
-
-    def tell(self, prompt: Prompt) -> None:
-        """If a prompt is scored, reports its tokens whose log-probabilities are known, unless it has done so before."""
-        scores, special = prompt.scores, self._tokenizer.special_piece
-        if scores is None or scores.told >= scores.end:
-            return
-        tokens = []
-        for place, token in enumerate(scores.tokens[scores.told : scores.end], scores.told):
-            is_first = place == 0  # nothing comes before it, so it has no log-probability
-            tokens.append(Token(token, special(token), None) if is_first else self._token(token, scores.of(place)))
-        scores.told = scores.end
-        for seq in prompt.living:
-            for reported in tokens:
-                self._say(seq, [reported], seq.precede(reported.piece))
-
-    def report(self, seq: Sequence, token: int, logits: Logits) -> list[Token]:
-        """The token that was just drawn, with what the request wants to know of it. Raises `BackendError`."""
-        request = seq.prompt.active.request
-        if request.logprobs is None:
-            return [Token(token, b"", None)] if request.return_tokens else []
-        if request.post_sampling_probs:
-            assert seq.sampler is not None
-            logprobs = seq.sampler.logprobs(token, request.logprobs)
-        else:
-            logprobs = self._backend.logprobs(logits, token, request.logprobs)
-        return [self._token(token, logprobs)]
-
-    def _token(self, token: int, logprobs: Logprobs) -> Token:
-        special, (logprob, top) = self._tokenizer.special_piece, logprobs
-        return Token(token, special(token), logprob, tuple(Token(each, special(each), p) for each, p in top))
-
-    def drawn(self, seq: Sequence, token: int, reported: list[Token], p: float) -> int:
-        """Takes a token that a sequence has drawn, which may be an end token. p: as in `Watch.push`.
-
-        Returns how many of its last tokens must be taken back, because their text must not come; most often 0. No event
-        has these tokens yet.
-        """
-        is_end = self._tokenizer.is_end(token)
-        piece = b"" if is_end else self.piece(seq, token, seq.length - 1)
-        if seq.watch is None:
-            self._goes_on(seq, token, reported, piece)
-            return 0
-        is_last = is_end or len(seq.tokens) == seq.max_tokens
-        n_tokens = seq.watch.push(token, reported, piece, len(seq.tokens) - 1, p=p, is_last=is_last)
-        for held in seq.watch.sure():
-            self._goes_on(seq, held.token, held.reported, held.piece)
-        return n_tokens
-
-    def _goes_on(self, seq: Sequence, token: int, reported: list[Token], piece: bytes) -> None:
-        """Tells that a sequence has a token which will not be taken back."""
+    def goes_on(self, seq: Sequence, token: int, reported: list[Token], piece: bytes) -> None:
+        """Tells that a sequence has a token which will not be taken back, and the bytes that this adds to its text."""
         seq.sum_logprob += sum(each.logprob or 0.0 for each in reported)
         seq.untold.append(token)
-        self._say(seq, reported, seq.text.push(piece))
+        self.say(seq, reported, seq.text.push(piece))
 
     def piece(self, seq: Sequence, token: int, number: int) -> bytes:
         """The bytes that a drawn token adds to the text. number: how many tokens come before it in the alternative."""
+        if self._tokenizer.is_end(token):
+            return b""
         is_special = seq.prompt.active.request.special_tokens
         piece = self._tokenizer.special_piece(token) if is_special else self._tokenizer.piece(token)
-        return piece if number else piece[len(seq.prompt.healed) :]
+        return piece if number else piece[len(seq.prompt.repeated) :]
 
-    def _say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
-        """Makes events of text and the tokens that it came from. Reported tokens wait until their text is whole."""
-        request = seq.prompt.active.request
-        if request.reports_tokens:
-            seq.unsaid += tokens
-            seq.unsaid_text += text
-            if not (seq.text.is_whole or is_last):
-                return
-            tokens, text = seq.unsaid, seq.unsaid_text
-            seq.unsaid, seq.unsaid_text = [], ""
-        if request.logprobs is None:
-            ids = tuple(token.id for token in tokens) if request.return_tokens else ()
-            if text or ids:
-                self._events.append(StreamEvent(request.id, seq.index, text, ids, drawn=tuple(seq.untold)))
-                seq.untold = []
-            return
-        drawn = iter(seq.untold)  # one for each of the tokens, or none if these are the prompt's
-        for token in tokens:
-            said = text if token is tokens[-1] else ""
-            ids = (token.id,) if request.return_tokens else ()
-            self._events.append(StreamEvent(request.id, seq.index, said, ids, token, tuple(islice(drawn, 1))))
-        seq.untold = []
+    def say(self, seq: Sequence, tokens: list[Token], text: str, *, is_last: bool = False) -> None:
+        """Tells text that can be shown now, and the reported tokens that it came from."""
+        self._events += seq.prompt.active.report.say(seq, tokens, text, is_last=is_last)
 
     def found(self, nodes: Iterable[NodeEvent]) -> None:
         """Tells the nodes that an exploring request has found."""
@@ -194,33 +114,23 @@ class Outbox:
 
     def stop(self, seq: Sequence, finish_reason: FinishReason, stop_reason: str | None) -> None:
         """Tells that a sequence ended, after the text of it that was still held back."""
-        active = seq.prompt.active
-        watch = seq.watch
-        for held in watch.rest() if watch else ():
-            self._goes_on(seq, held.token, held.reported, held.piece)
-        self._say(seq, [], seq.text.flush(), is_last=True)
-        mean = seq.sum_logprob / seq.length if active.request.logprobs is not None and seq.length else None
-        timings = self._timings(active, [seq.prompt], len(seq.tokens))
+        prompt, active = seq.prompt, seq.prompt.active
+        for token, reported, piece in seq.held:
+            self.goes_on(seq, token, reported, piece)
+        seq.held = []
+        self.say(seq, [], seq.text.flush(), is_last=True)
         event = StopEvent(
             active.id,
             seq.index,
             seq.length,
             finish_reason,
             stop_reason,
-            mean,
-            logprob=seq.logprob,
-            weight=seq.weight,
-            timings=timings,
+            active.report.mean(seq.sum_logprob, seq.length),
+            truncated=bool(prompt.n_cut or prompt.n_dropped or seq.n_dropped),
+            timings=self._timings(active, [prompt], len(seq.tokens)),
         )
-        if shift := seq.prompt.shift:
-            event = replace(event, truncated=bool(shift.n_cut or shift.n_dropped or seq.n_dropped))
-        if watch:
-            event = replace(
-                event,
-                rewinds=watch.rewinds,
-                rewound_tokens=watch.rewound_tokens,
-                rewinds_exhausted=watch.is_exhausted,
-            )
+        for rule in seq.rules:
+            event = rule.ended(event)
         self._events.append(event)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
@@ -229,12 +139,15 @@ class Outbox:
 
     def done(self, active: ActiveRequest) -> None:
         """Tells that the last sequence of a request has ended."""
+        finished = sum(each.finished or 0 for each in active.request.resumed)
+        begun = sum(prompt.way.n_begun for prompt in active.prompts)
+        drawn = sum(prompt.way.n_drawn for prompt in active.prompts)
         self._events.append(
             DoneEvent(
                 request_id=active.id,
                 count=active.request.count,
-                usage=Usage(active.request.prompt_tokens, active.generated, active.cached),
-                timings=self._timings(active, active.prompts, active.drawn),
+                usage=Usage(active.request.prompt_tokens, finished + begun + drawn, _cached(active)),
+                timings=self._timings(active, active.prompts, drawn),
             )
         )
 
@@ -252,9 +165,25 @@ class Outbox:
         prefilled = now if active.prefilled is None else active.prefilled
         return Timings(
             queued_ms=(admitted - active.arrived) * 1000,
-            prompt_n=sum(prompt.evaluated - prompt.cached for prompt in prompts),
+            prompt_n=_evaluated(prompts),
             prompt_ms=(prefilled - admitted) * 1000,
             predicted_n=generated,
             predicted_ms=(now - prefilled) * 1000,
-            n_cut=active.n_cut,
+            n_cut=_n_cut(active),
         )
+
+
+def _evaluated(prompts: list[Prompt]) -> int:
+    """How many tokens of prompts were evaluated for their request."""
+    return sum(prompt.evaluated - prompt.cached for prompt in prompts)
+
+
+def _cached(active: ActiveRequest) -> int:
+    """How many tokens of a request's prompts were known from other requests."""
+    # Tokens that a resumed alternative has generated belong to its prompt here, but not to the request's prompt.
+    return min(sum(prompt.cached for prompt in active.prompts), active.request.prompt_tokens)
+
+
+def _n_cut(active: ActiveRequest) -> int:
+    """How many tokens of its prompt were left out because the context has no room for them."""
+    return max(prompt.n_cut for prompt in active.prompts)

@@ -7,7 +7,8 @@ from srb.engine.adapters import Lora
 from srb.engine.backend import Batch
 from srb.engine.costs import Costs
 from srb.engine.media import MediaReader
-from srb.engine.sequence import Holder, Prompt, Row, Sequence
+from srb.engine.ports import Row
+from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.turns import Turns
 
 PAUSE = 0.25
@@ -32,15 +33,13 @@ _UNLIMITED = 1e9  # seconds
 class Plan:
     """One decode: its batch, and the sequences and prompts that have rows in it. All have the same adapters.
 
-    rows: each running sequence, or beam, with the number of its row; again for each further token that is given.
-    negatives: the numbers of their guides' rows.
+    rows: what has a row, with the numbers of its row and of those together with it; again for each token ahead.
     chunks: each prompt with the number of its tokens in the batch, and the number of its last row of logits.
     is_alone: whether no sequence is running, so that only the prompts in the batch wait for it.
     """
 
     batch: Batch = field(default_factory=Batch)
-    rows: list[tuple[Row, int]] = field(default_factory=list)
-    negatives: dict[Row, int] = field(default_factory=dict)
+    rows: list[tuple[Row, list[int]]] = field(default_factory=list)
     chunks: list[tuple[Prompt, int, int]] = field(default_factory=list)
     is_alone: bool = False
 
@@ -49,41 +48,34 @@ class Plan:
 
     @property
     def holders(self) -> list[Holder]:
-        """The sequences, beams and prompts that have tokens in it."""
-        return [*dict.fromkeys(seq for seq, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
+        """The rows and prompts that have tokens in it."""
+        return [*dict.fromkeys(row for row, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
 
-    def add_row(self, seq: Row, n_ahead: int = 0) -> None:
-        """Adds the row of a running sequence, and that of its guide, or the row of a beam.
+    def add_row(self, row: Row, n_ahead: int = 0) -> None:
+        """Adds a row, and those together with it. n_ahead: how many of the tokens ahead are evaluated, too."""
+        self.rows.append((row, [self._add(each.next_token, each.position, each) for each in row.together]))
+        if n_ahead:
+            for position, token in enumerate(row.ahead[:n_ahead], row.position + 1):
+                self.rows.append((row, [self._add(token, position, row)]))
 
-        n_ahead: how many of the sequence's tokens that are given are evaluated, too.
-        """
-        self.rows.append((seq, self._row_of(seq)))
-        if isinstance(seq, Sequence) and seq.guide:
-            self.negatives[seq] = self._row_of(seq.guide)
-        if isinstance(seq, Sequence) and n_ahead:
-            assert seq.seq_id is not None
-            for position, token in enumerate(seq.ahead[:n_ahead], seq.position + 1):
-                self.rows.append((seq, self.batch.add_row(token, position, seq.seq_id)))
-
-    def _row_of(self, seq: Row) -> int:
-        assert seq.seq_id is not None
-        behind = seq.behind if isinstance(seq, Sequence) else 0
-        return self.batch.add_row(seq.tokens[-1 - behind], seq.position, seq.seq_id)
+    def _add(self, token: int, position: int, row: Row) -> int:
+        assert row.seq_id is not None
+        return self.batch.add_row(token, position, row.seq_id)
 
     def add_chunk(self, prompt: Prompt, n_tokens: int) -> None:
         """Adds the next tokens of a prompt. Those that are scored get logits, else only its last token does."""
         assert prompt.seq_id is not None
         end = prompt.evaluated + n_tokens
-        self.batch.media = prompt.media.get(prompt.evaluated)
-        outputs = n_tokens if prompt.evaluated >= prompt.scored_from else int(end == len(prompt.tokens))
+        self.batch.atom = prompt.atoms.get(prompt.evaluated)
+        outputs = n_tokens if prompt.evaluated >= prompt.outputs_from else int(end == len(prompt.tokens))
         row = self.batch.add(prompt.tokens[prompt.evaluated : end], prompt.evaluated, prompt.seq_id, outputs=outputs)
         self.chunks.append((prompt, n_tokens, row))
 
     def of(self, holders: list[Holder]) -> "Plan":
         """A plan with only these of its holders."""
-        plan = Plan(Batch(self.batch.lora), is_alone=self.is_alone)
+        plan = Plan(Batch(self.batch.setting), is_alone=self.is_alone)
         sizes = {prompt: n_tokens for prompt, n_tokens, _ in self.chunks}
-        n_rows = Counter(seq for seq, _ in self.rows)
+        n_rows = Counter(row for row, _ in self.rows)
         for holder in holders:
             if isinstance(holder, Prompt):
                 plan.add_chunk(holder, sizes[holder])
@@ -103,22 +95,22 @@ class Planner:
     The prompt with the fewest tokens left goes first. Later prompts may pass an earlier one as long as it takes at most
     `_PATIENCE` times as long as alone after the prompts before it.
 
-    Images and sounds that aren't ready are waited for only if there is nothing else to do.
+    Atoms (images and sounds) that aren't ready are waited for only if there is nothing else to do.
 
     n_parallel: how many rows fit into a batch.
     n_batch, n_outputs: how many prompt tokens fit into it beside these, and how many of them with logits.
-    media: knows which images and sounds are ready.
+    atoms: knows which atoms are ready to be evaluated; None: there are none.
     prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
     """
 
     def __init__(
-        self, n_parallel: int, n_batch: int, n_outputs: int, prefill_chunk: int, media: MediaReader | None = None
+        self, n_parallel: int, n_batch: int, n_outputs: int, prefill_chunk: int, atoms: MediaReader | None = None
     ) -> None:
         self._turns = Turns(n_parallel)
         self._n_batch = n_batch
         self._most_outputs = min(n_batch, n_outputs)
         self._prefill_chunk = prefill_chunk
-        self._media = media
+        self._atoms = atoms
         self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
         self._last: Lora = ()  # the adapters of the last batch
 
@@ -131,21 +123,21 @@ class Planner:
         units = self._turns.next(prompts)
         running = [row for unit in units for _, row in unit.rows]
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
-        if self._media and (ready := self._ready(prefilling)) != prefilling and (running or ready):
+        if self._atoms and (ready := self._ready(prefilling)) != prefilling and (running or ready):
             prefilling = ready
         plans: dict[Lora, Plan] = {}
 
         def plan_of(prompt: Prompt) -> Plan:
-            if prompt.lora not in plans:
-                plans[prompt.lora] = Plan(Batch(prompt.lora), is_alone=not running)
-            return plans[prompt.lora]
+            if prompt.setting not in plans:
+                plans[prompt.setting] = Plan(Batch(prompt.setting), is_alone=not running)
+            return plans[prompt.setting]
 
         ahead = _ahead(running, self._most_outputs)
         n_ahead = sum(ahead.values())
         costs = costs.among(_in_use(prompts))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
-            rows = [each.position for row in running for each in (row.both if isinstance(row, Sequence) else (row,))]
+            rows = [each.position for row in running for each in row.together]
             rows += [row.position for row, n in ahead.items() for _ in range(n)]
             for_rows = costs.of_rows(rows) if running else 0.0
             most, seconds = self._n_batch, _UNLIMITED
@@ -160,7 +152,7 @@ class Planner:
                 seconds, least = _enough(seconds, for_rows, in_turn[0].evaluated, costs)
             pieces = self._pieces(in_turn, awaiting, most, seconds - costs.step, costs, least, is_alone=not running)
             n_tokens = sum(n_tokens for _, n_tokens in pieces)
-            takes_turns = n_tokens >= costs.apart or any(_is_media(prompt) for prompt, _ in pieces)
+            takes_turns = n_tokens >= costs.apart or any(_is_atom(prompt) for prompt, _ in pieces)
             if running and not takes_turns:
                 most = min(most, self._n_batch - n_ahead)
                 pieces = self._pieces(in_turn, awaiting, most, seconds, costs, 1, n_ahead=n_ahead, joins=True)
@@ -172,17 +164,17 @@ class Planner:
             for prompt, row in (each for unit in units for each in unit.rows):
                 plan_of(prompt).add_row(row, ahead.get(row, 0))
         self._rows_are_next = takes_turns and bool(running)
-        order = sorted(plans, key=lambda lora: lora != self._last)  # to change adapters takes a while
+        order = sorted(plans, key=lambda setting: setting != self._last)  # to change it takes a while
         self._last = order[-1] if order else ()
-        return [plans[lora] for lora in order]
+        return [plans[setting] for setting in order]
 
     def _ready(self, prefilling: list[Prompt]) -> list[Prompt]:
-        """The prompts that needn't wait for media now. To ask whether media are ready also starts their preparation."""
-        assert self._media
+        """The prompts that needn't wait for an atom now. To ask whether one is ready also starts its preparation."""
+        assert self._atoms
         found = []
         for prompt in prefilling:
-            ahead = next((at for at in prompt.media if at >= prompt.evaluated), None)
-            if ahead is None or self._media.is_ready(prompt.media[ahead]) or ahead > prompt.evaluated:
+            ahead = next((at for at in prompt.atoms if at >= prompt.evaluated), None)
+            if ahead is None or self._atoms.is_ready(prompt.atoms[ahead]) or ahead > prompt.evaluated:
                 found.append(prompt)
         return found
 
@@ -201,7 +193,7 @@ class Planner:
     ) -> list[tuple[Prompt, int]]:
         """Chooses prompts, and how many tokens of each are next.
 
-        An image or a sound has a batch of its own, and is never split, however long it takes.
+        An atom has a batch of its own, and is never split, however long it takes.
 
         most, seconds: the limits of all pieces together, in tokens and in time.
         least: the first piece has at least so many tokens, if its prompt has so many left.
@@ -214,16 +206,16 @@ class Planner:
         pauses = _pauses(awaiting)
         for prompt in in_turn:
             is_first = not (pieces or scored)
-            if _is_media(prompt):
+            if _is_atom(prompt):
                 if is_first:
-                    return [(prompt, len(prompt.media[prompt.evaluated].tokens))]
+                    return [(prompt, len(prompt.atoms[prompt.evaluated].tokens))]
                 continue
             left, fitting = _left(prompt), costs.largest_piece(seconds, prompt.evaluated, joins=joins)
-            media = [at for at in prompt.media if at > prompt.evaluated][:1]
-            is_scored = prompt.evaluated >= prompt.scored_from
-            end = len(prompt.tokens) if is_scored else prompt.scored_from
-            pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], *media, end])
-            if is_scored:
+            atom = [at for at in prompt.atoms if at > prompt.evaluated][:1]
+            wants_all = prompt.evaluated >= prompt.outputs_from
+            end = len(prompt.tokens) if wants_all else prompt.outputs_from
+            pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], *atom, end])
+            if wants_all:
                 n_tokens = _even_piece(pause - prompt.evaluated, self._most_outputs)
                 if n_tokens > outputs or not (is_first or n_tokens <= min(most, fitting)):
                     continue
@@ -248,22 +240,22 @@ class Planner:
 
 def _in_use(prompts: list[Prompt]) -> int:
     """About how many tokens are in the cells, and at least those of the longest prompt."""
-    own = sum(each.evaluated - each.cached + sum(len(row.tokens) for row in each.rows) for each in prompts)
+    own = sum(each.evaluated - each.cached + sum(row.n_tokens for row in each.way.rows) for each in prompts)
     return max(own, *(prompt.evaluated for prompt in prompts), 0)
 
 
-def _is_media(prompt: Prompt) -> bool:
-    """Whether the next token of a prompt is that of an image or a sound."""
-    return prompt.evaluated in prompt.media
+def _is_atom(prompt: Prompt) -> bool:
+    """Whether the next token of a prompt is the first of an atom."""
+    return prompt.evaluated in prompt.atoms
 
 
 def _ahead(running: list[Row], most: int) -> dict[Row, int]:
-    """How many tokens behind its last one are evaluated of each sequence whose tokens are given, `most` in all."""
+    """How many tokens ahead are evaluated of each row that has some, `most` in all."""
     ahead: dict[Row, int] = {}
     for row in running:
-        if isinstance(row, Sequence) and row.given:
-            ahead[row] = min(len(row.ahead), most)
-            most -= ahead[row]
+        if n_tokens := min(len(row.ahead), most):
+            ahead[row] = n_tokens
+            most -= n_tokens
     return ahead
 
 

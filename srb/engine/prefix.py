@@ -15,9 +15,10 @@ from itertools import chain, islice
 
 from srb.engine.backend import Backend
 from srb.engine.media import whole
-from srb.engine.moved import find_moved
+from srb.engine.moved import Moved, find_moved
 from srb.engine.pieces import Hit
 from srb.engine.radix import PrefixTree, pack
+from srb.engine.restored import Restored
 from srb.engine.retained import WORTH_SHARING, Retained
 from srb.engine.sequence import Beginning, Prompt, Sequence
 
@@ -45,7 +46,7 @@ class PrefixIndex:
     def add(self, holder: Prompt | Sequence) -> None:
         """Lets other prompts share this prompt, or this sequence as it grows. To add one twice does no harm."""
         prompt = holder if isinstance(holder, Prompt) else holder.prompt
-        if prompt.shares and not prompt.shift and holder not in self._tree:
+        if prompt.shares and not prompt.way.slides and holder not in self._tree:
             self._tree.add(holder, prompt.packed, prompt.key)
             if isinstance(holder, Sequence):
                 self._growing[holder] = None
@@ -71,15 +72,16 @@ class PrefixIndex:
         if prompt.scores:
             self._retained.score(prompt.scores, prompt.keys)
         # Shifting the context moves the cells of a prompt, so it may not share them with another prompt.
-        found, known = (None, 0) if prompt.shift else self._find_living(prompt)
-        hit, known_retained = self._retained.find(prompt.packed, prompt.keys, prompt.scored_from)
+        found, known = (None, 0) if prompt.way.slides else self._find_living(prompt)
+        hit, known_retained = self._retained.find(prompt.packed, prompt.keys, prompt.outputs_from)
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
         least = prompt.active.request.n_cache_reuse
-        if found and least and self._backend.can_shift and not (prompt.media or prompt.scores):
-            moved = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.keys)
-            found = replace(found, moved=moved)
+        if found and least and self._backend.can_shift and not (prompt.atoms or prompt.scores):
+            chunks = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.keys)
+            moved = tuple(Moved(self._backend, self._retained, chunk) for chunk in chunks)
+            found = replace(found, parts=found.parts + moved)
         if found and found.n_tokens < WORTH_SHARING:
             found = None
         if prompt.scores:
@@ -93,13 +95,13 @@ class PrefixIndex:
         if found and self._backend.window is None:
             shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
             if shared >= WORTH_SHARING:
-                return Beginning(shared, found.source, hit)
-        return Beginning(hit=hit)
+                return Beginning(shared, found.source, (Restored(self._backend, self._retained, hit, shared),))
+        return Beginning(parts=(Restored(self._backend, self._retained, hit),))
 
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
         """The longest beginning that is held or will be, and how many of the prompt's tokens the tree has in all."""
         for seq in self._growing:
-            end = seq.n_settled
+            end = _n_settled(seq)
             self._tree.grow(seq, pack(seq.tokens[seq.n_indexed : end]))
             seq.n_indexed = end
         match = self._tree.find(prompt.packed, prompt.key)
@@ -122,14 +124,14 @@ class PrefixIndex:
         n_tokens = min(n_common, len(prompt.tokens) - 1)
         first = 0 if holder.place is None else self._backend.continuable_from(holder.place)
         if isinstance(holder, Sequence):
-            n_tokens = min(n_tokens, prompt.scored_from)
+            n_tokens = min(n_tokens, prompt.outputs_from)
             return n_tokens if n_tokens >= first else 0
         is_same = n_common == len(prompt.tokens) == len(holder.tokens)
         if is_same:
             n_tokens = n_common
         if prompt.scores:
-            n_scored = n_common - (not is_same) if prompt.is_scored_like(holder) else 0
-            n_tokens = min(n_tokens, max(n_scored, prompt.scored_from))
+            n_scored = n_common - (not is_same) if prompt.scores.is_like(holder.scores) else 0
+            n_tokens = min(n_tokens, max(n_scored, prompt.outputs_from))
         evaluated = holder.evaluated
         if holder.beginning:  # it waits for these tokens, so they don't count as evaluated yet
             evaluated = holder.beginning.n_tokens
@@ -150,3 +152,11 @@ class PrefixIndex:
         points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), parting}
         least, end = begun + WORTH_SHARING, len(prompt.tokens)
         prompt.checkpoints = sorted((n for n in points if least <= n < end), reverse=True)
+
+
+def _n_settled(seq: Sequence) -> int:
+    """How many of a sequence's own tokens are in its cells and will never be taken back."""
+    mark = (seq.leader or seq).mark
+    if mark and (seq.behind or seq.n_sure < len(seq.tokens)):
+        return mark.n_tokens
+    return max(0, seq.n_sure - 1)

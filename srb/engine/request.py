@@ -256,6 +256,10 @@ class CompletionRequest:
         """How many alternatives there are in all."""
         return len(self.prompts) * len(self.branches)
 
+    def params(self, index: int) -> SamplingParams:
+        """The parameters of an alternative."""
+        return self.branches[index % len(self.branches)]
+
     @property
     def token_ids(self) -> tuple[tuple[int, ...], ...]:
         """The tokens of each prompt, which an engine has made of the texts."""

@@ -75,3 +75,16 @@ class Said:
         states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
         resumed = tuple(Resumed(*state, nodes=tuple(self._nodes)) for state in states)
         return dataclasses.replace(request, resumed=resumed)
+
+
+def groups(begun: dict[int, Resumed], *, begins_anew: bool = False) -> list[dict[int, Resumed]]:
+    """Which alternatives of a prompt have a `Prompt` in common: all new ones; each resumed one has its own.
+
+    A resumed alternative has tokens already, which are evaluated before its next token. What such prompts have in
+    common is found as between any other prompts.
+    """
+    living = {index: each for index, each in begun.items() if each.finished is None}
+    if begins_anew:
+        return [living] if living else []
+    new = {index: each for index, each in living.items() if not each.tokens}
+    return ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]

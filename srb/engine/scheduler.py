@@ -2,12 +2,21 @@
 
 from collections.abc import Callable, Collection, Iterator
 
-from srb.engine.active_request import ActiveRequest
 from srb.engine.kv_cache import KVCache
-from srb.engine.needs import Needs, beam_cells, has_row, is_last, n_rows, new_cells, own_cells, rows_held, spare
+from srb.engine.needs import (
+    Needs,
+    has_row,
+    is_last,
+    n_rows,
+    new_cells,
+    own_cells,
+    rows_held,
+    spare,
+    together,
+    way_cells,
+)
 from srb.engine.prefix import PrefixIndex
-from srb.engine.sequence import Prompt, Sequence
-from srb.engine.shift import gain
+from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
 _PATIENCE = 5.0
 """For so many seconds after a request has arrived, later requests may pass it."""
@@ -46,7 +55,7 @@ class Scheduler:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
         self.prompts: list[Prompt] = []  # the prompts that hold cells, or whose sequences do
-        self.leased = 0  # how many sequences and beams have leased cells
+        self.leased = 0  # how many rows have leased cells
         self.prefilling: list[Sequence] = []  # have leased their cells, and have not begun
         self._has_news = False  # whether a request came, or something became free, since the last admission
         self._cache = cache
@@ -62,13 +71,11 @@ class Scheduler:
 
     def add(self, active: ActiveRequest) -> None:
         """Queues a request."""
-        explores = active.request.explore is not None
-        if explores:
-            active.prompts[0].explore_with(max(1, self._n_parallel // 2))
         self._needs.set_max_tokens(active)
         active.first_wave = self._needs.first_wave(active)
-        if explores:  # its sequences all begin together, so those beyond the first wave are left out
-            active.prompts[0].sequences = active.first_wave.copy()
+        for prompt in active.prompts:
+            if prompt.way.takes_what_fits:
+                prompt.sequences = [seq for seq in prompt.sequences if seq in active.first_wave]
         self.waiting[active.id] = active
         self._has_news = True
 
@@ -115,10 +122,10 @@ class Scheduler:
             share some: to look for shared beginnings takes a while, so it isn't done for each request in the queue.
         """
         wave = active.first_wave
-        rows = wave + [seq.guide for seq in wave if seq.guide]
+        rows = together(wave)
         prompts = list(dict.fromkeys(each.prompt for each in rows))
         generated = sum(map(own_cells, rows))
-        least = generated + sum(beam_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
+        least = generated + sum(way_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
         has_rows = len(self.running) < self._n_parallel  # at least one, once the rows are divided fairly
         if not (has_rows and self._suits(active) and self._has_room(least, rows, prompts)):
             return []
@@ -133,9 +140,9 @@ class Scheduler:
                 prompt.beginning = None
             return []
         rest = [seq for seq in wave if seq.wants_rest]
-        share = (self._cache.free_cells - cells) // max(1, sum(len(seq.both) for seq in rest))
+        share = (self._cache.free_cells - cells) // max(1, sum(len(seq.together) for seq in rest))
         for seq in rest:
-            seq.allow(min(seq.room + share, seq.most_tokens))
+            seq.way.allow(seq, min(seq.room + share, seq.most_tokens))
             seq.most_room = seq.room
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:
@@ -148,11 +155,11 @@ class Scheduler:
         waiting = active.waiting
         most = max(seq.most_room for seq in active.first_wave)  # `StartEvent.max_tokens` has promised no more
         for k, seq in enumerate(waiting):
-            rows = seq.both
+            rows = seq.together
             new = [each.prompt for each in rows if not each.prompt.span]
             generated = sum(map(own_cells, rows))
             has_rows = self.leased + n_rows(rows, new) <= self._n_parallel
-            if not (has_rows and self._has_room(generated + sum(map(beam_cells, new)), rows, new)):
+            if not (has_rows and self._has_room(generated + sum(map(way_cells, new)), rows, new)):
                 return
             for prompt in new:
                 prompt.beginning = self._index.find(prompt)
@@ -165,7 +172,7 @@ class Scheduler:
                 free = min(self._n_parallel - self.leased, self._cache.free_seqs - len(new))
                 n = max(1, min(len(waiting) - k, free // len(rows)))
                 share = (self._cache.free_cells - cells) // n // len(rows)
-                seq.allow(min(most, seq.room + share))
+                seq.way.allow(seq, min(most, seq.room + share))
                 seq.most_room = most
             for prompt in new:
                 self._index.add(prompt)
@@ -175,17 +182,17 @@ class Scheduler:
 
     def _has_room(self, cells: int, sequences: Collection[Sequence], prompts: list[Prompt]) -> bool:
         """Whether so many cells can be had, and enough seq_ids for these sequences and new prompts."""
-        n_beams = sum(prompt.n_beams for prompt in prompts)
+        n_rows = sum(prompt.way.n_rows for prompt in prompts)
         return (
             cells <= self._cache.free_cells + sum(map(spare, self._open_ended))
-            and len(prompts) + n_beams + sum(map(self._needs.seq_ids, sequences)) <= self._cache.free_seqs
+            and len(prompts) + n_rows + sum(map(self._needs.seq_ids, sequences)) <= self._cache.free_seqs
         )
 
     def _make_room(self, cells: int) -> bool:
         """Frees cells, until so many are free, by taking some from sequences that have leased all the room there was.
 
-        All of these give the same number if they can. Each keeps room for `LEAST_ROOM` more tokens, or for `LEAST_ROOM`
-        in all if its context is shifted. Returns False, and takes nothing, if there would still be too few.
+        All of these give the same number if they can. Each keeps the room that it needs for now, see `Way.least_room`.
+        Returns False, and takes nothing, if there would still be too few.
         """
         givers = sorted(self._open_ended, key=spare)
         if cells > self._cache.free_cells + sum(map(spare, givers)):
@@ -193,28 +200,31 @@ class Scheduler:
         for k, seq in enumerate(givers):
             lacking = max(0, cells - self._cache.free_cells)
             given = min(spare(seq), -(-lacking // (len(givers) - k)))
-            self._resize(seq, -given // len(seq.both))
+            self._resize(seq, -given // len(seq.together))
         return True
 
     def _give_room(self) -> None:
         """Gives free cells to sequences that had to give some, up to the room that each had at its start."""
         lacking = [seq for seq in self._open_ended if seq.room < seq.most_room]
         for k, seq in enumerate(lacking):
-            share = self._cache.free_cells // (len(lacking) - k) // len(seq.both)
+            share = self._cache.free_cells // (len(lacking) - k) // len(seq.together)
             self._resize(seq, min(seq.most_room - seq.room, share))
 
     def _resize(self, seq: Sequence, n_tokens: int) -> None:
-        for each in seq.both:
+        for each in seq.together:
             assert each.span
             self._cache.resize(each.span, each.span.end + n_tokens)
-        seq.allow(seq.room + n_tokens)
+        seq.way.allow(seq, seq.room + n_tokens)
 
-    def drop(self, prompt: Prompt, n_tokens: int) -> None:
-        """Gives cells that a prompt has dropped to its sequences, as room. Cells that these don't need become free."""
+    def drop(self, prompt: Prompt, n_tokens: int, *, gain: int) -> None:
+        """Gives cells that a prompt has dropped to its sequences, as room. Cells that these don't need become free.
+
+        gain: how much room each sequence gets.
+        """
         assert prompt.span
         self._cache.drop(prompt.span, n_tokens)
         for seq in prompt.living:
-            more = min(gain(prompt, n_tokens), seq.max_tokens - seq.room)
+            more = min(gain, seq.max_tokens - seq.room)
             self._resize(seq, more)
             seq.most_room += more
         self._has_news = True
@@ -227,11 +237,11 @@ class Scheduler:
     def _lease_prompt(self, prompt: Prompt) -> None:
         source = prompt.beginning.source if prompt.beginning else None
         n_tokens = prompt.beginning.shared if prompt.beginning else 0
-        end = len(prompt.tokens) + beam_cells(prompt)
+        end = len(prompt.tokens) + way_cells(prompt)
         prompt.span = self._cache.lease(source.span if source else None, n_tokens, end)
         prompt.seq_id = self._cache.lease_seq()
-        prompt.beam_ids = [self._cache.lease_seq() for _ in range(prompt.n_beams)]
-        self.leased += prompt.n_beams
+        prompt.row_ids = [self._cache.lease_seq() for _ in range(prompt.way.n_rows)]
+        self.leased += prompt.way.n_rows
         self.prompts.append(prompt)
 
     def _lease_all(self, sequences: Collection[Sequence]) -> None:
@@ -264,7 +274,7 @@ class Scheduler:
         if holder.span:
             self._cache.close(holder.span)
             holder.span = None
-            self.leased -= 1 if isinstance(holder, Sequence) else holder.n_beams
+            self.leased -= 1 if isinstance(holder, Sequence) else holder.way.n_rows
         if holder.seq_id is not None:
             self._cache.release_seq(holder.seq_id)
             holder.seq_id = None
@@ -272,9 +282,9 @@ class Scheduler:
             self._cache.release_seq(holder.mark_id)
             holder.mark_id = None
         if isinstance(holder, Prompt):
-            for seq_id in holder.beam_ids:
+            for seq_id in holder.row_ids:
                 self._cache.release_seq(seq_id)
-            holder.beam_ids = []
+            holder.row_ids = []
             self.prompts.remove(holder)
         self._has_news = True
 

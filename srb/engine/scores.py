@@ -35,6 +35,10 @@ class Scores:
         """The first token whose log-probability isn't known yet."""
         return 1 + len(self._logprobs)
 
+    def is_like(self, other: "Scores | None") -> bool:
+        """Whether the same is wanted of other tokens."""
+        return other is not None and self.top == other.top
+
     @property
     def nbytes(self) -> int:
         """The memory that it takes, beside the tokens."""

@@ -2,7 +2,7 @@
 
 from srb.engine.backend import Backend
 from srb.engine.request import CompletionRequest
-from srb.engine.shift import LEAST_CELLS, may_shift
+from srb.engine.ways.shifting import LEAST_CELLS, may_shift
 from srb.errors import InvalidRequestError
 
 _CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with such a --cache-type-k"

@@ -4,8 +4,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from srb.engine.active_request import ActiveRequest
-from srb.engine.sequence import Prompt, Row, Sequence
+from srb.engine.ports import Row
+from srb.engine.sequence import ActiveRequest, Prompt
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Unit:
     @property
     def n_rows(self) -> int:
         """How many rows of a batch they take."""
-        return sum(_n_rows(row) for _, row in self.rows)
+        return sum(len(row.together) for _, row in self.rows)
 
 
 class Turns:
@@ -41,8 +41,8 @@ class Turns:
 
     def next(self, prompts: list[Prompt]) -> list[Unit]:
         """The units that have their rows in the next step. Call `took` when they have had these."""
-        rows = [(prompt, row) for prompt in prompts for row in prompt.rows]
-        if sum(_n_rows(row) for _, row in rows) <= self._most:
+        rows = [(prompt, row) for prompt in prompts for row in prompt.way.rows]
+        if sum(len(row.together) for _, row in rows) <= self._most:
             return [Unit(None, rows)]
         units = _units(rows)
         requests: dict[ActiveRequest, list[Unit]] = {}
@@ -65,17 +65,11 @@ class Turns:
                 self._left_out[name] = self._n_steps
 
 
-def _n_rows(row: Row) -> int:
-    return len(row.both) if isinstance(row, Sequence) else 1
-
-
 def _units(rows: list[tuple[Prompt, Row]]) -> list[Unit]:
     units: dict[Hashable, Unit] = {}
     for prompt, row in rows:
-        name: Hashable = row
+        name: Hashable = prompt if prompt.way.keeps_step else id(row)
         if prompt.active.request.is_joint:
             name = prompt.active
-        elif prompt.n_beams or prompt.shift:
-            name = prompt
         units.setdefault(name, Unit(name, [])).rows.append((prompt, row))
     return list(units.values())

@@ -159,12 +159,12 @@ class Context:
         self._interrupted = interrupted
         callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
         llama_cpp.llama_set_abort_callback(self._context, callback, None)
-        if batch.lora != self._lora:
-            set_adapters(self._context, self._adapters, batch.lora)
-            self._lora = batch.lora
+        if batch.setting != self._lora:
+            set_adapters(self._context, self._adapters, batch.setting)
+            self._lora = batch.setting
         with log.collected() as complaints:
-            if batch.media:
-                code = self._decode_media(batch, batch.media)
+            if batch.atom:
+                code = self._decode_media(batch, batch.atom)
             else:
                 code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
         # llama_decode returns while a GPU still computes. Waiting here counts its time as part of the decode, and makes

@@ -62,7 +62,7 @@ def test_adapters_are_changed_once_a_step() -> None:
     decode = fake.decode
 
     def seen(batch: object, interrupted: object) -> bool:
-        used.append(batch.lora)  # type: ignore[attr-defined]
+        used.append(batch.setting)  # type: ignore[attr-defined]
         return decode(batch, None)  # type: ignore[arg-type]
 
     fake.decode = seen  # type: ignore[method-assign]

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import has, lower, refusing
 
-from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
 from srb.engine.events import DoneEvent, Event, StreamEvent
 from srb.engine.request import CompletionRequest
+from srb.engine.rules.banned import BannedStrings, Watch
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -135,7 +135,7 @@ def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
     sure: list[int] = []
     for number, piece in enumerate(pieces):
         kept.append(number)
-        if n_tokens := watch.push(number, [], piece, len(kept) - 1):
+        if n_tokens := watch.push(number, piece, len(kept) - 1):
             del kept[-n_tokens:]
         sure += [held.token for held in watch.sure()]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -152,7 +152,7 @@ def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it()
     taken = []
     sure = []
     for k, piece in enumerate(pieces):
-        taken.append(watch.push(k, [], piece, k))
+        taken.append(watch.push(k, piece, k))
         sure.append([held.token for held in watch.sure()])
     assert taken == [0, 0, 0, 0, 4]
     assert (sure, watch.held) == ([[0], [], [], [], []], [])
@@ -161,19 +161,19 @@ def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it()
 
 def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
     watch = Watch(BannedStrings(("cat", "xy")), None, 10)
-    assert watch.push(0, [], b"ca", 0) == 0
-    assert watch.push(1, [], b"x", 1) == 0
+    assert watch.push(0, b"ca", 0) == 0
+    assert watch.push(1, b"x", 1) == 0
     assert [held.token for held in watch.sure()] == [0]  # "cax" can't become "cat"
-    assert watch.push(2, [], b"y", 2) == 2
-    assert watch.push(3, [], b"t", 1) == 1  # but "ca" can, when "xy" was taken back
+    assert watch.push(2, b"y", 2) == 2
+    assert watch.push(3, b"t", 1) == 1  # but "ca" can, when "xy" was taken back
     assert watch.taken_at(1) == {1, 3}
 
 
 def test_what_was_said_before_an_alternative_was_resumed_stays() -> None:
     watch = Watch(BannedStrings(("cat",)), None, 10)
     watch.skip(b"c")
-    assert watch.push(1, [], b"a", 0) == 0
-    assert watch.push(2, [], b"t", 1) == 2
+    assert watch.push(1, b"a", 0) == 0
+    assert watch.push(2, b"t", 1) == 2
     assert watch.taken_at(0) == {1}
 
 
@@ -345,14 +345,14 @@ def test_the_limits() -> None:
 def test_case_does_not_move_places() -> None:
     assert max(len(each) for each in map(lower, map(chr, range(0xD800)))) == 1
     watch = Watch(BannedStrings(("(?i)İstanbul", "(?i)ΣΑΣ")), None, 10)
-    assert [watch.push(k, [], char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
-    assert [watch.push(k, [], char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
-    assert [watch.push(k, [], char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
+    assert [watch.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
+    assert [watch.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
+    assert [watch.push(k, char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
 
 
 def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
     watch = Watch(BannedStrings(("aaab",)), None, 10)
     for number, _ in pairwise(range(5000)):
-        assert watch.push(number, [], b"a", number) == 0
-        list(watch.sure())
+        assert watch.push(number, b"a", number) == 0
+        watch.sure()
         assert len(watch.held) <= 3

@@ -10,10 +10,10 @@ from fake_backend import END, ByteTokenizer, FakeBackend, Script
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from srb.engine.banned import BannedStrings, Watch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
-from srb.engine.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
+from srb.engine.rules.banned import BannedStrings, Watch
+from srb.engine.rules.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 
@@ -159,11 +159,11 @@ def test_it_goes_back_to_where_most_is_left() -> None:
 
     def say(first: int, *likely: float) -> int:
         assert watch.is_opening
-        return [watch.push(k, [], text[k], k, p=p, is_last=k == 3) for k, p in enumerate(likely, first)][-1]
+        return [watch.push(k, text[k], k, p=p, is_last=k == 3) for k, p in enumerate(likely, first)][-1]
 
     assert say(0, 0.9, 1.0, 0.5, 0.8) == 2
     assert watch.taken_at(2) == {2}
-    assert not list(watch.sure())
+    assert not watch.sure()
     assert say(2, 0.45, 0.95) == 4  # 0.95 of the probability is gone in the third place, and at the end
     assert (watch.taken_at(0), watch.taken_at(2)) == ({0}, set())
     assert watch.rewinds == 2

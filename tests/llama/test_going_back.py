@@ -14,8 +14,8 @@ from tiny_model import EOS, N_VOCAB
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.events import Event, StreamEvent
-from srb.engine.opening import opening_of
 from srb.engine.request import CompletionRequest
+from srb.engine.rules.opening import opening_of
 from srb.engine.sampling_params import SAMPLERS, SamplingParams
 from srb.llama import LlamaBackend
 

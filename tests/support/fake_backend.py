@@ -308,11 +308,11 @@ class FakeBackend:
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
         assert not self.asleep.is_set()
-        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.media
-        if batch.media:
+        assert 0 < len(batch) <= self.n_batch + self.n_parallel or batch.atom
+        if batch.atom:
             assert isinstance(self.media, FakeReader), "nobody has read this"
-            self.media.n_waited += self.media.asked[batch.media.name] <= self.media.n_wait
-            assert tuple(batch.tokens) == batch.media.tokens, "media are evaluated whole and alone"
+            self.media.n_waited += self.media.asked[batch.atom.name] <= self.media.n_wait
+            assert tuple(batch.tokens) == batch.atom.tokens, "media are evaluated whole and alone"
             assert not any(batch.logits)
             self.media.n_encoded += 1
         assert sum(batch.logits) <= self.n_outputs + self.n_parallel
@@ -333,14 +333,14 @@ class FakeBackend:
                 if interrupted and interrupted():
                     return False
             cells = self.sequences[seq_id]
-            assert (token < 0) if batch.media else (0 <= token < N_VOCAB)
+            assert (token < 0) if batch.atom else (0 <= token < N_VOCAB)
             assert position == len(cells), "a gap or an overlap in the positions"
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
-            assert not cells or cells[-1].lora == batch.lora, "it goes on from what has other adapters"
-            cells.append(Cell(token, batch.lora))
+            assert not cells or cells[-1].lora == batch.setting, "it goes on from what has other adapters"
+            cells.append(Cell(token, batch.setting))
             if logits:
                 self.rows_with_logits[row] = context = Context([cell.token for cell in cells])
-                context.lora = tuple(key_of(batch.lora).encode())
+                context.lora = tuple(key_of(batch.setting).encode())
         longest = sum(map(len, self.sequences.values()))  # an upper bound, which is fast to compute
         assert longest <= self.n_cells or self.cells <= self.n_cells, "out of cells: admission promised too much"
         self.rows += len(batch)

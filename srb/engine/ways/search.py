@@ -11,6 +11,7 @@ from itertools import count
 
 from srb.engine.backend import Logits, Ranked, Ranker
 from srb.engine.events import FinishReason, Token
+from srb.engine.ports import Way
 from srb.engine.text import TextState
 
 _FAR = 40.0
@@ -23,6 +24,8 @@ class Beam:
     tokens: the generated ones. logprob: the natural logarithm of their probability.
     score: what texts are compared by. parent: the beam that it goes on from; None once it has cells of its own.
     """
+
+    ahead = ()
 
     def __init__(self, search: "Search", tokens: list[int], logprob: float, score: float) -> None:
         self.search = search
@@ -39,14 +42,34 @@ class Beam:
         self.stop_reason: str | None = None
 
     @property
-    def evaluated(self) -> int:
+    def way(self) -> Way:
+        """The way that carries out its search."""
+        return self.search.way
+
+    @property
+    def together(self) -> "tuple[Beam]":
+        """Itself; see `Row.together`."""
+        return (self,)
+
+    @property
+    def next_token(self) -> int:
+        """The token that its next row evaluates."""
+        return self.tokens[-1]
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it has behind the prompt."""
+        return len(self.tokens)
+
+    @property
+    def position(self) -> int:
         """How many tokens are in its cells: the prompt's, and the generated ones without the last."""
         return self.search.n_before + max(0, len(self.tokens) - 1)
 
     @property
-    def position(self) -> int:
-        """The position of the next token that is evaluated."""
-        return self.evaluated
+    def is_over(self) -> bool:
+        """Whether its search has ended."""
+        return self not in self.search.living
 
 
 class Search:
@@ -56,13 +79,14 @@ class Search:
     are the next beams. A text that ends is found if it is among the first `width` of all. Found texts are compared by
     logprob / length**length_penalty, and the best `width` are kept.
 
-    n: how many texts are wanted. width: how many beams there are.
+    way: carries it out. n: how many texts are wanted. width: how many beams there are.
     n_before: the length of the prompt, in tokens. max_tokens: the most tokens of a text.
     ends: says why a text ends with its last token; None if it doesn't end.
     """
 
     def __init__(
         self,
+        way: Way,
         ranker: Ranker,
         ends: Callable[[Beam], FinishReason | None],
         *,
@@ -74,6 +98,7 @@ class Search:
         length_penalty: float = 1.0,
         early_stopping: bool | str = False,
     ) -> None:
+        self.way = way
         self.n = n
         self.width = width
         self.n_before = n_before
@@ -167,6 +192,7 @@ class StochasticSearch(Search):
 
     def __init__(
         self,
+        way: Way,
         ranker: Ranker,
         ends: Callable[[Beam], FinishReason | None],
         *,
@@ -176,7 +202,9 @@ class StochasticSearch(Search):
         min_tokens: int,
         seed: int,
     ) -> None:
-        super().__init__(ranker, ends, n=n, width=n, n_before=n_before, max_tokens=max_tokens, min_tokens=min_tokens)
+        super().__init__(
+            way, ranker, ends, n=n, width=n, n_before=n_before, max_tokens=max_tokens, min_tokens=min_tokens
+        )
         self._seed = seed
         self._highest_left = -math.inf
         """The highest score of all texts that weren't drawn: the threshold of the drawn ones."""

@@ -5,12 +5,17 @@ both are taken back, and another token is drawn in place of " the".
 """
 
 import codecs
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
-from srb.engine.events import Token
-from srb.engine.opening import Opening, Openings, opening
+from srb.engine.backend import Backend
+from srb.engine.events import StopEvent
+from srb.engine.ports import Draw, Rule
+from srb.engine.rules.opening import Opening, Openings, opening, opening_of
+from srb.engine.rules.setup import Setup
 from srb.engine.sampling_params import ANY_CASE
+from srb.engine.sequence import Sequence
 from srb.engine.text import StopStrings
 
 
@@ -65,13 +70,11 @@ class _Place:
 class Held:
     """A token that may be taken back.
 
-    reported: what is to be said about it. piece: the bytes that it adds to the text. start: the number of its first
-    character. p: its probability, or 0 if that doesn't matter. before: the state before this token.
+    start: the number of its first character. p: its probability, or 0 if that doesn't matter.
+    before: the state before this token.
     """
 
     token: int
-    reported: list[Token]
-    piece: bytes
     start: int
     p: float
     before: _Place
@@ -144,7 +147,6 @@ class Watch:
     def push(
         self,
         token: int,
-        reported: list[Token],
         piece: bytes,
         number: int,
         *,
@@ -153,14 +155,13 @@ class Watch:
     ) -> int:
         """Takes the next token and its bytes; returns how many of the last tokens are to be taken back, or 0.
 
-        reported: what is to be said about it.
         number: how many tokens come before it in the alternative.
         p: its probability, needed if `is_opening`.
         is_last: whether the text ends with this token if it stays.
         """
         decoder = self._decoder.getstate()
         before = _Place(decoder, self._n_chars, self._state, self._stop_state)
-        self.held.append(Held(token, reported, piece, self._n_chars + bool(decoder[0]), p, before))
+        self.held.append(Held(token, self._n_chars + bool(decoder[0]), p, before))
         text = self._decoder.decode(piece)
         if self.is_exhausted:
             return 0
@@ -236,13 +237,78 @@ class Watch:
         self.rewound_tokens += n_tokens
         return n_tokens
 
-    def sure(self) -> Iterator[Held]:
+    def sure(self) -> list[Held]:
         """Takes out the held tokens that are sure to stay."""
         n_sure = len(self.held) if self.is_exhausted else self._n_sure
         sure, self.held, self._n_sure = self.held[:n_sure], self.held[n_sure:], 0
-        yield from sure
+        return sure
 
-    def rest(self) -> Iterator[Held]:
-        """Takes out all held tokens, when the alternative has ended."""
-        rest, self.held = self.held, []
-        yield from rest
+
+class Banned(Rule):
+    """Takes back what a `Watch` finds in the text of an alternative."""
+
+    goes_back = True
+
+    def __init__(self, seq: Sequence, watch: Watch, backend: Backend) -> None:
+        self._seq = seq
+        self._watch = watch
+        self._backend = backend
+
+    @property
+    def n_held(self) -> int:  # type: ignore[override]
+        """See `Rule.n_held`."""
+        return len(self._watch.held)
+
+    def precede(self, data: bytes) -> None:
+        """See `Rule.precede`."""
+        self._watch.precede(data)
+
+    def skip(self, piece: bytes) -> None:
+        """See `Rule.skip`."""
+        self._watch.skip(piece)
+
+    def before(self, draw: Draw) -> None:
+        """See `Rule.before`. What was taken back here may not come again."""
+        draw.biases |= dict.fromkeys(self._watch.taken_at(len(self._seq.tokens)), -math.inf)
+
+    def after(self, draw: Draw, token: int, piece: bytes, *, is_last: bool) -> int:
+        """See `Rule.after`."""
+        watch = self._watch
+        if draw.biases.get(token) == -math.inf:
+            watch.give_up()
+        p = math.exp(self._backend.logprobs(draw.model, token, 0)[0]) if watch.is_opening else 0.0
+        n_tokens = watch.push(token, piece, len(self._seq.tokens), p=p, is_last=is_last)
+        watch.sure()
+        return n_tokens
+
+    def ended(self, event: StopEvent) -> StopEvent:
+        """See `Rule.ended`."""
+        watch = self._watch
+        return replace(
+            event,
+            rewinds=watch.rewinds,
+            rewound_tokens=watch.rewound_tokens,
+            rewinds_exhausted=watch.is_exhausted,
+        )
+
+
+def give(setup: Setup) -> None:
+    """Gives the rule to each alternative that has `banned_strings` or `avoid`."""
+    branches, tokenizer = setup.request.branches, setup.backend.tokenizer
+    strings = {each: BannedStrings(each) for each in {params.banned_strings for params in branches}}
+    lists = {params.avoid for params in branches if params.avoid is not None}
+    avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
+    said: list[set[Opening]] = [set() for _ in setup.asked]
+    for index, each in enumerate(setup.resumed) if lists else ():
+        if each.tokens:
+            number = index // len(branches)
+            said[number].add(opening_of(each.tokens, tokenizer, len(setup.asked[number][1])))
+    for seq in setup.active.sequences:
+        params = seq.params
+        if params.banned_strings or params.avoid is not None:
+            openings = None
+            if params.avoid is not None:
+                openings = Openings(avoided[params.avoid], said[seq.index // len(branches)])
+            stops = setup.stops.get(params.stop)
+            watch = Watch(strings[params.banned_strings], stops, params.max_rewinds, openings)
+            seq.rules.append(Banned(seq, watch, setup.backend))

@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 
+from srb.engine.ports import Draw, Rule
+from srb.engine.rules.setup import Setup
+from srb.engine.sequence import Sequence
+
 CONTEXT = 2
 """How many equal tokens there must be before a token, for the token to be counted; docs/diversity.md says why."""
 
@@ -34,3 +38,41 @@ class Diversity:
         """How many other alternatives have gone on with each token after these last ones; without tokens of none."""
         others = {token: who & ~(1 << index) for token, who in self._next.get(last, {}).items()}
         return {token: who.bit_count() for token, who in others.items() if who}
+
+
+class Diverse(Rule):
+    """Makes an alternative go on with what fewer of its siblings have said.
+
+    diversity: one object for it and its siblings.
+    """
+
+    def __init__(self, seq: Sequence, diversity: Diversity) -> None:
+        self._seq = seq
+        self._diversity = diversity
+        self._n_counted = 0  # how many of its tokens are counted
+
+    def between_steps(self) -> None:
+        """Counts the new tokens that are sure to stay. So all siblings draw by the same counts in a step."""
+        seq = self._seq
+        if self._n_counted < seq.n_sure:
+            self._diversity.tell(seq.index, seq.tokens[self._n_counted : seq.n_sure])
+            self._n_counted = seq.n_sure
+
+    def before(self, draw: Draw) -> None:
+        """See `Rule.before`."""
+        seq = self._seq
+        if strength := seq.params.diversity:
+            last = (*seq.prompt.tokens[-CONTEXT:], *seq.tokens[-CONTEXT:])[-CONTEXT:]
+            draw.biases |= {token: -strength * n for token, n in self._diversity.counts(seq.index, last).items()}
+
+
+def give(setup: Setup) -> None:
+    """Gives the rule to all alternatives of a request, if it has one with `diversity`."""
+    branches = setup.request.branches
+    if not any(params.diversity for params in branches):
+        return
+    diversities = [Diversity(tokens) for tokens, _ in setup.asked]
+    for index, each in enumerate(setup.resumed):
+        diversities[index // len(branches)].tell(index, each.tokens)
+    for seq in setup.active.sequences:
+        seq.rules.append(Diverse(seq, diversities[seq.index // len(branches)]))

@@ -6,9 +6,11 @@ planner evaluates them together (`Sequence.ahead`), and then they are drawn one 
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from srb.engine.backend import Logprobs
+from srb.engine.sequence import ActiveRequest
 
 
 class Given:
@@ -27,3 +29,12 @@ class Given:
 
     def close(self) -> None:
         """There is nothing to free."""
+
+
+def give_tokens(active: ActiveRequest) -> None:
+    """Gives the alternatives of a request their tokens, if these are scored and not drawn."""
+    candidates = active.request.candidates
+    for seq in active.sequences if candidates else ():
+        seq.given = candidates[seq.index]
+        seq.params = replace(seq.params, max_tokens=len(seq.given))
+        seq.sampler = Given(seq.given[len(seq.begun) :])

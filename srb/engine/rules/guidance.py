@@ -1,0 +1,52 @@
+"""Guidance: an alternative with a negative prompt keeps away from what the model would say behind that."""
+
+from srb.engine.backend import Backend
+from srb.engine.ports import Draw, Rule
+from srb.engine.request import Resumed
+from srb.engine.resume import groups
+from srb.engine.rules.setup import Setup
+from srb.engine.sequence import Prompt, Sequence
+
+
+class Guided(Rule):
+    """Draws from logits that are further away from those of the alternative's companion.
+
+    The companion begins with the negative prompt, and goes on with the tokens of the alternative.
+    """
+
+    def __init__(self, seq: Sequence, backend: Backend) -> None:
+        self._scale = seq.params.guidance_scale
+        self._backend = backend
+
+    def before(self, draw: Draw) -> None:
+        """See `Rule.before`."""
+        draw.logits = self._backend.guided(draw.logits, draw.beside[0], self._scale)
+
+
+def give(setup: Setup) -> None:
+    """Gives a companion and the rule to each alternative that is guided.
+
+    Each prompt has negative prompts of its own, so that a companion begins together with its leader. What negative
+    prompts share is found as for any prompts.
+    """
+    active, tokenizer = setup.active, setup.backend.tokenizer
+    begun: dict[tuple[Prompt, tuple[int, ...]], dict[int, Resumed]] = {}
+    guided = {seq.index: seq for seq in active.sequences if seq.params.is_guided}
+    for index, seq in guided.items():
+        negative = seq.params.negative_ids or seq.prompt.asked[-1:]
+        if seq.prompt.repeated and len(negative) > 1 and tokenizer.piece(negative[-1]) == seq.prompt.repeated:
+            negative = negative[:-1]
+        begun.setdefault((seq.prompt, negative), {})[index] = setup.resumed[index]
+        seq.rules.append(Guided(seq, setup.backend))
+    for (prompt, asked), each in begun.items():
+        active.companions += [Prompt(active, asked, group, {}, prompt.setting) for group in groups(each)]
+    for companion in (seq for prompt in active.companions for seq in prompt.sequences):
+        leader = guided[companion.index]
+        leader.companions, companion.leader, companion.tokens = (companion,), leader, leader.tokens
+    for prompt in active.prompts:
+        # Those with the same negative prompt begin one after the other. Otherwise an alternative that waits could
+        # keep the cells of its negative prompt from the one before it, and each would wait for the other for ever.
+        alike: dict[Prompt | None, list[Sequence]] = {}
+        for seq in prompt.sequences:
+            alike.setdefault(seq.companions[0].prompt if seq.companions else None, []).append(seq)
+        prompt.sequences = [seq for each in alike.values() for seq in each]

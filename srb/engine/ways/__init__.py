@@ -1,0 +1,36 @@
+"""The ways in which a prompt can be continued. Each is a `Way` of `srb.engine.ports`; `way_of` chooses.
+
+| file | what it does |
+|---|---|
+| `sampling.py` | each sequence draws its tokens; the way of a plain request, so read this first |
+| `shifting.py` | the same for texts that are longer than the context |
+| `given.py` | alternatives whose tokens are given, and only scored: drawn by a sampler that knows them |
+| `following.py` | companions: sequences that go on with the tokens of another one |
+| `beams.py`, `search.py` | searches: rows that are beams; which of them go on |
+| `exploring.py`, `tree.py` | the tree of likely continuations: the sequences that evaluate it; which text is next |
+
+What comes in: a prompt that is evaluated, and then the logits of each row. What goes out: tokens to the outbox, forks
+to the cells, and at the end `finish`.
+"""
+
+from srb.engine.request import CompletionRequest
+from srb.engine.ways.beams import Beams
+from srb.engine.ways.exploring import Exploring
+from srb.engine.ways.following import Following
+from srb.engine.ways.sampling import Sampling
+from srb.engine.ways.shifting import Shifting, may_shift
+from srb.engine.ways.tools import Tools
+
+Kind = type[Sampling] | type[Beams] | type[Exploring]
+
+
+def kind_of(request: CompletionRequest, n_cells: int, default_max_tokens: int) -> Kind:
+    """The kind of way that a request asks for, in a context of so many cells."""
+    if request.explore:
+        return Exploring
+    if request.n_beams:
+        return Beams
+    return Shifting if may_shift(request, n_cells, default_max_tokens) else Sampling
+
+
+__all__ = ["Beams", "Exploring", "Following", "Kind", "Sampling", "Shifting", "Tools", "kind_of"]

@@ -1,0 +1,166 @@
+"""`Exploring`: finds the tree of likely continuations. Each sequence holds a text of the tree, and evaluates the next.
+
+To evaluate a text, the sequence that holds most of it is forked. So the common beginning of texts is evaluated once,
+and is in the cells once, as long as a sequence holds it. There are fewer sequences than texts. When a new text needs a
+sequence, it gets the one whose text isn't needed any more, or will be needed last. If that text is wanted later, it is
+evaluated again. About half of the sequences evaluate at the same time. The others hold the texts that the next ones
+continue.
+"""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Many
+
+from srb.engine.backend import Logits
+from srb.engine.events import NodeEvent
+from srb.engine.request import Resumed
+from srb.engine.sequence import Prompt, Sequence
+from srb.engine.ways.tools import OfPrompt, Tools
+from srb.engine.ways.tree import Candidate, Path, Teller, Tree
+
+_IN_SIGHT = 4
+"""To know which sequences will be needed, so many of the next texts are looked at, for each sequence."""
+
+
+class Exploring(OfPrompt):
+    """Explores what follows the one prompt of a request. The prompt is evaluated, and all sequences begin with it."""
+
+    takes_what_fits = True
+    holds_texts = False  # a sequence holds another text in every step
+
+    def __init__(self, prompt: Prompt, tools: Tools) -> None:
+        super().__init__(prompt, tools)
+        request = prompt.active.request
+        assert request.explore
+        self._top_k = request.explore.top_k
+        told = request.resumed[0].nodes if request.resumed else ()
+        self._tree = Tree(request.explore, tools.backend.tokenizer.is_end, told)
+        self._teller = Teller(request, tools.backend.tokenizer)
+        self._n_new = 0
+        self._tasks: dict[Sequence, Candidate] = {}
+        self._has_begun = False
+        (first,) = prompt.sequences
+        n_walkers = max(1, tools.backend.n_parallel // 2)
+        prompt.sequences += [Sequence(prompt, first.index, first.params, None, Resumed()) for _ in range(n_walkers - 1)]
+
+    @property
+    def n_drawn(self) -> int:  # type: ignore[override]
+        """How many tokens there are in the nodes that weren't told before an interruption."""
+        return self._n_new
+
+    @property
+    def n_begun(self) -> int:  # type: ignore[override]
+        """How many tokens there are in the other nodes."""
+        return self._teller.n_tokens - self._n_new
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """See `Way.rows`."""
+        return [seq for seq in self._prompt.sequences if seq.state == "running"]
+
+    def begin(self, seq: Sequence) -> None:
+        """See `Way.begin`."""
+        if not seq.has_begun:
+            self._tools.cells.fork(seq)
+        seq.state = "idle"
+
+    def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
+        """See `Way.take`."""
+        if seq.state != "running":  # when one sequence ends, all end with it
+            return
+        task = self._tasks[seq]
+        if len(seq.tokens) < len(task.path):  # tokens that no sequence holds any more are evaluated again, one by one
+            seq.tokens.append(task.path[len(seq.tokens)])
+        elif self._tree.take(task, *self._outlook(logits)):
+            seq.tokens.append(task.path[-1])
+        else:
+            del self._tasks[seq]
+            seq.state = "idle"
+
+    def after_step(self) -> None:
+        """Tells the nodes that can be told now, and gives idle sequences the texts that are evaluated next."""
+        if not self._prompt.living:
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            assert self._prompt.logits is not None
+            (root,) = self._tree.wanted(1)
+            self._tree.take(root, *self._outlook(self._prompt.logits))
+        self._tools.outbox.found(self._found())
+        if self._tree.is_done:
+            for seq in self._prompt.living:
+                self._tools.decoding.finish(seq, "stop" if self._tree.is_whole else "length", None)
+        else:
+            self._go_on()
+
+    def lost(self, row: Sequence | None) -> list[Sequence]:
+        """All sequences: a text that one of them can't evaluate, no other one can evaluate either."""
+        return self._prompt.living
+
+    def _found(self) -> Iterator[NodeEvent]:
+        for node, is_new in self._tree.nodes():
+            event = self._teller.event(node)
+            if is_new:
+                self._n_new += len(event.tokens)
+                yield event
+
+    def _go_on(self) -> None:
+        sequences = self._prompt.living
+        wanted = self._tree.wanted((len(sequences) + 1) // 2 - len(self._tasks))
+        spare = self._spare(sequences, wanted) if wanted else iter(())
+        for candidate in wanted:
+            before = candidate.path[:-1]
+            source, n_tokens = _best(sequences, before)
+            if any(_n_shared(task.path, before) > n_tokens for task in self._tasks.values()):
+                self._tree.give_back(candidate)  # it waits for a sequence that will soon hold more of it
+                continue
+            is_at_end = source.state == "idle" and len(source.tokens) == n_tokens
+            seq = source if is_at_end else next(each for each in spare if each.state == "idle")
+            self._hold(seq, source, len(self._prompt.tokens) + n_tokens)
+            seq.tokens = list(candidate.path[: n_tokens + 1])
+            seq.state = "running"
+            self._tasks[seq] = candidate
+
+    def _hold(self, seq: Sequence, source: Sequence, n_tokens: int) -> None:
+        """Lets a sequence hold only the first `n_tokens` of the source, which may be the sequence itself."""
+        backend = self._tools.backend
+        assert seq.seq_id is not None
+        assert source.seq_id is not None
+        if seq is source:
+            backend.truncate(seq.seq_id, n_tokens)
+            return
+        backend.remove(seq.seq_id)
+        backend.fork(source.seq_id, seq.seq_id, n_tokens)
+        self._tools.totals.forks += 1
+
+    def _spare(self, sequences: list[Sequence], wanted: list[Candidate]) -> Iterator[Sequence]:
+        """All sequences, in this order: those whose texts aren't needed, then those whose texts are needed last."""
+        coming = self._tree.coming(_IN_SIGHT * len(sequences))
+        needed = dict.fromkeys(_best(sequences, each.path[:-1])[0] for each in (*wanted, *coming))
+        return iter([*(seq for seq in sequences if seq not in needed), *reversed(needed)])
+
+    def _outlook(self, logits: Logits) -> tuple[list[tuple[int, float]], float]:
+        """The likeliest tokens of a row with their log-probabilities, and its entropy."""
+        _, top = self._tools.backend.logprobs(logits, 0, self._top_k)
+        return top, self._tools.backend.entropy(logits)
+
+
+def _best(sequences: list[Sequence], path: Path) -> tuple[Sequence, int]:
+    """The sequence that holds most of a text, and how many of its tokens. If several do, one that can simply go on."""
+    best, most, is_free = sequences[0], -1, False
+    for seq in sequences:
+        n_held = len(seq.tokens) - (seq.state == "running")  # the last token is being evaluated
+        n_tokens = _n_shared(seq.tokens[:n_held], path)
+        goes_on = seq.state == "idle" and n_held == n_tokens
+        if (n_tokens, goes_on) > (most, is_free):
+            best, most, is_free = seq, n_tokens, goes_on
+    return best, most
+
+
+def _n_shared(one: Iterable[int], other: Iterable[int]) -> int:
+    """How many first tokens two texts have in common."""
+    n_tokens = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        n_tokens += 1
+    return n_tokens

@@ -1,0 +1,123 @@
+"""`Sampling`: each sequence of a prompt draws its tokens, one in each step."""
+
+from collections.abc import Sequence as Many
+
+from srb.engine.backend import Logits
+from srb.engine.ports import Draw
+from srb.engine.sequence import Sequence
+from srb.engine.ways.tools import OfPrompt
+from srb.errors import BackendError
+
+_FAR = 32
+"""When a sequence's mark lies this many tokens or more before its held text, the sequence sets a new mark nearer to it.
+"""
+
+
+class Sampling(OfPrompt):
+    """Draws the next token of a sequence from its logits, as its rules let it, and ends it where its text ends."""
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """See `Way.rows`."""
+        return [seq for seq in self._prompt.sequences if seq.state == "running"]
+
+    def begin(self, seq: Sequence) -> None:
+        """See `Way.begin`. The first token is drawn from the logits of the prompt, or of the sequence's mark."""
+        for each in seq.together:
+            if not each.has_begun:
+                self._tools.cells.fork(each)
+        for each in seq.together:
+            each.state, each.behind = "running", 0
+        logits: tuple[Logits | None, ...] = tuple(each.prompt.logits for each in seq.together)
+        if seq.mark:  # it has gone back to its mark
+            logits = (seq.mark.logits, *seq.mark.beside)
+        first, *beside = [each for each in logits if each is not None]
+        self.take(seq, first, beside)
+
+    def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
+        """See `Way.take`. Draws a token, unless the row was one that the sequence had drawn before."""
+        if seq.state != "running":
+            return
+        if seq.max_tokens == 0:
+            self._tools.decoding.finish(seq, "length", None)
+            return
+        if seq.behind:  # it evaluates tokens again that it has drawn before, so there is nothing to draw
+            for each in seq.together:
+                each.behind -= 1
+            if len(seq.evaluated_tokens) == seq.n_sure:
+                self._tools.cells.set_mark(seq, logits, beside)
+            return
+        try:
+            token, n_back = self._draw(seq, Draw(logits, beside))
+        except BackendError as error:
+            self._tools.outbox.error(self._active, seq.index, error)
+            self._tools.decoding.finish(seq, "error", None)
+            return
+        if seq.mark_id is not None and len(seq.held) + n_back == 1:
+            self._tools.cells.set_mark(seq, logits, beside)  # this token is the first that may be taken back
+        self._go_on(seq, token, n_back)
+
+    def _draw(self, seq: Sequence, draw: Draw) -> tuple[int, int]:
+        """Draws a token, and returns how many of the last tokens are to be taken back, too. Raises `BackendError`."""
+        prompt, outbox, backend = self._prompt, self._tools.outbox, self._tools.backend
+        if seq.sampler is None:
+            begun = (*seq.begun, *seq.tokens)
+            seq.sampler = backend.sampler(seq.params, self._active.compiled, prompt.words, begun, prompt.repeated)
+        for rule in seq.rules:
+            rule.before(draw)
+        token = seq.sampler.sample(draw.logits, draw.excluded, draw.biases)
+        reported = self._active.report.of(seq, token, draw.model)
+        piece = outbox.piece(seq, token, seq.length)
+        is_last = backend.tokenizer.is_end(token) or len(seq.tokens) + 1 == seq.max_tokens
+        n_back = max((rule.after(draw, token, piece, is_last=is_last) for rule in seq.rules), default=0)
+        self._measure(seq)
+        seq.tokens.append(token)
+        seq.held.append((token, reported, piece))
+        del seq.held[len(seq.held) - n_back :]
+        for _ in range(len(seq.held) - max((rule.n_held for rule in seq.rules), default=0)):
+            outbox.goes_on(seq, *seq.held.pop(0))
+        return token, n_back
+
+    def _measure(self, seq: Sequence) -> None:
+        tools, active = self._tools, self._active
+        tools.totals.tokens_generated += 1
+        if not active.has_tokens:
+            active.has_tokens = True
+            tools.observe("first_token", tools.clock() - active.arrived)
+        elif seq.tokens:
+            tools.observe("next_token", tools.decoding.now - seq.drawn_at)
+        seq.drawn_at = tools.decoding.now
+
+    def _go_on(self, seq: Sequence, token: int, n_back: int) -> None:
+        """Lets a sequence go back, end, or have its next row."""
+        finish = self._tools.decoding.finish
+        if n_back:
+            self._go_back(seq, n_back)
+        elif self._tools.backend.tokenizer.is_end(token):
+            finish(seq, "stop", None)
+        elif seq.text.matched:
+            finish(seq, "stop", seq.text.matched)
+        elif len(seq.tokens) == seq.max_tokens:
+            finish(seq, "length", None)
+        elif seq.mark and seq.held and seq.n_sure - seq.mark.n_tokens >= _FAR:
+            # The next steps evaluate the sure tokens again, and set the mark behind the last.
+            self._tools.cells.go_back(seq)
+
+    def _go_back(self, seq: Sequence, n_tokens: int) -> None:
+        """Takes the last tokens of a sequence back. The next step draws another one in place of the first of them.
+
+        That draw needs the logits of the token before, so this token is evaluated again. To keep the logits instead
+        would take a copy for each token that may be taken back, and most of these are never taken back.
+        """
+        assert seq.sampler
+        del seq.tokens[-n_tokens:]
+        for rule in seq.rules:
+            rule.taken_back()
+        seq.sampler.close()
+        seq.sampler = None  # the next draw makes a new sampler, which has seen only the tokens that stay
+        self._tools.cells.go_back(seq)
+        for each in seq.together:
+            each.saved = min(each.saved, each.evaluated)
+        if not seq.tokens or seq.behind < 0:  # nothing is evaluated again: the logits of its prompt or mark are kept
+            seq.state = "prefilling"
+            self._tools.scheduler.prefilling.append(seq)

@@ -1,0 +1,69 @@
+"""What ways work with: the parts of the engine, as its thread has them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from srb.engine.backend import Backend
+from srb.engine.cells import Cells
+from srb.engine.decoding import Decoding
+from srb.engine.needs import LEAST_ROOM
+from srb.engine.outbox import Outbox
+from srb.engine.ports import Way
+from srb.engine.scheduler import Scheduler
+from srb.engine.sequence import Prompt, Sequence
+from srb.engine.stats import Measure, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The parts of one engine that its ways work with."""
+
+    backend: Backend
+    scheduler: Scheduler
+    cells: Cells
+    outbox: Outbox
+    decoding: Decoding
+    totals: Totals
+    observe: Callable[[Measure, float], object]
+    clock: Callable[[], float]
+
+
+class OfPrompt(Way):
+    """A way whose tokens are those of its prompt's sequences."""
+
+    def __init__(self, prompt: Prompt, tools: Tools) -> None:
+        self._prompt = prompt
+        self._active = prompt.active
+        self._tools = tools
+
+    @property
+    def n_drawn(self) -> int:  # type: ignore[override]
+        """See `Way.n_drawn`."""
+        return sum(len(seq.tokens) for seq in self._prompt.sequences)
+
+    @property
+    def n_begun(self) -> int:  # type: ignore[override]
+        """See `Way.n_begun`."""
+        return sum(len(seq.begun) for seq in self._prompt.sequences)
+
+    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
+        """See `Way.size`."""
+        left = max(wanted - len(seq.begun), min(wanted, 0))
+        room = n_cells - sum(len(each.prompt.tokens) for each in seq.together)
+        self.allow(seq, min(left, room // len(seq.together) + 1))
+        seq.wants_rest = wanted == -1
+        seq.most_tokens = max(0, most - len(seq.begun))
+        return seq.wants_rest
+
+    def allow(self, seq: Sequence, room: int) -> None:
+        """See `Way.allow`. The room is also the most that the sequence may generate."""
+        for each in seq.together:
+            each.room = each.max_tokens = room
+
+    def least_room(self, seq: Sequence) -> int:
+        """See `Way.least_room`."""
+        return seq.n_own + LEAST_ROOM
+
+    def lost(self, row: Sequence | None) -> list[Sequence]:
+        """See `Way.lost`."""
+        return self._prompt.living if row is None else [row]
