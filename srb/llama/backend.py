@@ -288,8 +288,7 @@ class LlamaBackend:
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> CompiledSampling:
         """The parts that the samplers of a request share. May be called from any thread. See `Backend.compile`."""
-        with self.tokenizer.in_use() as vocab:
-            return CompiledSampling(vocab, self._lark, self.n_cells, branches, special_tokens)
+        return CompiledSampling(self.tokenizer, self._lark, self.n_cells, branches, special_tokens)
 
     def sampler(
         self,

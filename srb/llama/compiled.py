@@ -1,7 +1,7 @@
 """The parts of a request's samplers that take long to make. They are made once and copied for each alternative."""
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -10,7 +10,9 @@ import llama_cpp
 
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError
+from srb.llama.breakers import as_read, check_breakers
 from srb.llama.constraint import Constraint, LarkCompiler
+from srb.llama.tokenizer import LlamaTokenizer
 
 
 class CompiledSampling:
@@ -18,31 +20,33 @@ class CompiledSampling:
 
     They are made once and copied for each alternative. So are the samplers that have seen the request's prompt. The
     object may be made in any thread; afterwards only the backend's thread may use it. Raises `InvalidRequestError` for
-    a grammar that doesn't parse, or a JSON schema that can't be enforced.
+    a grammar that doesn't parse, a JSON schema that can't be enforced, or breakers that would take too long.
     """
 
     def __init__(
         self,
-        vocab: int,
+        tokenizer: LlamaTokenizer,
         lark: LarkCompiler,
         n_cells: int,
-        branches: Iterable[SamplingParams],
+        branches: Sequence[SamplingParams],
         special_tokens: bool = False,
     ) -> None:
+        dry = {key: params for params in branches if (key := _dry_key(params))}
+        if dry:
+            check_breakers(tokenizer.texts, (params.dry_sequence_breakers for params in dry.values()))
         self._n_cells = n_cells
         self._constraints: dict[Any, Constraint] = {}
         self._dry: dict[Any, Any] = {}
         self._fed: dict[tuple[Any, int], tuple[tuple[int, ...], Any]] = {}
-        with ExitStack() as stack:
+        with tokenizer.in_use() as vocab, ExitStack() as stack:
             for params in branches:
                 key = _constraint_key(params)
                 if key and key not in self._constraints:
                     self._constraints[key] = _constraint(vocab, lark, params, special_tokens)
                     stack.callback(self._constraints[key].close)
-                key = _dry_key(params)
-                if key and key not in self._dry:
-                    self._dry[key] = _dry(vocab, n_cells, params)
-                    stack.callback(llama_cpp.llama_sampler_free, self._dry[key])
+            for key, params in dry.items():
+                self._dry[key] = _dry(vocab, n_cells, params)
+                stack.callback(llama_cpp.llama_sampler_free, self._dry[key])
             self._exit = stack.pop_all()
 
     def constraint(self, params: SamplingParams) -> Constraint | None:
@@ -102,7 +106,7 @@ def _dry_key(params: SamplingParams) -> Any:
 
 
 def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
-    texts = [text.encode(errors="replace") for text in params.dry_sequence_breakers]
+    texts = as_read(params.dry_sequence_breakers)
     return checked(
         llama_cpp.llama_sampler_init_dry(
             vocab,

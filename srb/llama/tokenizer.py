@@ -88,6 +88,11 @@ class LlamaTokenizer:
         ids = sorted(range(self.n_vocab), key=pieces.__getitem__)
         return [pieces[token] for token in ids], np.array(ids, np.intp)
 
+    @cached_property
+    def texts(self) -> bytes:
+        """The bytes of all tokens, also the names of special ones, with a zero byte behind each."""
+        return b"".join(piece.text + b"\0" for piece in self._all)
+
     @property
     def _all(self) -> list["_Piece"]:
         """The pieces of all tokens, in the order of their ids."""

@@ -45,8 +45,7 @@ class Vocabulary:
 
     def check(self, branches: tuple[SamplingParams, ...], n_cells: int) -> None:
         """Raises `InvalidRequestError` if a branch's sampler can't be made, for example if a grammar doesn't parse."""
-        with self.tokenizer.in_use() as vocab:
-            CompiledSampling(vocab, self._lark, n_cells, branches).close()
+        CompiledSampling(self.tokenizer, self._lark, n_cells, branches).close()
 
     def close(self) -> None:
         """Frees the vocabulary."""

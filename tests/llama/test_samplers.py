@@ -5,7 +5,7 @@ The seeds are fixed, so a test passes always or never.
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import NoTokenError
+from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama import LlamaBackend
+from srb.llama.vocabulary import Vocabulary
+from srb.settings import Settings
 
 pytestmark = pytest.mark.llama
 
@@ -31,6 +33,14 @@ FRESH_DRAWS = 5_000
 PROMPT = tuple(b"the cat and the dog and the cat")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Iterator[Vocabulary]:
+    """That of the default model: words of a language, and not the bytes of the tiny model."""
+    vocabulary = Vocabulary(Settings())
+    yield vocabulary
+    vocabulary.close()
 
 
 class Row:
@@ -258,6 +268,36 @@ def test_dry_breaks_a_repetition(load: Callable[..., LlamaBackend]) -> None:
     assert texts(run(engine, request(text, 1, **loop)))[0] == "a" * 12
     dry = texts(run(engine, request(text, 1, dry_multiplier=10, **loop)))[0]
     assert "aaaa" not in dry
+
+
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+@pytest.mark.parametrize(
+    ("lists", "worst"),
+    [
+        ([LETTERS], "'e', which has 3"),
+        ([tuple("e" + letter for letter in LETTERS)], "'e"),  # few tokens have these, but many begin one
+        ([("s" + letter * 39,) for letter in LETTERS], "'s"),
+        ([("e\0x", "\0")], "'e"),  # llama.cpp reads a text up to its zero byte
+        ([(f"{i}", f"x{i}", f"y{i}", f"z{i}") for i in range(33)], "more branches the same"),
+    ],
+)
+def test_breakers_that_would_take_long_are_refused(
+    vocabulary: Vocabulary, lists: list[tuple[str, ...]], worst: str
+) -> None:
+    branches = [SamplingParams(dry_multiplier=1, dry_sequence_breakers=each) for each in lists]
+    with pytest.raises(InvalidRequestError, match="dry_sequence_breakers.*the limit is.*" + worst) as refused:
+        vocabulary.check(tuple(branches), n_cells=1024)
+    assert refused.value.param == "dry_sequence_breakers"
+
+
+def test_usual_breakers_are_taken(vocabulary: Vocabulary) -> None:
+    usual = ("\n", ":", '"', "*", "<|im_end|>", "### Instruction:", "user", "Anna", "Seraphina", "[INST]", "\nUSER:")
+    each = [SamplingParams(dry_multiplier=1 + i, dry_sequence_breakers=usual) for i in range(8)]
+    vocabulary.check(tuple(each + [SamplingParams(dry_multiplier=i + 0.5) for i in range(8)]), n_cells=1024)
+    off = SamplingParams(dry_sequence_breakers=LETTERS)
+    vocabulary.check((off,), n_cells=1024)
 
 
 def test_min_tokens_holds_the_end_back(load: Callable[..., LlamaBackend]) -> None:
