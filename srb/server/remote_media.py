@@ -9,7 +9,9 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -24,6 +26,9 @@ MAX_BYTES_IN_ALL = 64 << 20
 
 SECONDS = 10.0
 """How long fetching all files of a request may take."""
+
+_THREADS = ThreadPoolExecutor(MAX_FILES, "srb-names")
+"""They look names up. A name server that doesn't answer may hold them for a minute, and no other threads."""
 
 _REDIRECTS = 3
 _TYPES = ("image/", "audio/", "application/octet-stream", "binary/octet-stream")
@@ -66,20 +71,25 @@ class _Resolver(AbstractResolver):
     """Resolves names, but only to addresses that are allowed."""
 
     def __init__(self, is_allowed: IsAllowed) -> None:
-        self._resolver = aiohttp.ThreadedResolver()
         self._is_allowed = is_allowed
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        allowed = [each for each in found if self._is_allowed(each["host"])]
+        find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        found = await asyncio.get_running_loop().run_in_executor(_THREADS, find)
+        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        allowed = [
+            ResolveResult(hostname=host, host=str(place[0]), port=port, family=kind, proto=proto, flags=numeric)
+            for kind, _, proto, _, place in found
+            if self._is_allowed(str(place[0]))
+        ]
         if not allowed:
             raise _RefusedError("its address isn't a public one")
         return allowed
 
     async def close(self) -> None:
-        await self._resolver.close()
+        """Does nothing: the threads are for all requests."""
 
 
 async def fetch(urls: Sequence[str], is_allowed: IsAllowed = is_public) -> list[bytes]:

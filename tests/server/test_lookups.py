@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 from server.test_embeddings import FakeEmbedder
 from server.test_media_parts import CAT, Seeing, text, user
+from waiting import until
 
 from srb.history.history import History
 from srb.server.remote_media import fetch
@@ -68,6 +70,36 @@ async def test_requests_that_fetch_images_dont_wait_for_each_other(
     image = {"type": "image_url", "image_url": {"url": str(url)}}
     body = {"messages": user(image, text("?")), "stream": False, "max_tokens": 1}
     assert {status for status, _ in await at_once(client, "/v1/chat/completions", body)} == {200}
+
+
+async def test_names_that_are_looked_up_for_long_hold_nobody_else_up(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    answer, ask = threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *rest: Any, **options: Any) -> Any:
+        if host != "slow.example":
+            return ask(host, *rest, **options)
+        asked.append(host)
+        answer.wait(SECONDS)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    few_threads()
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    client = await connect(Seeing().backend, fetch=fetch)
+    image = {"type": "image_url", "image_url": {"url": "http://slow.example/cat"}}
+    body = {"messages": user(image, text("?")), "stream": False, "max_tokens": 1}
+    waiting = asyncio.ensure_future(at_once(client, "/v1/chat/completions", body))
+    try:
+        await until(lambda: len(asked) >= 2)  # as many as there are threads
+        plain = {"prompt": "x", "n": 1, "stream": False, "max_tokens": 1}
+        assert {status for status, _ in await at_once(client, "/v1/completions", plain)} == {200}
+    finally:
+        answer.set()
+    for status, refusal in await waiting:
+        assert status == 400
+        assert "no answer came" in refusal["error"]["message"]
 
 
 async def test_no_body_is_parsed_on_the_event_loop(

@@ -103,11 +103,10 @@ async def test_only_public_addresses_are_spoken_to(elsewhere: TestServer) -> Non
 async def test_a_name_is_looked_at_when_it_is_resolved(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that had a public address a moment ago."""
 
-    async def resolve(_self: Any, host: str, port: int = 0, family: Any = 0) -> list[dict[str, Any]]:
-        found = {"hostname": host, "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
-        return [found | {"host": "127.0.0.1"}]
+    def resolve(_host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
 
-    monkeypatch.setattr("aiohttp.ThreadedResolver.resolve", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(InvalidRequestError, match="isn't a public one"):
         await fetch([f"http://example.org:{elsewhere.port}/cat"])
     assert await fetch([f"http://example.org:{elsewhere.port}/cat"], only_this) == [CAT]
