@@ -44,7 +44,8 @@ class Intake:
     ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         """The tokens of a prompt that is made of texts and files, and the media that its placeholders stand for.
 
-        Raises `InvalidRequestError` for a file that isn't understood, and for a text that `tokenize` refuses.
+        Raises `InvalidRequestError` for a file that isn't understood, for a text that `tokenize` refuses, and for more
+        files than fit into the context.
         """
         if reader is None:
             raise no_media()
@@ -60,6 +61,8 @@ class Intake:
                     tokens += each.tokens
                 else:
                     tokens.append(each)
+            if len(tokens) > self._n_cells:  # the files behind this one aren't read
+                raise ContextSizeError(len(tokens), self._n_cells, exact=False)
         return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
 
     def check(self, request: CompletionRequest) -> None:

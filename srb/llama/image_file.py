@@ -8,6 +8,8 @@ from srb.extras import pip_install
 
 MAX_PIXELS = 7680 * 4320
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+_LEAST_READS, _BYTES_PER_READ = 10_000, 100  # Pillow reads each part of a file in Python, and parts may be empty
+_MAX_PROFILES = 10  # Pillow decompresses each one, which takes a thousand times as long as any other chunk
 _LONGEST = 200  # one side may be so many times as long as the other; some projectors would shrink that to nothing
 
 
@@ -31,7 +33,9 @@ def read_image(file: bytes) -> tuple[int, int, bytes]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of large or odd images; too large ones are refused here
-            image = Image.open(io.BytesIO(file), formats=_FORMATS)
+            if file.count(b"iCCP") > _MAX_PROFILES:
+                raise _too_many("colour profiles", _MAX_PROFILES)
+            image = Image.open(_File(file), formats=_FORMATS)
             _check_size(*image.size)
             upright = ImageOps.exif_transpose(image).convert("RGB")
     except InvalidRequestError:
@@ -43,6 +47,29 @@ def read_image(file: bytes) -> tuple[int, int, bytes]:
             code="invalid_media",
         ) from None
     return upright.width, upright.height, upright.tobytes()
+
+
+class _File(io.BytesIO):
+    """A file that can be read only so many times. One that consists of small or empty parts needs more."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._most = self._left = _LEAST_READS + len(data) // _BYTES_PER_READ
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Raises `InvalidRequestError` if the file was read too often."""
+        self._left -= 1
+        if self._left < 0:
+            raise _too_many("parts", self._most)
+        return super().read(size)
+
+
+def _too_many(things: str, most: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"an image can't be read: its file has more than {most} {things}; save it anew, as a JPEG or a PNG without "
+        "metadata",
+        code="invalid_media",
+    )
 
 
 def _reason(error: Exception) -> str:

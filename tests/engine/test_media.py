@@ -14,7 +14,7 @@ from srb.engine.media import Media, Part, placed, whole, words
 from srb.engine.radix import PrefixTree, pack
 from srb.engine.request import CompletionRequest, Explore
 from srb.engine.sampling_params import SamplingParams
-from srb.errors import InvalidRequestError
+from srb.errors import ContextSizeError, InvalidRequestError
 
 CAT, DOG = b"\x89cat" * 10, b"\x89dog" * 10
 BEFORE, AFTER = "What is in this picture, in a few words?", "Be brief."
@@ -137,6 +137,15 @@ def test_samplers_see_the_words_alone_and_guides_have_images_as_well() -> None:
     tokens, media = engine.tokenize_parts(["x", CAT, "y"])
     branches = SamplingParams(max_tokens=3, guidance_scale=2, seed=0).alternatives(2)  # the fake sampler checks it
     assert len(texts(run(engine, CompletionRequest((tokens,), branches, media=media)))) == 2
+
+
+def test_files_behind_a_full_context_arent_read() -> None:
+    """Reading takes up to a second for each, and a body has room for hundreds."""
+    engine = Engine(backend_of())
+    with pytest.raises(ContextSizeError, match="at least 1008 tokens"):
+        engine.tokenize_parts([CAT] * 24 + [b"bad", "?"])
+    with pytest.raises(InvalidRequestError, match="no image"):
+        engine.tokenize_parts([CAT] * 22 + [b"bad", "?"])
 
 
 def test_a_search_begins_behind_an_image() -> None:
