@@ -139,7 +139,8 @@ async def _while_there(request: web.Request, url: str, waiting: Awaitable[Result
                 raise _LostError("it doesn't answer any more")
         return task.result()
     except aiohttp.ClientError as error:
-        raise _LostError(str(error) or type(error).__name__) from None
+        # The error's own text may quote what was sent, and the log has nothing of that.
+        raise _LostError(type(error).__name__) from None
     finally:
         task.cancel()
 

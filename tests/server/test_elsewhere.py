@@ -95,6 +95,11 @@ async def front_of(connect: Connect, *urls: str) -> Client:
     return client
 
 
+async def quote(request: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers with what it was asked, and not with HTTP."""
+    writer.write(b"HTTP/1.1 " + request.replace(b"\r\n", b" ") + b"\r\n\r\n")
+
+
 LOST = [hang, leave, answers(500), answers(503)]
 
 
@@ -113,6 +118,16 @@ async def test_while_a_server_that_may_have_it_is_lost_nobody_says_there_is_none
     answer = await client.get(EVENTS)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
     assert "there is no request cmpl-1 on this server, and another one" in (await answer.json())["error"]["message"]
+
+
+async def test_the_log_has_nothing_of_what_was_sent(
+    connect: Connect, peer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await front_of(connect, await peer(quote))
+    answer = await client.get(EVENTS, headers={"X-Story": "it was a dark night"})
+    assert answer.status == 503
+    assert "can't be asked" in caplog.text
+    assert "dark night" not in caplog.text
 
 
 @pytest.mark.parametrize("status", [401, 404, 501])
