@@ -74,7 +74,9 @@ class LlamaBackend:
                 stack.callback(llama_cpp.llama_model_free, vocabulary)
             self.tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(vocabulary))
             n_threads = settings.threads_batch or settings.threads or physical_cores()
-            self.media = load_media(model, self.tokenizer, settings, n_threads)
+            self._waiting = Waiting(Crowd.of_libgomp())
+            stack.callback(self._waiting.close)
+            self.media = load_media(model, self.tokenizer, settings, n_threads, self._waiting)
             if self.media:
                 stack.callback(self.media.close)  # runs after `tokenizer.close`, which waits for readers
             stack.callback(self.tokenizer.close)
@@ -104,8 +106,6 @@ class LlamaBackend:
             self.n_outputs = _PROMPT_OUTPUTS
             self._settings = settings
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
-            self._waiting = Waiting(Crowd.of_libgomp())
-            stack.callback(self._waiting.close)
             self._paces = choice.paces or choice.machine or MEASURED
             is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
@@ -118,7 +118,7 @@ class LlamaBackend:
             self.can_shift = self._context.could_shift  # kept, because it is also asked while the model is asleep
             self.embedder = None
             if settings.embeddings or settings.reranking:
-                self.embedder = LlamaEmbedder(self.path, model, settings)
+                self.embedder = LlamaEmbedder(self.path, model, settings, n_threads, self._waiting)
                 stack.callback(self.embedder.close)
             self._exit = stack.pop_all()
         self._candidates = Candidates(self.tokenizer.n_vocab)

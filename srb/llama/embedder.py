@@ -12,6 +12,7 @@ from srb.llama.context import new_context
 from srb.llama.model_file import files_of
 from srb.llama.params import context_params
 from srb.llama.tensors import read_tensors
+from srb.llama.waiting import Waiting
 from srb.settings import Settings
 
 _POOLING = {
@@ -26,16 +27,17 @@ _POOLING = {
 class LlamaEmbedder:
     """A context that makes embeddings of up to `settings.ubatch_size` tokens, one text at a time. Thread-safe.
 
+    n_threads: how many threads compute. waiting: watches what they do.
     With `settings.reranking` it makes scores. Raises `ModelLoadError` if there is no memory for the context, or if the
     model can't rank. Call `close` before the model is freed.
     """
 
-    def __init__(self, path: Path, model: Any, settings: Settings) -> None:
+    def __init__(self, path: Path, model: Any, settings: Settings, n_threads: int, waiting: Waiting) -> None:
         self.max_tokens = settings.ubatch_size
         params = context_params(settings)
         params.n_ctx = params.n_batch = params.n_ubatch = params.n_outputs_max = self.max_tokens
         params.n_seq_max = 1
-        params.n_threads = params.n_threads_batch = settings.threads_batch or settings.threads or params.n_threads
+        params.n_threads = params.n_threads_batch = n_threads
         params.embeddings = True
         params.pooling_type = _POOLING[settings.pooling]
         self._size: int = llama_cpp.llama_model_n_embd(model)
@@ -46,6 +48,7 @@ class LlamaEmbedder:
             self._size = llama_cpp.llama_model_n_cls_out(model)
         self._context = new_context(model, params, f"a context for embeddings for {path}")
         self.pools = llama_cpp.llama_pooling_type(self._context) != llama_cpp.LLAMA_POOLING_TYPE_NONE
+        self._waiting = waiting
         self._lock = threading.Lock()
         self._closed = False
 
@@ -80,7 +83,7 @@ class LlamaEmbedder:
             for i, token in enumerate(tokens):
                 batch.token[i], batch.pos[i], batch.logits[i] = token, i, True
                 batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-            with log.collected() as complaints:
+            with log.collected() as complaints, self._waiting.watched():
                 code: int = llama_cpp.llama_decode(self._context, batch)
             if code:
                 raise BackendError(f"llama_decode failed with code {code}: {complaints.reason}")

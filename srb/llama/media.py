@@ -26,6 +26,7 @@ from srb.llama.model_file import check_gguf, fingerprint
 from srb.llama.params import is_on_gpu
 from srb.llama.sound_file import is_sound, safe_sound
 from srb.llama.tokenizer import LlamaTokenizer
+from srb.llama.waiting import Waiting
 from srb.settings import Settings
 
 Vectors = NDArray[np.float32]
@@ -53,7 +54,8 @@ class LlamaMedia:
     """A projector. Implements `srb.engine.media.MediaReader`; in the engine's thread, `decode` evaluates what it read.
 
     has_positions: whether the model doesn't give an image one position for each cell (M-RoPE).
-    path: the projector's file. n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
+    path: the projector's file. waiting: watches what its threads do.
+    n_ubatch: how many cells are computed at once. n_batch: how many are decoded at once.
     n_tokens: the fewest and the most cells of an image, for projectors whose images differ in size; -1: the
         projector's own limit.
     Raises `ModelLoadError`.
@@ -66,6 +68,7 @@ class LlamaMedia:
         tokenizer: LlamaTokenizer,
         *,
         n_threads: int,
+        waiting: Waiting,
         n_batch: int,
         n_ubatch: int,
         use_gpu: bool,
@@ -98,6 +101,7 @@ class LlamaMedia:
         self.identity = fingerprint(path)[:16]
         self.n_encoded = 0
         self._tokenizer = tokenizer
+        self._waiting = waiting
         self._n_embd = int(llama_cpp.llama_model_n_embd_inp(model))
         self._n_batch = n_batch
         self._n_ubatch = n_ubatch
@@ -210,7 +214,7 @@ class LlamaMedia:
         return vectors
 
     def _encode(self, chunk: Chunk) -> Vectors:
-        with log.collected() as complaints:
+        with log.collected() as complaints, self._waiting.watched():
             code = self._mtmd.mtmd_encode_chunk(self._context, chunk.pointer)
         if code:
             raise BackendError(f"an image can't be encoded: {_reason(complaints)}")
@@ -249,10 +253,12 @@ def check_media(settings: Settings) -> None:
         check_gguf(settings.mmproj, "--mmproj")
 
 
-def load_media(model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int) -> LlamaMedia | None:
+def load_media(
+    model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_threads: int, waiting: Waiting
+) -> LlamaMedia | None:
     """The projector of `--mmproj`, with `n_threads` threads. None without `--mmproj`. Raises `ModelLoadError`.
 
-    Call `check_media` before.
+    waiting: watches what the threads do. Call `check_media` before.
     """
     if settings.mmproj is None:
         return None
@@ -261,6 +267,7 @@ def load_media(model: Any, tokenizer: LlamaTokenizer, settings: Settings, n_thre
         model,
         tokenizer,
         n_threads=n_threads,
+        waiting=waiting,
         n_batch=settings.batch_size,
         n_ubatch=min(settings.batch_size, settings.ubatch_size),
         use_gpu=is_on_gpu(settings),

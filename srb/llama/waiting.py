@@ -40,7 +40,7 @@ def delayed_seconds() -> float:
 class Waiting:
     """Watches decodes, and makes the threads sleep while other programs want the cores.
 
-    The threads also sleep at first, until the first decodes have shown whether others want the cores.
+    Thread-safe. The threads also sleep at first, until the first decodes have shown whether others want the cores.
 
     crowd: makes the threads sleep; None if this isn't possible here.
     """
@@ -53,6 +53,7 @@ class Waiting:
     ) -> None:
         self._crowd = crowd
         self._clock, self._delayed = clock, delayed
+        self._lock = threading.Lock()  # an image or an embedding may be computed beside a decode
         self._seconds = 0.0
         self._before = delayed() if crowd else 0.0
         if crowd:
@@ -65,9 +66,10 @@ class Waiting:
         try:
             yield
         finally:
-            self._seconds += self._clock() - began
-            if self._crowd and self._seconds >= _WINDOW:
-                self._judge(self._crowd)
+            with self._lock:
+                self._seconds += self._clock() - began
+                if self._crowd and self._seconds >= _WINDOW:
+                    self._judge(self._crowd)
 
     def _judge(self, crowd: "Crowd") -> None:
         delayed = self._delayed()

@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import llama_cpp
 import pytest
 from tiny_model import write_tiny_model
 
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
+from srb.llama.context import physical_cores
+from srb.llama.waiting import Waiting
 
 pytestmark = pytest.mark.llama
 
@@ -25,6 +30,33 @@ def test_a_text_has_a_vector_that_depends_on_it_alone(load: Load) -> None:
     assert embedder.embed(tuple(b"another")) != [vector]
     assert embedder.embed(TEXT) == [vector]
     assert len(embedder.embed(tuple(b"x" * 32))) == 1
+
+
+def test_its_threads_are_those_of_the_engine_and_sleep_beside_other_programs(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a busy program four threads that spun on two cores took minutes."""
+    watched: list[Waiting] = []
+
+    def watch(waiting: Waiting) -> nullcontext[None]:
+        watched.append(waiting)
+        return nullcontext()
+
+    monkeypatch.setattr(Waiting, "watched", watch)
+    init = llama_cpp.llama_init_from_model
+    threads: list[int] = []
+
+    def note(model: Any, params: Any) -> Any:
+        threads.append(params.n_threads_batch)
+        return init(model, params)
+
+    monkeypatch.setattr(llama_cpp, "llama_init_from_model", note)
+    embedder = load(embeddings=True).embedder
+    assert embedder
+    embedder.embed(TEXT)
+    assert len(watched) == 1
+    assert len(threads) > 1
+    assert set(threads) == {physical_cores()}
 
 
 def test_pooling(load: Load) -> None:
