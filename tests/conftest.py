@@ -8,6 +8,12 @@ from hypothesis import settings
 # the tests compute on the processor. `CUDA_VISIBLE_DEVICES=0 pytest` uses a GPU all the same.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+# Each worker of pytest-xdist, and each server that it starts, has a processor of its own, so that llama.cpp takes one
+# thread. Two workers with two threads each would wait for one another.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[int(worker.removeprefix("gw")) % len(cpus)]})
+
 # No test may fail because an example takes long.
 settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough

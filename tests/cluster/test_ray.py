@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ import pytest
 from real_server import Server, command, start
 from tiny_model import write_tiny_model
 
-pytest.importorskip("ray", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
-
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.ray,
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(not find_spec("ray"), reason="replicas need Ray: pip install 'llama-srb[cluster]'"),
+]
 
 PROMPT = "It was a dark and stormy night; " * 4
 LONG = {"prompt": PROMPT, "n": 4, "max_tokens": 400, "seed": 7, "ignore_eos": True}
@@ -71,12 +75,22 @@ def names(server: Server, status: str) -> int:
 
 def replicas_of(server: Server) -> list[int]:
     """The process ids of its replicas."""
-    parents, found = {}, []
+    return list(below(server, b"^ray::ServeReplica:srb"))
+
+
+def ray_of(server: Server) -> str:
+    """The address of the Ray that it has started."""
+    return next(match[1].decode() for match in below(server, rb"--gcs-address=([^\0]+)").values())
+
+
+def below(server: Server, pattern: bytes) -> dict[int, re.Match[bytes]]:
+    """The processes that it has started whose command lines match, by their ids."""
+    parents, found = {}, {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(path.name)] = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if (path / "cmdline").read_bytes().startswith(b"ray::ServeReplica:srb"):
-                found.append(int(path.name))
+            if match := re.search(pattern, (path / "cmdline").read_bytes()):
+                found[int(path.name)] = match
         except OSError:
             continue
 
@@ -85,7 +99,7 @@ def replicas_of(server: Server) -> list[int]:
             pid = parents.get(pid, 0)
         return pid == server.process.pid
 
-    return [pid for pid in found if is_below(pid)]
+    return {pid: match for pid, match in found.items() if is_below(pid)}
 
 
 @contextmanager
@@ -182,7 +196,7 @@ def test_the_replicas_have_metrics_of_their_own(cluster: Server) -> None:
 
 
 def test_another_server_in_front_of_the_same_replicas(cluster: Server, model: Path) -> None:
-    other = start("-m", str(model), "--ray-address", "auto")
+    other = start("-m", str(model), "--ray-address", ray_of(cluster))
     try:
         until(lambda: names(other, "ready") == 2)
         ids: list[str] = []
@@ -193,7 +207,7 @@ def test_another_server_in_front_of_the_same_replicas(cluster: Server, model: Pa
             request_id = json.loads(other.request("/v1/requests")[1])["data"][0]["id"]
         status, text = other.request(f"/v1/completions/{request_id}/events")
         assert status == 200
-        assert text.count('"event": "stop"') == 4
+        assert text.count('"event": "stop"') == 4, text
         reading.join()
         assert ids == [request_id]
         assert json.loads(other.request(f"/v1/completions/{request_id}")[1])["status"] == "finished"

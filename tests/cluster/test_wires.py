@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,20 +22,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
-
-
-def can_cut() -> bool:
-    """Whether network namespaces can be had here."""
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    made = subprocess.run(["ip", "netns", "add", "srb-probe"], capture_output=True, check=False).returncode == 0
-    if made:
-        subprocess.run(["ip", "netns", "del", "srb-probe"], check=False)
-    return made
-
-
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not can_cut(), reason="network namespaces need root and `ip`")]
+pytestmark = [pytest.mark.e2e, pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
 HEAD, OTHER = "10.77.0.1", "10.77.0.2"
 BODY = {"prompt": "Once upon a time,", "n": 1, "max_tokens": 96, "ignore_eos": True}
@@ -63,7 +51,10 @@ class Nodes:
         ip("-n", "srb-b", "addr", "add", f"{OTHER}/24", "dev", "srb-vb")
         ip("-n", "srb-a", "link", "set", "srb-va", "up")
         self.join()
-        self.ray("srb-a", "--head", "--node-ip-address", HEAD, "--port", "6379", "--include-dashboard=false")
+        # Ray writes there which cluster was the last one here, and others would look for it.
+        self.ray_folder = tempfile.mkdtemp(prefix="srb-", dir="/tmp")  # a short path, because sockets are in it
+        place = ["--temp-dir", self.ray_folder, "--node-ip-address", HEAD, "--port", "6379"]
+        self.ray("srb-a", "--head", *place, "--include-dashboard=false")
         self.start_other()
         options = ["--ray-address", f"{HEAD}:6379", "--replicas", "2", "-t", "1", "--uds", str(self.socket)]
         self.server = subprocess.Popen(
@@ -97,6 +88,7 @@ class Nodes:
             for name in ("srb-b", "srb-a"):
                 self.kill(name)
                 ip("netns", "del", name)
+            shutil.rmtree(self.ray_folder, ignore_errors=True)
 
     def ask(self, path: str, body: Any = None) -> Iterator[bytes]:
         """The lines of an answer, as they come."""
@@ -125,8 +117,21 @@ def until(condition: Callable[[], bool], seconds: float = 240) -> None:
         time.sleep(0.2)
 
 
+def can_cut() -> bool:
+    """Whether network namespaces can be had here."""
+    if os.geteuid() or not shutil.which("ip"):
+        return False
+    made = subprocess.run(["ip", "netns", "add", "srb-probe"], capture_output=True, check=False).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", "srb-probe"], check=False)
+    return made
+
+
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    pytest.importorskip("ray", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
+    if not can_cut():
+        pytest.skip("network namespaces need root and `ip`")
     nodes = Nodes(tmp_path_factory.mktemp("nodes"))
     try:
         until(lambda: nodes.health() == {HEAD: "ready", OTHER: "ready"})

@@ -14,6 +14,7 @@ from server.conftest import Client, Connect
 from srb.disk_cache import DiskCache
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
+from srb.server.exchange import ENGINE
 
 ANN, BOB = {"Authorization": "Bearer sk-ann"}, {"Authorization": "Bearer sk-bob"}
 KEYS = (b"sk-ann", b"sk-bob")
@@ -98,6 +99,8 @@ async def test_a_key_finds_its_prompts_in_files_after_a_restart_and_another_one_
 
     client = await connect(backend(), make=make, api_keys=KEYS)
     await cached(client, ANN)
+    assert client.app
+    await client.app[ENGINE].stop()  # it ends when all is written
     written, digest = contents(tmp_path), hashlib.sha256(KEYS[0])
     assert SECRET.encode() in written.replace(b"\0", b"")  # as tokens
     assert not [each for each in (KEYS[0], digest.digest(), digest.hexdigest().encode()) if each in written]
