@@ -198,8 +198,9 @@ run_ruff() {
     "$VENV/bin/ruff" format --check .
 }
 
+# Where Python is told not to keep what it compiles, pytest would rewrite all tests at each start, for 5 s.
 run_tests() {
-    "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
+    PYTHONDONTWRITEBYTECODE= "$VENV/bin/pytest" --numprocesses auto --maxprocesses 4 --dist loadgroup "$@"
 }
 
 # What others install runs where nothing else is installed.

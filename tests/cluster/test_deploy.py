@@ -1,5 +1,6 @@
 """What Ray Serve is told to run."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,22 @@ from tiny_model import write_tiny_model
 from srb.cluster.scaling import replicas_wanted
 from srb.settings import Settings
 
-schema = pytest.importorskip("ray.serve.schema", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
-yaml = pytest.importorskip("yaml")  # Ray brings it
-deploy = pytest.importorskip("srb.cluster.deploy")
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve.yaml"
+
+
+@pytest.fixture
+def deploy() -> Any:
+    pytest.importorskip("ray.serve", reason="replicas need Ray: pip install 'llama-srb[cluster]'")
+    return importlib.import_module("srb.cluster.deploy")
 
 
 def deployment_of(app: Any) -> Any:
     return app._bound_deployment
 
 
-def test_the_example_for_serve_deploy(tmp_path: Path) -> None:
+@pytest.mark.ray
+def test_the_example_for_serve_deploy(deploy: Any, tmp_path: Path) -> None:
+    yaml, schema = map(importlib.import_module, ("yaml", "ray.serve.schema"))
     config = schema.ServeDeploySchema.model_validate(yaml.safe_load(EXAMPLE.read_text()))
     (app,) = config.applications
     assert app.import_path == f"{deploy.__name__}:{deploy.build.__name__}"
@@ -35,7 +40,8 @@ def test_the_example_for_serve_deploy(tmp_path: Path) -> None:
     assert fingerprint
 
 
-def test_replicas_get_no_keys(tmp_path: Path) -> None:
+@pytest.mark.ray
+def test_replicas_get_no_keys(deploy: Any, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf")
     app = deploy.application(Settings(model=model, api_key="secret", replicas="2", host="0.0.0.0"))
     settings, _ = deployment_of(app).init_args

@@ -1,6 +1,7 @@
 """What a server asks Ray and the replicas while one of them hangs, without a Ray cluster."""
 
 import asyncio
+import importlib
 import threading
 import time
 from types import SimpleNamespace
@@ -8,23 +9,25 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray.serve", reason="ray isn't installed")
-
-import ray
-from ray import serve
-
-from srb.cluster import ray_replicas
 from srb.cluster.meeting import Place
-from srb.cluster.ray_replicas import RayReplicas
 from srb.errors import UnavailableError
 from srb.settings import Settings
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture
-def replicas(monkeypatch: pytest.MonkeyPatch) -> Any:
+def ray_replicas() -> Any:
+    """The module, which imports Ray."""
+    pytest.importorskip("ray.serve", reason="ray isn't installed")
+    return importlib.import_module("srb.cluster.ray_replicas")
+
+
+@pytest.fixture
+def replicas(ray_replicas: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(ray_replicas, "REPORT_SECONDS", 0.05)
-    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
-    return RayReplicas(Settings())
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.1")
+    return ray_replicas.RayReplicas(Settings())
 
 
 async def test_a_controller_that_hangs_holds_up_nothing(replicas: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +41,7 @@ async def test_a_controller_that_hangs_holds_up_nothing(replicas: Any, monkeypat
             applications={"srb": SimpleNamespace(status="DEPLOYING", deployments={"Replica": deployment})}
         )
 
-    monkeypatch.setattr(serve, "status", status)
+    monkeypatch.setattr("ray.serve.status", status)
     try:
         async with asyncio.timeout(5):
             assert [await replicas.trouble() for _ in range(3)] == [None] * 3
@@ -48,7 +51,7 @@ async def test_a_controller_that_hangs_holds_up_nothing(replicas: Any, monkeypat
     assert await replicas.trouble() == "no such file"
 
 
-async def test_a_replica_that_hangs_while_it_embeds_is_left(replicas: Any) -> None:
+async def test_a_replica_that_hangs_while_it_embeds_is_left(ray_replicas: Any, replicas: Any) -> None:
     limits: list[float | None] = []
 
     def result(timeout_s: float | None = None) -> Any:

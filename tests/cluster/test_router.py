@@ -1,10 +1,11 @@
 """PrefixRouter inside of Ray Serve's own router, with replicas that are not there. No cluster is started."""
 
+from __future__ import annotations
+
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -15,127 +16,12 @@ from srb.engine.request import CompletionRequest
 from srb.engine.sampling_params import SamplingParams
 from srb.errors import UnavailableError
 
-pytest.importorskip("ray.serve", reason="ray isn't installed")
+if TYPE_CHECKING:
+    from ray_front import Front
 
-import ray
-from ray.serve._private.common import (
-    DeploymentHandleSource,
-    DeploymentID,
-    ReplicaID,
-    ReplicaQueueLengthInfo,
-    RequestMetadata,
-)
-from ray.serve._private.router import AsyncioRouter
-from ray.serve.request_router import PendingRequest
+pytestmark = pytest.mark.ray
 
-from srb.cluster.router import PrefixRouter
-
-DEPLOYMENT = DeploymentID("engine", "srb")
 STORY = tuple(range(640))
-
-
-class Answer:
-    """What a replica gives back for a call, from the router's point of view."""
-
-    def __init__(self, accepted: bool) -> None:
-        self.accepted = accepted
-        self.cancelled = False
-        self._callbacks: list[Callable[[Any], None]] = []
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self._callbacks.append(callback)
-
-    async def get_rejection_response(self) -> ReplicaQueueLengthInfo:
-        return ReplicaQueueLengthInfo(accepted=self.accepted, num_ongoing_requests=0)
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        self.end()
-
-    def end(self, result: Any = None) -> None:
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(result)
-
-
-@dataclass(eq=False)
-class Replica:
-    """As much of Ray Serve's `RunningReplica` as routing uses."""
-
-    name: str
-    routing_stats: dict[str, Any] = field(default_factory=dict)
-    queue_len: int | None = 0
-    refuses: int = 0
-    broken: bool = False
-    max_ongoing_requests = 1000
-    is_cross_language = False
-    actor_id = None
-    answers: list[Answer] = field(default_factory=list)
-
-    @property
-    def replica_id(self) -> ReplicaID:
-        return ReplicaID(self.name, DEPLOYMENT)
-
-    async def get_queue_len(self, *, deadline_s: float) -> int:
-        if self.queue_len is None:
-            await asyncio.Event().wait()
-        assert self.queue_len is not None
-        return self.queue_len
-
-    def try_send_request(self, pending: PendingRequest, with_rejection: bool) -> Answer:
-        if self.broken:
-            raise OSError("cut")
-        answer = Answer(accepted=not self.refuses)
-        self.refuses = max(self.refuses - 1, 0)
-        self.answers.append(answer)
-        return answer
-
-
-class Front:
-    """A front's handle to the replicas."""
-
-    def __init__(self, *names: str) -> None:
-        self.routing = PrefixRouter(
-            deployment_id=DEPLOYMENT,
-            handle_source=DeploymentHandleSource.UNKNOWN,
-            use_replica_queue_len_cache=True,
-            initial_backoff_s=0.001,
-            max_backoff_s=0.001,
-        )
-        self.routing.queue_len_response_deadline_s = 0.01
-        self.router = AsyncioRouter(
-            controller_handle=Mock(),
-            deployment_id=DEPLOYMENT,
-            handle_id="handle",
-            self_actor_id="actor",
-            handle_source=DeploymentHandleSource.UNKNOWN,
-            event_loop=asyncio.get_running_loop(),
-            enable_strict_max_ongoing_requests=True,
-            node_id="node",
-            availability_zone=None,
-            prefer_local_node_routing=False,
-            request_router=self.routing,
-            _request_router_initialized_event=asyncio.Event(),
-        )
-        self.replicas: dict[str, Replica] = {}
-        self.ids = iter(map(str, range(1000)))
-        if names:
-            self.update(*names)
-
-    def update(self, *names: str) -> None:
-        self.replicas = {name: self.replicas.get(name) or Replica(name) for name in names}
-        self.routing.update_replicas(list(self.replicas.values()))  # type: ignore[arg-type]
-
-    async def call(self, *args: Any, **kwargs: Any) -> Answer:
-        request_id = next(self.ids)
-        answer: Any = await self.router.assign_request(
-            RequestMetadata(request_id, request_id, call_method="run"), *args, **kwargs
-        )
-        assert isinstance(answer, Answer)
-        return answer
-
-    def loads(self) -> dict[str, int]:
-        return {name: self.routing._placement.load(name) for name in self.replicas}
 
 
 def request(tokens: tuple[int, ...] = STORY, n: int = 4) -> CompletionRequest:
@@ -144,6 +30,10 @@ def request(tokens: tuple[int, ...] = STORY, n: int = 4) -> CompletionRequest:
 
 @pytest.fixture
 async def front(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front]:
+    pytest.importorskip("ray.serve", reason="ray isn't installed")
+    import ray
+    from ray_front import Front
+
     # They ask the controller who is there, and for that would start a cluster.
     monkeypatch.setattr("ray.serve._private.router.SharedRouterLongPollClient", Mock())
     monkeypatch.setattr("ray.serve._private.router.LongPollClient", Mock())
@@ -223,7 +113,8 @@ async def test_the_suspected_is_avoided(front: Front) -> None:
 
 
 async def test_a_replica_that_hangs_is_passed_over_and_has_no_load(front: Front) -> None:
-    front.replicas["c"] = Replica("c", queue_len=None)
+    front.update("a", "b", "c")
+    front.replicas["c"].queue_len = None
     tell(front, "c", 0, STORY)
     await front.call(request())
     assert front.loads()["c"] == 0
@@ -314,7 +205,7 @@ async def test_a_call_to_a_replica_that_is_not_there_fails(front: Front) -> None
     with pytest.raises(UnavailableError, match="replica c "):
         await front.call("cmpl-1", to="c")
     with pytest.raises(UnavailableError, match="replica a "):
-        await Front().call("cmpl-1", to="a")
+        await type(front)().call("cmpl-1", to="a")
 
 
 async def test_a_call_fails_when_its_replica_goes_while_it_waits(front: Front) -> None:
@@ -337,7 +228,7 @@ async def test_any_other_call_goes_to_any_replica(front: Front) -> None:
 
 
 async def test_a_request_waits_until_there_is_a_replica(front: Front) -> None:
-    late = Front()
+    late = type(front)()
     call = asyncio.create_task(late.call(request()))
     await settled()
     assert not call.done()

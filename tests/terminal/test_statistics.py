@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import permutation_test, ttest_1samp
 
 from srb.terminal.measures import Findings, Result, groups_of, shared_means
 from srb.terminal.measures import tests_of as compared
@@ -62,8 +61,11 @@ def test_effects_of_prompts_that_average_to_zero_are_no_difference() -> None:
     assert covers / runs == pytest.approx(0.95, abs=4 * (0.05 * 0.95 / runs) ** 0.5)
 
 
+@pytest.mark.e2e  # it needs no model, but importing SciPy takes long
 @pytest.mark.parametrize("groups", [2, 5, 9, 20])
 def test_the_numbers_are_scipys_own(groups: int) -> None:
+    from scipy.stats import permutation_test, ttest_1samp
+
     values = np.random.default_rng(groups).normal(0.3, size=groups)
     assert interval(values.tolist()) == pytest.approx(ttest_1samp(values, 0).confidence_interval())
     of_scipy = permutation_test((values,), np.mean, permutation_type="samples", rng=np.random.default_rng(0))
