@@ -114,7 +114,10 @@ class Books(RuleBasedStateMachine):
     def look(self, length: int, n: int, sizes: list[int]) -> None:
         """A request with images of some sizes."""
         parts: list[Part] = [TEXTS[0][:length], *(b"i" * size for size in sizes), "?"]
-        tokens, media = self.engine.tokenize_parts(parts)
+        try:
+            tokens, media = self.engine.tokenize_parts(parts)
+        except InvalidRequestError:  # they don't fit into the context
+            return
         branches = SamplingParams(max_tokens=4, seed=0).alternatives(n)
         self.submit(CompletionRequest((tokens,), branches, media=media))
 
