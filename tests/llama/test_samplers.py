@@ -26,8 +26,8 @@ from srb.settings import Settings
 
 pytestmark = pytest.mark.llama
 
-DRAWS = 20_000
-FRESH_DRAWS = 5_000
+DRAWS = 5_000
+FRESH_DRAWS = 1_500
 """Where each draw has a sampler of its own, which takes much longer than the draw."""
 
 PROMPT = tuple(b"the cat and the dog and the cat")
