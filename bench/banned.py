@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from alone import KINDS
 from tiny_model import write_tiny_model
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import StopEvent, StreamEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import StopEvent, StreamEvent
 from srb.journal import Journal
 from srb.llama import LlamaBackend
 from srb.settings import Settings

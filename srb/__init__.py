@@ -19,8 +19,13 @@ Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` w
 __version__ = "0.1.0"
 
 from srb.async_engine import AsyncEngine
+from srb.engine.asking.model import ModelInfo
+from srb.engine.asking.request import CompletionRequest, Explore, Resumed
+from srb.engine.asking.resume import resume
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import (
+from srb.engine.programs.texts import Score
+from srb.engine.telling.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -32,12 +37,7 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
-from srb.engine.model import ModelInfo
-from srb.engine.request import CompletionRequest, Explore, Resumed
-from srb.engine.resume import resume
-from srb.engine.sampling_params import SamplingParams
-from srb.engine.stats import EngineStats
-from srb.engine.texts import Score
+from srb.engine.telling.stats import EngineStats
 from srb.errors import (
     BackendError,
     EngineDeadError,

@@ -15,16 +15,16 @@ from typing import Any
 from srb.client import EngineClient, Record, client_options
 from srb.disk_cache import DiskCache
 from srb.download import fetch_model
-from srb.engine.adapters import Adapters
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.backend import Backend
 from srb.engine.engine import Answer, Engine
-from srb.engine.events import AbortReason, Event
-from srb.engine.media import Media, Part
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
-from srb.engine.slots import Slots
-from srb.engine.stats import EngineStats, Measure
+from srb.engine.kept.slots import Slots
+from srb.engine.prompts.adapters import Adapters
+from srb.engine.prompts.media import Media, Part
+from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, ModelLoadError
 from srb.llama import LlamaBackend
 from srb.log_format import loggable

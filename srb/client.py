@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from functools import partial
 from typing import Any, Self
 
-from srb.engine.adapters import Adapters
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Answer
-from srb.engine.events import AbortReason, Event
-from srb.engine.media import Media, Part, no_media
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
-from srb.engine.request import CompletionRequest
-from srb.engine.slots import Slots
-from srb.engine.stats import EngineStats
-from srb.engine.texts import has_texts, with_tokens
+from srb.engine.kept.slots import Slots
+from srb.engine.programs.texts import has_texts, with_tokens
+from srb.engine.prompts.adapters import Adapters
+from srb.engine.prompts.media import Media, Part, no_media
+from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.stats import EngineStats
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.for_programs import AsyncForPrograms
 from srb.health import Health, ReplicaHealth, Status

@@ -1,6 +1,7 @@
 """Keeps retained states in files (`--cache-disk`), so that evaluated texts outlive the process.
 
-Each piece (see `srb.engine.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state; `srb.engine.state_file` has its format.
+Each piece (see `srb.engine.kept.retained`) is a file DIR/IDENTITY/FAMILY-NAME.state, in the format of
+`srb.engine.kept.state_file`.
 IDENTITY is a hash of everything that a state must fit: the model, the types of the cache, llama.cpp's build. NAME is a
 hash of the piece's tokens and of its parent's name, so a name always means the same content. A file appears whole and
 is never changed, so servers that share a folder can't disturb each other. A file may vanish at any time. Then the
@@ -21,9 +22,9 @@ from itertools import chain
 from pathlib import Path
 
 from srb.engine.backend import State
-from srb.engine.radix import Tokens, common_prefix
-from srb.engine.state_file import MAGIC, piece_name, read_record, read_state, write_state
-from srb.engine.store import Record, StoreStats
+from srb.engine.kept.state_file import MAGIC, piece_name, read_record, read_state, write_state
+from srb.engine.kept.store import Record, StoreStats
+from srb.engine.kv.radix import Tokens, common_prefix
 from srb.errors import SettingsError
 
 logger = logging.getLogger("srb")
@@ -55,7 +56,7 @@ class _Piece:
 
 
 class DiskCache:
-    """A `srb.engine.store.Store` in a folder. It may be shared with other servers, and with other models.
+    """A `srb.engine.kept.store.Store` in a folder. It may be shared with other servers, and with other models.
 
     identity: names everything that a state must fit; see `Backend.identity`.
     max_bytes: the size that all files in the folder may have together. The least recently used are removed first.

@@ -1,19 +1,19 @@
-"""The methods of an `EngineClient` for programs that want a result and no events. `Engine` has `srb.engine.texts`."""
+"""The methods of an `EngineClient` for programs that want a result and no events; see `srb.engine.programs.texts`."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from srb.engine.events import ErrorEvent, Event, NodeEvent
-from srb.engine.kinds import Text
-from srb.engine.model import Embedder, Tokenizer
-from srb.engine.request import CompletionRequest, Explore
-from srb.engine.sampling_params import SamplingParams
-from srb.engine.saved import SLOT, Saving, read_saved
-from srb.engine.slot_file import write_slot
-from srb.engine.slots import Slots
-from srb.engine.texts import Answer, Score, Scoring, Writing, embed, to_tokens
+from srb.engine.asking.kinds import Text
+from srb.engine.asking.model import Embedder, Tokenizer
+from srb.engine.asking.request import CompletionRequest, Explore
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.kept.slot_file import write_slot
+from srb.engine.kept.slots import Slots
+from srb.engine.programs.saved import SLOT, Saving, read_saved
+from srb.engine.programs.texts import Answer, Score, Scoring, Writing, embed, to_tokens
+from srb.engine.telling.events import ErrorEvent, Event, NodeEvent
 
 
 class AsyncForPrograms(ABC):

@@ -12,8 +12,8 @@ from array import array
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError, SrbError, UnavailableError
 
 MERGE_ABOVE = 1_024

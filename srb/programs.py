@@ -12,11 +12,11 @@ from typing import Any
 
 from srb.async_engine import make_engine
 from srb.download import fetch_model
+from srb.engine.asking.kinds import Text
+from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import StopEvent
-from srb.engine.kinds import Text
-from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
-from srb.engine.texts import Score, Scoring, Writing
+from srb.engine.programs.texts import Score, Scoring, Writing
+from srb.engine.telling.events import StopEvent
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend
 from srb.progress import show_count, show_download

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
-from srb.engine.events import Event
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import Event
 from srb.errors import UnavailableError
 from srb.journal import Cursor, Journal
 

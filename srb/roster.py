@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from srb.engine.events import AbortReason, DoneEvent, Event, by_request
+from srb.engine.telling.events import AbortReason, DoneEvent, Event, by_request
 from srb.errors import GoneError, NotFoundError, UnavailableError, in_use
 from srb.journal import Journal
 from srb.request_log import done_line

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from srb.arguments import offer
-from srb.engine.kinds import wrong_field
+from srb.engine.asking.kinds import wrong_field
 from srb.errors import SettingsError
 from srb.options import MemoryOptions, ModelOptions, SpeedOptions
 from srb.server_options import NetworkOptions, RequestsOptions, SafetyOptions

@@ -13,11 +13,11 @@ from fake_backend import FakeBackend
 
 from srb import disk_cache
 from srb.disk_cache import DiskCache
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest
-from srb.engine.state_file import read_state
+from srb.engine.kept.state_file import read_state
+from srb.engine.kv.radix import pack
 from srb.errors import SettingsError
 
 MIB = 1 << 20

@@ -12,7 +12,8 @@ from driver import request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srb.engine.events import (
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -24,7 +25,6 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.engine.request import CompletionRequest
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
 from srb.journal import MAX_READ, MERGE_ABOVE, Cursor, Journal
 from srb.request_stream import RequestStream

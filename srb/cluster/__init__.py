@@ -7,7 +7,7 @@
                until it has ended          which replica gets it
 
 The journals are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
-goes on from there (`srb.engine.resume`).
+goes on from there (`srb.engine.asking.resume`).
 """
 
 import os

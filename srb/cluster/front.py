@@ -16,15 +16,15 @@ from srb.client import EngineClient, Record
 from srb.cluster.parts import Whole, split
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
-from srb.engine.adapters import Adapters
+from srb.engine.asking.intake import Intake
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Answer
-from srb.engine.events import AbortReason, Event
-from srb.engine.intake import Intake
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
-from srb.engine.slots import Slots
-from srb.engine.stats import EngineStats
+from srb.engine.kept.slots import Slots
+from srb.engine.prompts.adapters import Adapters
+from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
 from srb.health import ReplicaHealth
 

@@ -7,7 +7,9 @@ has 32 to 63. Each part evaluates the prompt once. Readers see the seeds and ind
 import dataclasses
 from collections.abc import Sequence
 
-from srb.engine.events import (
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.resume import Said
+from srb.engine.telling.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -20,8 +22,6 @@ from srb.engine.events import (
     Timings,
     Usage,
 )
-from srb.engine.request import CompletionRequest
-from srb.engine.resume import Said
 from srb.errors import SrbError
 
 

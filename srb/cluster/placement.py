@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
-from srb.engine.radix import pack
+from srb.engine.kv.radix import pack
 
 BLOCK = 64
 """How many tokens a block has."""

@@ -23,8 +23,8 @@ from srb.cluster.front import ClusterEngine
 from srb.cluster.meeting import Meeting, Place, place_of, who_can_be_asked
 from srb.cluster.replicas import SILENCE_SECONDS, ReplicaLostError, Report, Said
 from srb.download import fetch_model
-from srb.engine.events import AbortReason
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import AbortReason
 from srb.errors import ModelLoadError, SettingsError, UnavailableError
 from srb.llama.vocabulary import Vocabulary
 from srb.settings import Settings

@@ -9,10 +9,10 @@ from srb.async_engine import AsyncEngine
 from srb.client import Record
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, Report, Said
-from srb.engine.events import AbortReason, DoneEvent, Event, by_request
-from srb.engine.radix import Tokens, pack
-from srb.engine.request import CompletionRequest
-from srb.engine.slots import Slots
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.kept.slots import Slots
+from srb.engine.kv.radix import Tokens, pack
+from srb.engine.telling.events import AbortReason, DoneEvent, Event, by_request
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream

@@ -15,7 +15,7 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from srb.cluster.placement import Placement, blocks_of, unpack_blocks
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
 from srb.errors import UnavailableError
 
 

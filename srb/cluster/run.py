@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from srb.cluster.parts import Part, Whole
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, ReplicaLostError, Replicas
-from srb.engine.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
 from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
 
 logger = logging.getLogger("srb")

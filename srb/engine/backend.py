@@ -6,12 +6,12 @@ A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `comp
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, Self
 
-from srb.engine.adapters import Adapter
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.batch import Batch as Batch  # a part of this protocol
 from srb.engine.costs import Costs
-from srb.engine.media import MediaReader
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.prompts.adapters import Adapter
+from srb.engine.prompts.media import MediaReader
 
 
 class Compiled(Protocol):

@@ -1,7 +1,7 @@
 """The batch: the rows that one decode evaluates."""
 
-from srb.engine.adapters import Lora
-from srb.engine.media import Media
+from srb.engine.prompts.adapters import Lora
+from srb.engine.prompts.media import Media
 
 
 class Batch:

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from srb.engine.backend import Backend
-from srb.engine.cells import Cells
-from srb.engine.events import FinishReason
-from srb.engine.outbox import Outbox
+from srb.engine.kv.cells import Cells
 from srb.engine.plan import Plan, Planner
 from srb.engine.ports import Listener, Way
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Holder, Prompt, Sequence
-from srb.engine.stats import Measure, Totals
+from srb.engine.telling.events import FinishReason
+from srb.engine.telling.outbox import Outbox
+from srb.engine.telling.stats import Measure, Totals
 from srb.errors import BackendError
 
 

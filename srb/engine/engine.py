@@ -9,31 +9,31 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from srb.engine.activation import activate
+from srb.engine.asking.activation import activate
+from srb.engine.asking.desk import Desk
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.backend import Backend
-from srb.engine.cells import Cells
-from srb.engine.checkpoints import Checkpoints
 from srb.engine.decoding import Decoding
-from srb.engine.desk import Desk
-from srb.engine.events import AbortReason, Event
-from srb.engine.keeping import Keeping
-from srb.engine.kv_cache import KVCache
+from srb.engine.kept.checkpoints import Checkpoints
+from srb.engine.kept.keeping import Keeping
+from srb.engine.kept.prefix import PrefixIndex
+from srb.engine.kept.retained import Retained
+from srb.engine.kept.slots import Slots
+from srb.engine.kept.store import Store, StoreStats
+from srb.engine.kv.cells import Cells
+from srb.engine.kv.kv_cache import KVCache
+from srb.engine.kv.needs import work_of
 from srb.engine.mailbox import Abort, Mailbox, Question
-from srb.engine.needs import work_of
-from srb.engine.outbox import Outbox
 from srb.engine.ports import Listener
-from srb.engine.prefix import PrefixIndex
-from srb.engine.request import CompletionRequest
-from srb.engine.retained import Retained
-from srb.engine.sampling_params import DEFAULT_MAX_TOKENS
+from srb.engine.programs.texts import Answer as Answer
+from srb.engine.programs.texts import ForPrograms, with_tokens
+from srb.engine.prompts.scoring import Scoring
 from srb.engine.scheduler import Scheduler
-from srb.engine.scoring import Scoring
 from srb.engine.sequence import ActiveRequest
-from srb.engine.slots import Slots
-from srb.engine.stats import EngineStats, Measure, Totals
-from srb.engine.store import Store, StoreStats
-from srb.engine.texts import Answer as Answer
-from srb.engine.texts import ForPrograms, with_tokens
+from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.outbox import Outbox
+from srb.engine.telling.stats import EngineStats, Measure, Totals
 from srb.engine.ways import Tools
 from srb.errors import SrbError, UnavailableError, in_use
 
@@ -82,10 +82,10 @@ class Engine(Desk, ForPrograms):
         self._slots = Slots(self._retained, backend.n_parallel)
         self._outbox = Outbox(backend, clock)
         keeping = Keeping(backend, self._retained, self._slots, self._totals, clock)
-        self._listeners: list[Listener] = [Scoring(backend, self._outbox), keeping]
+        self._listeners: list[Listener] = [index, Scoring(backend, self._outbox), keeping]
         if store:
             self._listeners.append(Checkpoints(self._scheduler, keeping, backend.window, clock))
-        self._cells = Cells(backend, self._scheduler, index, self._listeners, self._totals)
+        self._cells = Cells(backend, self._scheduler, self._listeners, self._totals)
         self._decoding = Decoding(
             backend,
             self._scheduler,

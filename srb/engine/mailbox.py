@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from srb.engine.events import AbortReason
+from srb.engine.kept.slots import Slots
 from srb.engine.sequence import ActiveRequest
-from srb.engine.slots import Slots
+from srb.engine.telling.events import AbortReason
 from srb.errors import SrbError, in_use
 
 

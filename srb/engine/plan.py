@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from srb.engine.adapters import Lora
 from srb.engine.backend import Batch
 from srb.engine.costs import Costs
-from srb.engine.media import MediaReader
 from srb.engine.ports import Row
+from srb.engine.prompts.adapters import Lora
+from srb.engine.prompts.media import MediaReader
 from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.turns import Turns
 

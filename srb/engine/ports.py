@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from srb.engine.backend import Logits, Sampler
-from srb.engine.events import Event, StopEvent, Token
+from srb.engine.telling.events import Event, StopEvent, Token
 
 
 class Row(Protocol):
@@ -209,6 +209,9 @@ class Listener:
 
     def begins(self, prompt: Any) -> None:
         """Called when a prompt is evaluated, before one of its sequences begins."""
+
+    def forked(self, seq: Any) -> None:
+        """Called when a sequence has the cells of its prompt. From now on it goes on by itself."""
 
     def goes_on(self, prompt: Any) -> None:
         """Called when something is about to change the cells of an evaluated prompt, so that its end is lost."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator
 
-from srb.engine.kv_cache import KVCache
-from srb.engine.needs import (
+from srb.engine.kept.prefix import PrefixIndex
+from srb.engine.kv.kv_cache import KVCache
+from srb.engine.kv.needs import (
     Needs,
     has_row,
     is_last,
@@ -15,7 +16,6 @@ from srb.engine.needs import (
     together,
     way_cells,
 )
-from srb.engine.prefix import PrefixIndex
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
 _PATIENCE = 5.0

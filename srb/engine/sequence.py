@@ -7,18 +7,18 @@ say which tokens there are, which of these are in cells, and which cells and seq
 from dataclasses import dataclass
 from typing import Literal
 
-from srb.engine.adapters import Lora, key_of
+from srb.engine.asking.request import CompletionRequest, Resumed
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Compiled, Logits, Sampler
-from srb.engine.events import AbortReason, FinishReason, Token
-from srb.engine.keys import MOVED, keys_of
-from srb.engine.kv_cache import Span
-from srb.engine.media import key_of_few, placed, words
+from srb.engine.kv.keys import MOVED, keys_of
+from srb.engine.kv.kv_cache import Span
+from srb.engine.kv.radix import pack
 from srb.engine.ports import Part, Report, Row, Rule, Way
-from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest, Resumed
-from srb.engine.sampling_params import SamplingParams
-from srb.engine.scores import Scores
-from srb.engine.text import StopStrings, TextState
+from srb.engine.prompts.adapters import Lora, key_of
+from srb.engine.prompts.media import key_of_few, placed, words
+from srb.engine.prompts.scores import Scores
+from srb.engine.telling.events import AbortReason, FinishReason, Token
+from srb.engine.telling.text import StopStrings, TextState
 
 State = Literal["waiting", "prefilling", "running", "idle", "finished"]
 """What a sequence is doing.

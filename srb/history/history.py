@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from srb.engine.events import Event
+from srb.engine.telling.events import Event
 from srb.errors import HistoryError, SettingsError
 from srb.history.database import check_place, connect, explain, prepare
 from srb.history.recorder import Recorder, Submitted

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history.texts import add_text, clean, unpack
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, Usage, by_request
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, Usage, by_request
 from srb.errors import EngineDeadError
 from srb.history import nodes
 from srb.history.events import pack, pack_request

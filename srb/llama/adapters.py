@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp
 
-from srb.engine.adapters import Adapter, Lora
+from srb.engine.prompts.adapters import Adapter, Lora
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama import log
 from srb.llama.model_file import fingerprint

@@ -10,10 +10,10 @@ from typing import Any, Self
 import llama_cpp
 import numpy as np
 
+from srb.engine.asking.model import ModelInfo
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
-from srb.engine.model import ModelInfo
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import ModelLoadError
 from srb.llama import log
 from srb.llama.adapters import load_adapters

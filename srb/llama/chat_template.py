@@ -25,7 +25,7 @@ _OURS = {
 
 
 class ChatTemplate:
-    """A chat template. Thread-safe. Implements `srb.engine.model.ChatTemplate`.
+    """A chat template. Thread-safe. Implements `srb.engine.asking.model.ChatTemplate`.
 
     source: its text, in Jinja. bos, eos: the texts of these tokens, which templates write.
     adds_bos: whether tokenizing a prompt adds BOS. A BOS that the template writes is then removed, or there were two.
@@ -47,7 +47,7 @@ class ChatTemplate:
         variables: dict[str, Any],
         tools: list[dict[str, Any]] | None = None,
     ) -> str:
-        """The prompt for the next message of the assistant. See `srb.engine.model.ChatTemplate`."""
+        """The prompt for the next message of the assistant. See `srb.engine.asking.model.ChatTemplate`."""
         if ours := _OURS & variables.keys():
             raise InvalidRequestError(
                 f"chat_template_kwargs can't set {', '.join(sorted(ours))}", param="chat_template_kwargs"

@@ -8,7 +8,7 @@ from typing import Any
 
 import llama_cpp
 
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import BackendError
 from srb.llama.breakers import as_read, check_breakers
 from srb.llama.constraint import Constraint, LarkCompiler

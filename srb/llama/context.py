@@ -11,9 +11,9 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from srb.engine.adapters import Lora
 from srb.engine.backend import Batch, State
-from srb.engine.media import Media
+from srb.engine.prompts.adapters import Lora
+from srb.engine.prompts.media import Media
 from srb.errors import BackendError, ModelLoadError
 from srb.llama import log
 from srb.llama.adapters import Pointers, set_adapters

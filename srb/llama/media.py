@@ -18,7 +18,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from srb.engine.media import Media
+from srb.engine.prompts.media import Media
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError
 from srb.llama import log
 from srb.llama.image_file import check_pillow, read_image
@@ -51,7 +51,8 @@ class Chunk:
 
 
 class LlamaMedia:
-    """A projector. Implements `srb.engine.media.MediaReader`; in the engine's thread, `decode` evaluates what it read.
+    """A projector. Implements `srb.engine.prompts.media.MediaReader`. In the engine's thread `decode` evaluates what it
+    has read.
 
     has_positions: whether the model doesn't give an image one position for each cell (M-RoPE).
     path: the projector's file. waiting: watches what its threads do.

@@ -4,7 +4,7 @@ import math
 import re
 from pathlib import Path
 
-from srb.engine.model import ModelInfo
+from srb.engine.asking.model import ModelInfo
 from srb.llama.model_file import files_of
 from srb.llama.tensors import read_metadata, read_tensors
 

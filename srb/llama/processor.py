@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from srb.engine.sampling_params import LogitsProcessor
+from srb.engine.asking.sampling_params import LogitsProcessor
 from srb.errors import LogitsProcessorError
 from srb.llama.logprobs import Floats
 

@@ -8,8 +8,8 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Logprobs
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import NoTokenError
 from srb.llama.candidates import Candidates, alone
 from srb.llama.compiled import CompiledSampling, checked

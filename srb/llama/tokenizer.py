@@ -12,7 +12,7 @@ from typing import NamedTuple
 import llama_cpp
 import numpy as np
 
-from srb.engine.model import SpecialTokens
+from srb.engine.asking.model import SpecialTokens
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
 from srb.llama.logprobs import Places
 from srb.llama.stack import with_stack

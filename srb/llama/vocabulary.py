@@ -5,8 +5,8 @@ from functools import cached_property
 
 import llama_cpp
 
-from srb.engine.model import ModelInfo
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.model import ModelInfo
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.llama.chat_template import chat_template_of
 from srb.llama.compiled import CompiledSampling
 from srb.llama.constraint import LarkCompiler

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from srb.client import EngineClient
-from srb.engine.model import Embedder
+from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
 from srb.server.refusals import SHAPES

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from aiohttp import hdrs, web
 
 from srb.client import EngineClient
-from srb.engine.events import Event
-from srb.engine.request import CompletionRequest
-from srb.engine.stats import EngineStats
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import Event
+from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
 from srb.history.recorder import Submitted
 from srb.journal import Journal, memory_of

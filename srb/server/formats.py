@@ -10,7 +10,7 @@ from functools import partial
 from aiohttp import web
 
 import srb
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
 from srb.history.unfinished import find_body

@@ -10,8 +10,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from aiohttp import web
 
 from srb.client import EngineClient, Record
-from srb.engine.events import Event
-from srb.engine.resume import resume
+from srb.engine.asking.resume import resume
+from srb.engine.telling.events import Event
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.history import History
 from srb.history.recorder import Submitted, count_losses

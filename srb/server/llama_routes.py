@@ -9,8 +9,8 @@ from typing import Any
 from aiohttp import web
 
 import srb
-from srb.engine.events import Event
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import Event
 from srb.errors import NotSupportedError, UnavailableError
 from srb.journal import Journal
 from srb.request_stream import RequestStream

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from srb.engine.media import Media
+from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.server.exchange import ENGINE, MAX_BODY_BYTES
 from srb.server.lookups import known

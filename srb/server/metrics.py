@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from srb.client import EngineClient
-from srb.engine.stats import EngineStats, Measure
+from srb.engine.telling.stats import EngineStats, Measure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

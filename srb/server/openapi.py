@@ -14,8 +14,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 import srb
-from srb.engine.request import EXPLORE_RANGES, MAX_LOGPROBS, Explore
-from srb.engine.sampling_params import RANGES
+from srb.engine.asking.request import EXPLORE_RANGES, MAX_LOGPROBS, Explore
+from srb.engine.asking.sampling_params import RANGES
 from srb.server.auth import HEADER, OPEN
 from srb.server.operations import OPERATIONS
 from srb.server.schemas import ERROR, JSON, REF, STRING, Operation, Schema

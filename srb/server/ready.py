@@ -7,9 +7,9 @@ import socket
 from collections.abc import Mapping
 
 from srb.client import EngineClient
-from srb.engine.events import ErrorEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import ErrorEvent
 from srb.errors import InvalidRequestError, SettingsError
 from srb.settings import Settings
 

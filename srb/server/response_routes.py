@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.engine.events import Event
+from srb.engine.telling.events import Event
 from srb.errors import NotFoundError
 from srb.journal import Cursor, Journal
 from srb.server import sse

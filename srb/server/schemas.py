@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from srb.engine.stats import EngineStats
+from srb.engine.telling.stats import EngineStats
 
 Schema = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.engine.slot_file import read_slot, write_slot
+from srb.engine.kept.slot_file import read_slot, write_slot
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
 from srb.server.auth import shared_within
 from srb.server.exchange import ENGINE, LIMITS, read_body

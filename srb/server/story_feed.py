@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from srb.engine.events import DoneEvent, Event, StopEvent, StreamEvent
+from srb.engine.telling.events import DoneEvent, Event, StopEvent, StreamEvent
 from srb.journal import Cursor, Journal
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire.completion_fields import BranchFields, CompletionFields
 from srb.wire.limits import Limits

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from srb.engine.events import ErrorEvent, Event, StopEvent
+from srb.engine.telling.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
 from srb.wire.body import chat_prompt
 from srb.wire.call_format import CallFormat

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from srb.engine.model import ChatTemplate
-from srb.engine.request import CompletionRequest, new_request_id
-from srb.engine.sampling_params import DEFAULT_MOST_TOKENS
+from srb.engine.asking.model import ChatTemplate
+from srb.engine.asking.request import CompletionRequest, new_request_id
+from srb.engine.asking.sampling_params import DEFAULT_MOST_TOKENS
 from srb.errors import InvalidRequestError
 from srb.wire.alternatives import count_alternatives, make_branches, take_all_room
 from srb.wire.avoided import TextsOf, nothing_kept, take_texts

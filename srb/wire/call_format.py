@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from srb.engine.model import ChatTemplate
+from srb.engine.asking.model import ChatTemplate
 from srb.errors import InvalidRequestError
 
 _CONTENT = "\N{SECTION SIGN}"  # no template has this character

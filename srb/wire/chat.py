@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from srb.engine.events import FinishReason, Timings, Token
+from srb.engine.telling.events import FinishReason, Timings, Token
 from srb.wire.call_format import CallFormat
 from srb.wire.openai import Completion, logprob_of, text_of
 from srb.wire.timings import timings as timings_json

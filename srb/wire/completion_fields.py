@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from srb.engine.combinations import SEARCHES
-from srb.engine.meanings import meanings
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.combinations import SEARCHES
+from srb.engine.asking.meanings import meanings
+from srb.engine.asking.request import CompletionRequest
 from srb.wire.body_fields import Float, Int
 from srb.wire.fields import SEARCH_FIELDS, SamplingFields
 from srb.wire.messages import Message

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from srb.engine.events import Event
+from srb.engine.telling.events import Event
 from srb.wire.body import parse
 from srb.wire.chat import ChatCompletion
 from srb.wire.openai import Completion

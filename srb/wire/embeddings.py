@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from srb.engine.model import Embedder, Tokenizer
+from srb.engine.asking.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
 from srb.wire.body_fields import BodyFields, Int
 from srb.wire.llama_body import tokens_of

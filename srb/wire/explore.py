@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from srb.engine.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
-from srb.engine.meanings import meanings
-from srb.engine.request import CompletionRequest, Explore
+from srb.engine.asking.meanings import meanings
+from srb.engine.asking.request import CompletionRequest, Explore
+from srb.engine.telling.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
 from srb.errors import InvalidRequestError
 from srb.wire import native
 from srb.wire.body_fields import BodyFields, Float, Int

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from srb.engine.meanings import meanings
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams
+from srb.engine.asking.meanings import meanings
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire.body_fields import BodyFields, Breakers, Float, Ids, Int, Phrases, Strings, as_list
 from srb.wire.constraints import KINDS, as_schema, of_response_format, of_structured_outputs

@@ -6,7 +6,7 @@ The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): files of the
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from srb.engine.model import SpecialTokens
+from srb.engine.asking.model import SpecialTokens
 from srb.errors import NotSupportedError
 
 REPOSITORY = "repository"

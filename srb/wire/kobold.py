@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import SrbError
 from srb.wire import chat, openai
 from srb.wire.kobold_body import CountFields, IdsFields, KoboldParsed

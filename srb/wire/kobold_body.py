@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import ANY_CASE
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import ANY_CASE
 from srb.errors import InvalidRequestError
 from srb.wire import body
 from srb.wire.alternatives import count_alternatives, make_branches

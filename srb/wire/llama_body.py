@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, RootModel
 
-from srb.engine.media import Media
-from srb.engine.model import Tokenizer
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.model import Tokenizer
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.wire import body
 from srb.wire.alternatives import count_alternatives, make_branches, take_all_room

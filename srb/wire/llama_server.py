@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from srb.engine.events import (
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import (
     ErrorEvent,
     Event,
     ProgressEvent,
@@ -17,8 +19,6 @@ from srb.engine.events import (
     StreamEvent,
     Token,
 )
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import SrbError
 from srb.wire import native
 from srb.wire.llama_body import LlamaParsed

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from srb.engine.model import ChatTemplate
+from srb.engine.asking.model import ChatTemplate
 from srb.errors import InvalidRequestError
 from srb.wire.call_format import arguments_text, call_format
 from srb.wire.media import TEXTS, Mixed, as_content, new_marker, not_here, split

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from srb.engine.events import (
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import (
     DoneEvent,
     ErrorEvent,
     Event,
@@ -16,7 +17,6 @@ from srb.engine.events import (
     Token,
     Usage,
 )
-from srb.engine.request import CompletionRequest
 from srb.wire.openai import LEAST_LOGPROB
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.events import ErrorEvent, Event
+from srb.engine.telling.events import ErrorEvent, Event
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.body_fields import BodyFields, Int
 from srb.wire.chat import content_of

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-from srb.engine.request import new_request_id
+from srb.engine.asking.request import new_request_id
+from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError
 from srb.wire.body import Parsed, parse_fields
 from srb.wire.body_fields import BodyFields

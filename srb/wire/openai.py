@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from srb.engine.events import (
+from srb.engine.telling.events import (
     DoneEvent,
     ErrorEvent,
     Event,

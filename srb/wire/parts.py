@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from srb.engine.events import Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.telling.events import Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.wire.call_format import CallFormat
 from srb.wire.one import Answer
 from srb.wire.tool_calls import CallReader, Delta, call_id

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from srb.engine.media import Media
-from srb.engine.model import ChatTemplate
+from srb.engine.asking.model import ChatTemplate
+from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.limits import Limits

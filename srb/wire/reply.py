@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from srb.engine.events import Event
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import Event
 from srb.errors import InvalidRequestError
 from srb.wire.avoided import TextsOf, nothing_kept
 from srb.wire.limits import Limits

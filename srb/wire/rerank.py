@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.model import Embedder, Tokenizer
+from srb.engine.asking.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
 from srb.wire.body_fields import BodyFields, Int
 from srb.wire.embeddings import MAX_INPUTS, MAX_TOKENS

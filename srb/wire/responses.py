@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from srb.engine.events import DoneEvent, ErrorEvent, Event, StartEvent
+from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent
 from srb.errors import InvalidRequestError, SrbError
 from srb.wire.body import chat_prompt
 from srb.wire.call_format import CallFormat

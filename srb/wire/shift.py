@@ -3,8 +3,8 @@
 import dataclasses
 from functools import partial
 
-from srb.engine.combinations import hinders_shift
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.combinations import hinders_shift
+from srb.engine.asking.request import CompletionRequest
 from srb.wire.completion_fields import CompletionFields
 from srb.wire.limits import Limits
 from srb.wire.named_tokens import Tokenize

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-from srb.engine.sampling_params import MAX_STOP_STRINGS
+from srb.engine.asking.sampling_params import MAX_STOP_STRINGS
+from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError, QueueFullError, SrbError, UnavailableError
 from srb.wire.body_fields import BodyFields, Int
 from srb.wire.fields import SamplingFields

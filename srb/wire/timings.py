@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from srb.engine.events import ProgressEvent, StartEvent, StreamEvent, Timings
+from srb.engine.telling.events import ProgressEvent, StartEvent, StreamEvent, Timings
 
 
 def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from srb.engine.model import ChatTemplate, Tokenizer
+from srb.engine.asking.model import ChatTemplate, Tokenizer
 from srb.wire.body import chat_prompt
 from srb.wire.body_fields import BodyFields, Int
 from srb.wire.completion_fields import CompletionFields, ToolChoice

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from srb.engine.sampling_params import CONSTRAINTS, SamplingParams
+from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.json_schema import as_lark, closed, corrected, unenforced
 from srb.wire.call_format import CallFormat

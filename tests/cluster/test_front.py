@@ -21,11 +21,11 @@ from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
 from srb.cluster.placement import blocks_of, unpack_blocks
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, ProgressEvent, StopEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import ErrorEvent, Event, ProgressEvent, StopEvent
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
 from srb.journal import Journal
 

@@ -12,8 +12,8 @@ import pytest
 from waiting import until
 
 from srb.cluster.placement import blocks_of, pack_blocks
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import UnavailableError
 
 if TYPE_CHECKING:

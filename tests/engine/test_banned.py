@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import has, lower, refusing
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StreamEvent
-from srb.engine.request import CompletionRequest
 from srb.engine.rules.banned import BannedStrings, Watch
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import DoneEvent, Event, StreamEvent
 from srb.errors import InvalidRequestError
 
 CAT = b"the cat sat"

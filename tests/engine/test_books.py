@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
-from srb.engine.events import Event, StartEvent
-from srb.engine.media import Part
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.prompts.media import Part
+from srb.engine.telling.events import Event, StartEvent
 from srb.errors import InvalidRequestError
 
 

@@ -8,7 +8,7 @@ from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, StartEvent, StopEvent
+from srb.engine.telling.events import DoneEvent, StartEvent, StopEvent
 
 
 @dataclasses.dataclass

@@ -1,6 +1,6 @@
 import pytest
 
-from srb.engine.kv_cache import KVCache
+from srb.engine.kv.kv_cache import KVCache
 
 
 def test_seq_ids_are_leased_from_the_lowest() -> None:

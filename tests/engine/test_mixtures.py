@@ -15,13 +15,13 @@ from fake_backend import ByteTokenizer, FakeBackend, FakeReader
 from memory_store import MemoryStore, Stored
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
 
-from srb.engine.adapters import Adapter
+from srb.engine.asking.request import CompletionRequest, Explore
+from srb.engine.asking.resume import resume
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StartEvent
-from srb.engine.media import Part
-from srb.engine.request import CompletionRequest, Explore
-from srb.engine.resume import resume
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.prompts.adapters import Adapter
+from srb.engine.prompts.media import Part
+from srb.engine.telling.events import DoneEvent, Event, StartEvent
 from srb.errors import SrbError
 
 FEATURES = (

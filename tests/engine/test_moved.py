@@ -9,9 +9,9 @@ from fake_backend import FakeBackend, babble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.events import StartEvent
-from srb.engine.request import CompletionRequest
+from srb.engine.telling.events import StartEvent
 from srb.errors import InvalidRequestError
 
 RULES = "You are a pirate, and you say so. "

@@ -10,11 +10,11 @@ from fake_backend import END, ByteTokenizer, FakeBackend, Script
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import Event, StreamEvent
 from srb.engine.rules.banned import BannedStrings, Watch
 from srb.engine.rules.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import Event, StreamEvent
 from srb.errors import InvalidRequestError
 
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore, Stored
 
+from srb.engine.asking.request import CompletionRequest, Resumed
+from srb.engine.asking.resume import resume
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, Event, StreamEvent
-from srb.engine.request import CompletionRequest, Resumed
-from srb.engine.resume import resume
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import DoneEvent, Event, StreamEvent
 from srb.errors import ContextSizeError, InvalidRequestError
 
 

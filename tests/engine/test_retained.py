@@ -7,10 +7,10 @@ from driver import request, run, texts
 from fake_backend import Context, FakeBackend
 from memory_store import MemoryStore, Stored
 
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest
-from srb.engine.retained import Retained
+from srb.engine.kept.retained import Retained
+from srb.engine.kv.radix import pack
 
 
 def evaluated(engine: Engine, *requests: CompletionRequest) -> int:

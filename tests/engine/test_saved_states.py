@@ -7,8 +7,8 @@ from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.async_engine import AsyncEngine
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.sampling_params import SamplingParams
 from srb.errors import BackendError, InvalidRequestError
 
 TEXT = "Once upon a time, there was a king"

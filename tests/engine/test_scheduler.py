@@ -8,8 +8,8 @@ from driver import request, run, run_interrupted, stops, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
-from srb.engine.events import StartEvent
-from srb.engine.prefix import PrefixIndex
+from srb.engine.kept.prefix import PrefixIndex
+from srb.engine.telling.events import StartEvent
 from srb.errors import InvalidRequestError
 
 

@@ -13,10 +13,10 @@ from fake_backend import END, N_VOCAB, FakeBackend, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.resume import resume
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, StopEvent, StreamEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.resume import resume
+from srb.engine.telling.events import ErrorEvent, Event, StopEvent, StreamEvent
 from srb.errors import InvalidRequestError
 
 LETTERS = b"abc"

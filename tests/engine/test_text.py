@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from srb.engine.text import StopStrings, TextState
+from srb.engine.telling.text import StopStrings, TextState
 
 
 def run(pieces: list[bytes], *stops: str) -> tuple[list[str], str | None]:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import CONTROL, EOS, N_VOCAB, write_tiny_model
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import DoneEvent, StartEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import DoneEvent, StartEvent
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
 from srb.llama.context import Context

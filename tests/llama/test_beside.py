@@ -7,9 +7,9 @@ import pytest
 from driver import request, run, stops, texts
 from tiny_model import write_tiny_model
 
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
-from srb.engine.events import Event
-from srb.engine.request import CompletionRequest
+from srb.engine.telling.events import Event
 from srb.errors import BackendError
 from srb.llama import LlamaBackend
 from srb.settings import Settings

@@ -12,10 +12,10 @@ from driver import request, run, run_interrupted, stops, texts
 from llguidance import LLMatcher
 from tiny_model import CONTROL
 
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama import LlamaBackend
 from srb.llama.candidates import Candidates

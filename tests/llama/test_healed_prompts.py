@@ -14,7 +14,7 @@ from tiny_model import N_VOCAB, write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent
+from srb.engine.telling.events import StreamEvent
 from srb.llama import LlamaBackend
 
 pytestmark = pytest.mark.llama

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent, Token
-from srb.engine.request import CompletionRequest
+from srb.engine.telling.events import StreamEvent, Token
 from srb.llama import LlamaBackend
 from srb.llama.logprobs import logprobs
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from srb.async_engine import AsyncEngine
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.events import StreamEvent
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama import LlamaBackend
 

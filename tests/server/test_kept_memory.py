@@ -9,7 +9,7 @@ from fake_backend import FakeBackend
 from server.conftest import Connect
 from server.test_media_parts import FORMATS, Seeing
 
-from srb.engine.media import Media
+from srb.engine.prompts.media import Media
 from srb.journal import Journal, memory_of
 from srb.llama.chat_template import ChatTemplate
 from srb.wire.reply import Serving

@@ -18,7 +18,7 @@ from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import until
 
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import NotFoundError
 from srb.history import find
 from srb.history.history import History

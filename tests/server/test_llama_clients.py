@@ -9,7 +9,7 @@ from typing import Any
 from fake_backend import FakeBackend, says
 from server.conftest import Connect
 
-from srb.engine.model import SpecialTokens
+from srb.engine.asking.model import SpecialTokens
 from srb.llama.chat_template import ChatTemplate
 
 SILLY_TAVERN: dict[str, Any] = {

@@ -12,7 +12,7 @@ from fake_backend import END, ByteTokenizer, FakeBackend, says, score
 from server.conftest import Client, Connect
 
 from srb.async_engine import AsyncEngine
-from srb.engine.model import SpecialTokens
+from srb.engine.asking.model import SpecialTokens
 from srb.llama.chat_template import ChatTemplate
 from srb.server.app import create_app
 from srb.wire.limits import Limits

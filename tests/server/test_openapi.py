@@ -16,8 +16,8 @@ from server.conftest import Connect
 from server.test_embeddings import FakeEmbedder
 
 from srb.async_engine import AsyncEngine
-from srb.engine.model import SpecialTokens
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.model import SpecialTokens
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.history.history import History
 from srb.server import docs_page, openapi
 from srb.server.app import create_app

@@ -6,7 +6,7 @@ import pytest
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
-from srb.engine.model import SpecialTokens
+from srb.engine.asking.model import SpecialTokens
 from srb.llama.chat_template import ChatTemplate
 
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"

@@ -6,7 +6,7 @@ from typing import Any
 from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.llama.chat_template import ChatTemplate
 from srb.wire.call_format import PLAIN
 

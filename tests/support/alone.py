@@ -18,10 +18,10 @@ from tiny_model import WINDOW, write_tiny_model
 from traffic import Abort, Ask, Program, Step, banned, refused, tokens
 
 from srb.disk_cache import DiskCache
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError
 from srb.llama import LlamaBackend, log
 from srb.settings import Settings

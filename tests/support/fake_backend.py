@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import repeat
 
-from srb.engine.adapters import Adapter, Lora, key_of
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, SpecialTokens
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, Ranked, State
 from srb.engine.costs import Costs
-from srb.engine.media import Media, MediaReader, whole
-from srb.engine.model import ChatTemplate, Embedder, ModelInfo, SpecialTokens
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.prompts.adapters import Adapter, Lora, key_of
+from srb.engine.prompts.media import Media, MediaReader, whole
 from srb.errors import BackendError, InvalidRequestError, NoTokenError
 
 END = 256

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from srb.engine.backend import State
-from srb.engine.radix import Tokens
-from srb.engine.store import Record, StoreStats
+from srb.engine.kept.store import Record, StoreStats
+from srb.engine.kv.radix import Tokens
 
 
 @dataclass(frozen=True)

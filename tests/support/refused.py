@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection
 
 from driver import texts
 
-from srb.engine.events import Event
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import Event
 
 Draw = Callable[[tuple[int, ...], Collection[int]], int]
 """Returns the next token after the generated ones, but none of the tokens in the second argument."""

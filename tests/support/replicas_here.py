@@ -9,9 +9,9 @@ from srb.async_engine import AsyncEngine
 from srb.client import Record, client_options
 from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
-from srb.engine.events import AbortReason
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import AbortReason
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.settings import Settings
 

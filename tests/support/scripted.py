@@ -13,9 +13,9 @@ from fake_backend import Context, FakeBackend, Script, scores
 from real_server import Asked
 
 from srb.async_engine import AsyncEngine
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Logprobs
 from srb.engine.engine import Engine
-from srb.engine.sampling_params import SamplingParams
 from srb.history.history import History
 from srb.llama.chat_template import ChatTemplate
 from srb.server.app import SERVER_OPTIONS, create_app

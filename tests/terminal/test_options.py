@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from srb.engine.meanings import meanings
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.meanings import meanings
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
 from srb.wire.body_fields import ALIASES
 from srb.wire.completion_fields import CompletionFields

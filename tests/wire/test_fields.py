@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SAMPLERS, SamplingParams
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire import llama_body
 from srb.wire.body import parse

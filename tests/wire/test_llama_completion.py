@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from fake_backend import ByteTokenizer
 
-from srb.engine.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
-from srb.engine.intake import Intake
-from srb.engine.request import CompletionRequest
-from srb.engine.sampling_params import SamplingParams
+from srb.engine.asking.intake import Intake
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.telling.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
 from srb.errors import BackendError
 from srb.wire.limits import Limits
 from srb.wire.llama_body import parse_completion

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from srb.engine.events import StartEvent, StopEvent, Timings
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import StartEvent, StopEvent, Timings
 from srb.errors import InvalidRequestError
 from srb.wire import llama_body, native
 from srb.wire.body import parse

@@ -9,14 +9,14 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from srb.engine.asking.sampling_params import ANY_CASE
 from srb.engine.backend import Backend
-from srb.engine.events import StopEvent
 from srb.engine.ports import Draw, Rule
 from srb.engine.rules.opening import Opening, Openings, opening, opening_of
 from srb.engine.rules.setup import Setup
-from srb.engine.sampling_params import ANY_CASE
 from srb.engine.sequence import Sequence
-from srb.engine.text import StopStrings
+from srb.engine.telling.events import StopEvent
+from srb.engine.telling.text import StopStrings
 
 
 class BannedStrings:

@@ -1,9 +1,9 @@
 """Guidance: an alternative with a negative prompt keeps away from what the model would say behind that."""
 
+from srb.engine.asking.request import Resumed
+from srb.engine.asking.resume import groups
 from srb.engine.backend import Backend
 from srb.engine.ports import Draw, Rule
-from srb.engine.request import Resumed
-from srb.engine.resume import groups
 from srb.engine.rules.setup import Setup
 from srb.engine.sequence import Prompt, Sequence
 

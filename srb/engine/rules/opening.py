@@ -2,8 +2,8 @@
 
 import re
 
-from srb.engine.model import Tokenizer
-from srb.engine.sampling_params import AVOIDED_CHARS
+from srb.engine.asking.model import Tokenizer
+from srb.engine.asking.sampling_params import AVOIDED_CHARS
 
 OPENING_WORDS = 8
 OPENING_CHARS = AVOIDED_CHARS

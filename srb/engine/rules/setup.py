@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from srb.engine.asking.request import CompletionRequest, Resumed
 from srb.engine.backend import Backend
-from srb.engine.request import CompletionRequest, Resumed
 from srb.engine.sequence import ActiveRequest
-from srb.engine.text import StopStrings
+from srb.engine.telling.text import StopStrings
 
 
 @dataclass(frozen=True, slots=True)

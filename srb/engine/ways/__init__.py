@@ -13,7 +13,7 @@ What comes in: a prompt that is evaluated, and then the logits of each row. What
 to the cells, and at the end `finish`.
 """
 
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.ways.beams import Beams
 from srb.engine.ways.exploring import Exploring
 from srb.engine.ways.following import Following

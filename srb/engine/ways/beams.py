@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 
 from srb.engine.backend import Logits
-from srb.engine.events import FinishReason, StopEvent
-from srb.engine.needs import LEAST_ROOM
-from srb.engine.outbox import LONGEST_CHARACTER
+from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Rule
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.text import TextState
+from srb.engine.telling.events import FinishReason, StopEvent
+from srb.engine.telling.outbox import LONGEST_CHARACTER
+from srb.engine.telling.text import TextState
 from srb.engine.ways.search import Beam, Search, StochasticSearch
 from srb.engine.ways.tools import OfPrompt, Tools
 from srb.errors import BackendError, NoTokenError

@@ -10,10 +10,10 @@ continue.
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Many
 
+from srb.engine.asking.request import Resumed
 from srb.engine.backend import Logits
-from srb.engine.events import NodeEvent
-from srb.engine.request import Resumed
 from srb.engine.sequence import Prompt, Sequence
+from srb.engine.telling.events import NodeEvent
 from srb.engine.ways.tools import OfPrompt, Tools
 from srb.engine.ways.tree import Candidate, Path, Teller, Tree
 

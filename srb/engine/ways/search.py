@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from srb.engine.backend import Logits, Ranked, Ranker
-from srb.engine.events import FinishReason, Token
 from srb.engine.ports import Way
-from srb.engine.text import TextState
+from srb.engine.telling.events import FinishReason, Token
+from srb.engine.telling.text import TextState
 
 _FAR = 40.0
 """e to the power of -40 is so small that adding it to 1 changes nothing."""

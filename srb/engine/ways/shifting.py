@@ -12,9 +12,9 @@ All alternatives of a prompt lose their common tokens at the same time. This wor
 equally many tokens, and so they go on sharing cells. The text that a client gets is not changed by a shift.
 """
 
-from srb.engine.needs import LEAST_ROOM
-from srb.engine.radix import pack
-from srb.engine.request import CompletionRequest
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.kv.needs import LEAST_ROOM
+from srb.engine.kv.radix import pack
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.ways.sampling import Sampling
 from srb.engine.ways.tools import Tools

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from srb.engine.backend import Backend
-from srb.engine.cells import Cells
 from srb.engine.decoding import Decoding
-from srb.engine.needs import LEAST_ROOM
-from srb.engine.outbox import Outbox
+from srb.engine.kv.cells import Cells
+from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Way
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.stats import Measure, Totals
+from srb.engine.telling.outbox import Outbox
+from srb.engine.telling.stats import Measure, Totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from srb.engine.events import NodeEvent
-from srb.engine.model import Tokenizer
-from srb.engine.request import CompletionRequest, Explore
+from srb.engine.asking.model import Tokenizer
+from srb.engine.asking.request import CompletionRequest, Explore
+from srb.engine.telling.events import NodeEvent
 
 _LONGEST_CHARACTER = 4  # bytes of UTF-8
 

@@ -1,0 +1,160 @@
+"""Refuses requests whose fields exclude each other, such as a beam search with `diversity`."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from srb.engine.asking.kinds import check_text
+from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
+from srb.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from srb.engine.asking.request import CompletionRequest
+
+SEARCHES = ("sample", "beam", "stochastic_beam")
+"""How the texts of a request are found; see `CompletionRequest.search`."""
+
+MAX_LENGTH_PENALTY = 10.0
+
+_DRAWING = ("distinct", "heal", "post_sampling_probs", "context_shift", "explore")
+"""The fields of a request that change what is drawn, and so exclude `candidates`."""
+
+
+def check_combination(request: "CompletionRequest") -> None:
+    """Raises `InvalidRequestError` for fields that exclude each other, and for values that are out of range."""
+    _check_search(request)
+    if request.heal:
+        _check_heal(request)
+    if request.n_cache_reuse < 0:
+        raise InvalidRequestError(
+            f"n_cache_reuse must be 0 or more, got {request.n_cache_reuse!s:.60}", param="n_cache_reuse"
+        )
+    if request.context_shift:
+        _check_shift(request)
+    if request.explore and (
+        request.count > 1 or request.echo or request.logprobs is not None or request.search != "sample"
+    ):
+        raise InvalidRequestError(
+            "explore takes one prompt and one branch, without echo, logprobs and search", param="explore"
+        )
+    if request.explore:
+        (params,) = request.branches
+        own = dataclasses.replace(
+            SamplingParams(max_tokens=request.explore.max_path), seed=params.seed, label=params.label, lora=params.lora
+        )
+        if params != own:
+            raise InvalidRequestError(
+                f"the branch of a request with explore has a max_tokens of {own.max_tokens} and nothing else; "
+                "CompletionRequest.exploring makes such a request",
+                param="branches",
+            )
+    if request.candidates:
+        _check_candidates(request)
+    if request.media and request.echo:
+        raise InvalidRequestError("echo can't show images and sounds; leave it out", param="echo")
+
+
+def _check_candidates(request: "CompletionRequest") -> None:
+    """Refuses candidates that don't fit the alternatives, and fields that change what is drawn: nothing is drawn."""
+    candidates, branches = request.candidates, request.branches * len(request.prompts)
+    if len(candidates) != len(branches):
+        raise InvalidRequestError(
+            f"candidates must have one for each of the {len(branches)} alternatives, got {len(candidates)}",
+            param="candidates",
+        )
+    for each, params in zip(candidates, branches, strict=True):
+        if not isinstance(each, tuple):
+            raise InvalidRequestError(f"candidates takes tuples of token ids, got {each!r:.60}", param="candidates")
+        check_text("candidates", each)
+        own = SamplingParams(max_tokens=params.max_tokens, seed=params.seed, label=params.label, lora=params.lora)
+        if params != own or len(each) > (params.max_tokens or 0):
+            raise InvalidRequestError(
+                f"the branch of a candidate of {len(each)} tokens has a max_tokens of at least {len(each)}, and "
+                "nothing else; CompletionRequest.scoring makes such a request",
+                param="branches",
+            )
+    without = {name: getattr(request, name) for name in _DRAWING} | {"search": request.n_beams > 0}
+    for name in filter(without.get, without):
+        raise InvalidRequestError(f"candidates and {name} exclude each other; leave one out", param="candidates")
+
+
+def _check_heal(request: "CompletionRequest") -> None:
+    """Refuses fields that don't work with `heal`, where the prompt's last token is taken back."""
+    without: dict[str, bool] = {
+        name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
+    }
+    without |= {"search": request.n_beams > 0, "explore": request.explore is not None}
+    without["echo with logprobs"] = request.echo and request.logprobs is not None
+    for name in filter(without.get, without):
+        raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
+
+
+def _check_search(request: "CompletionRequest") -> None:
+    """Refuses fields that don't work with a search, and fields of a search in a request without one."""
+    search, n, params = request.search, len(request.branches), request.branches[0]
+    if search not in SEARCHES:
+        raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
+    for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
+        is_its_own = search == "beam" or (name == "beams" and search == "stochastic_beam")
+        if not is_its_own and getattr(request, name) != default:
+            raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
+    if search == "sample":
+        return
+    if request.beams is not None and not (request.beams == n or (search == "beam" and request.beams > n)):
+        least = "at least n" if search == "beam" else "n in a stochastic beam search"
+        raise InvalidRequestError(f"beams must be {least} ({n}), got {request.beams!s:.60}", param="beams")
+    if not -MAX_LENGTH_PENALTY <= request.length_penalty <= MAX_LENGTH_PENALTY:
+        raise InvalidRequestError(
+            f"length_penalty must be from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}, "
+            f"got {request.length_penalty!s:.60}",
+            param="length_penalty",
+        )
+    if request.early_stopping not in (True, False, "never"):
+        raise InvalidRequestError(
+            f'early_stopping must be true, false or "never", got {request.early_stopping!s:.60}', param="early_stopping"
+        )
+    for name in ("distinct", "post_sampling_probs"):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+    defaults = {each.name: each.default for each in dataclasses.fields(params)}
+    without = (*CONSTRAINTS, "banned_strings", "avoid", "diversity", "guidance_scale")
+    for name in (*without, "logits_processor"):
+        if any(getattr(each, name) != defaults[name] for each in request.branches):
+            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+    if params.max_tokens == -1:
+        raise InvalidRequestError(
+            "max_tokens can't be -1 in a beam search, which needs room for all of its beams; give a number, "
+            "or leave it out",
+            param="max_tokens",
+        )
+    if any(dataclasses.replace(each, seed=params.seed, label=params.label) != params for each in request.branches):
+        raise InvalidRequestError(
+            "in a beam search all branches are alike, but for their labels; leave out what is of one alone",
+            param="branches",
+        )
+
+
+def _check_shift(request: "CompletionRequest") -> None:
+    """Refuses fields that don't work with `context_shift`, and values of its own fields that are out of range."""
+    for name, least in (("n_keep", -1), ("n_discard", 0)):
+        if (value := getattr(request, name)) < least:
+            raise InvalidRequestError(f"{name} must be {least} or more, got {value!s:.60}", param=name)
+    if reason := hinders_shift(request):
+        raise InvalidRequestError(
+            f"context_shift and {reason} exclude each other; leave one out, or start with a larger --ctx-size",
+            param="context_shift",
+        )
+
+
+def hinders_shift(request: "CompletionRequest") -> str | None:
+    """The name of what makes a context shift impossible in this request; None: it is possible."""
+    hindrances = {
+        "several prompts": len(request.prompts) > 1,
+        "a beam search": request.n_beams > 0,
+        "explore": request.explore is not None,
+        "images and sounds": bool(request.media),
+        "echo with logprobs": request.echo and request.logprobs is not None,
+        "guidance_scale": bool(request.guided),
+        "banned_strings": any(params.banned_strings for params in request.branches),
+        "avoid": any(params.avoid is not None for params in request.branches),
+    }
+    return next(filter(hindrances.get, hindrances), None)

@@ -1,0 +1,131 @@
+"""Refuses texts and requests that the engine could never run. For this it needs only the vocabulary and the context."""
+
+from collections.abc import Collection, Sequence
+
+from srb.engine.asking.model import Tokenizer
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.prompts.media import Media, MediaReader, Part, no_media, placed, words
+from srb.errors import ContextSizeError, InvalidRequestError
+
+
+class Intake:
+    """Refuses requests that could never run in a context of `n_cells` cells. May be used from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, n_cells: int) -> None:
+        self._tokenizer = tokenizer
+        self._n_cells = n_cells
+
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
+        """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
+
+        any_length: whether the text may be too long for the context.
+        Raises `InvalidRequestError` for an empty text, for one that isn't valid Unicode, and for one that has so many
+        bytes that it can't fit the context.
+        """
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"tokenize takes a text, got {text!r:.60}", param="prompt")
+        if not text:
+            raise InvalidRequestError("prompt must not be empty", param="prompt")
+        try:
+            n_bytes = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"prompt is not valid Unicode: half a surrogate pair at character {error.start}",
+                param="prompt",
+            ) from None
+        n_cells = self._n_cells
+        if not any_length and n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
+            # The text is refused by its bytes, because it takes seconds to tokenize megabytes.
+            raise ContextSizeError(least, n_cells, exact=False)
+        return self._tokenizer.tokenize(text, is_prompt=is_prompt)
+
+    def tokenize_parts(
+        self, parts: Sequence[Part], reader: MediaReader | None
+    ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+        """The tokens of a prompt that is made of texts and files, and the media that its placeholders stand for.
+
+        Raises `InvalidRequestError` for a file that isn't understood, for a text that `tokenize` refuses, and for more
+        files than fit into the context.
+        """
+        if reader is None:
+            raise no_media()
+        tokens = list(self._tokenizer.tokenize(""))  # only BOS, if the model wants it
+        media: list[Media] = []
+        for part in parts:
+            if isinstance(part, str):
+                tokens += self.tokenize(part, is_prompt=False) if part else ()
+                continue
+            for each in reader.read(part):
+                if isinstance(each, Media):
+                    media.append(each)
+                    tokens += each.tokens
+                else:
+                    tokens.append(each)
+            if len(tokens) > self._n_cells:  # the files behind this one aren't read
+                raise ContextSizeError(len(tokens), self._n_cells, exact=False)
+        return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
+
+    def check(self, request: CompletionRequest) -> None:
+        """Raises `InvalidRequestError` if a request can never run. Grammars aren't checked here, but when compiled."""
+        for tokens in request.token_ids:
+            if request.media:
+                placed(tokens, request.media)
+                if tokens[-1] < 0:
+                    raise InvalidRequestError(
+                        "a prompt can't end with an image or a sound; add a text behind it", param="prompt"
+                    )
+                tokens = words(tokens)
+            self._check_tokens("prompt", tokens)
+        for resumed in request.resumed:
+            self._check_tokens("resumed", resumed.tokens)
+        for number, candidate in enumerate(request.candidates):
+            name = f"candidates[{number}]"
+            self._check_tokens("candidates", candidate, name)
+            if any(map(self._tokenizer.is_end, candidate[:-1])):
+                message = f"{name} goes on behind an end token; score what comes after it as one of its own"
+                raise InvalidRequestError(message, param="candidates")
+        for params in request.branches:
+            self._check_tokens("logit_bias", [token for token, _ in params.logit_bias])
+            for each in params.avoid or ():
+                if not isinstance(each, str):
+                    self._check_tokens("avoid", each)
+            self._check_tokens("negative_prompt", params.negative_ids)
+        self._check_room(request)
+
+    def _check_tokens(self, param: str, tokens: Collection[int], name: str | None = None) -> None:
+        n_vocab = self._tokenizer.n_vocab
+        if tokens and not (min(tokens) >= 0 and max(tokens) < n_vocab):
+            bad = next(token for token in tokens if not 0 <= token < n_vocab)
+            raise InvalidRequestError(
+                f"{name or param} has the token id {bad!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=param
+            )
+
+    def _check_room(self, request: CompletionRequest) -> None:
+        if request.context_shift:
+            return
+        longest = max(map(len, request.prompts))
+        if longest > self._n_cells:
+            raise ContextSizeError(longest, self._n_cells)
+        for index, resumed in enumerate(request.resumed):
+            params = request.branches[index % len(request.branches)]
+            n_texts = 2 if params.is_guided else 1
+            negative = len(params.negative_ids or (0,)) if params.is_guided else 0
+            n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
+            # A context of another size may have had room for it. A search begins anew with the prompt.
+            if resumed.finished is None and not request.n_beams and n_tokens > self._n_cells:
+                raise ContextSizeError(n_tokens, self._n_cells)
+        for params in request.branches:
+            # The last token is never evaluated, so it takes no cell.
+            generated = max(0, (params.max_tokens or 0) - 1) * (request.n_beams or 1)
+            cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
+            if params.is_guided:
+                negative = len(params.negative_ids or (0,))
+                cells += negative + generated
+                what += f", and {negative} and {generated} for the negative prompt"
+            if cells > self._n_cells:
+                raise InvalidRequestError(
+                    f"max_tokens is too high: {what} are more than the {self._n_cells} of the context; "
+                    "ask for fewer tokens, or start with a larger --ctx-size",
+                    param="max_tokens",
+                    code="context_length_exceeded",
+                )

@@ -1,0 +1,90 @@
+"""Makes the request that goes on where another one was interrupted, by a crash or by the loss of its machine."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from srb.engine.asking.request import CompletionRequest, Resumed
+from srb.engine.telling.events import Event, NodeEvent, StopEvent, StreamEvent
+from srb.errors import InvalidRequestError
+
+
+def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
+    """The request that goes on behind these events, which are all events of the interrupted one.
+
+    It has the same id. Its events are those that would have followed: each alternative has seen its prompt and its
+    tokens, and draws with the next numbers of its random stream. Returns None if all alternatives have ended.
+    Raises `InvalidRequestError` if a prompt was still being scored, because scoring can't go on in the middle.
+    """
+    said = Said(request)
+    said.take(events)
+    return said.rest()
+
+
+class Said:
+    """Does the same as `resume`, but takes the events one step at a time, and keeps only what is needed to go on."""
+
+    def __init__(self, request: CompletionRequest) -> None:
+        self._request = request
+        self._has_begun = False
+        self._scored = 0
+        begun = request.resumed or [Resumed()] * request.count
+        self._tokens = [list(each.tokens) for each in begun]
+        self._sums = [each.sum_logprob for each in begun]
+        self._finished = [each.finished for each in begun]
+        self._nodes = list(begun[0].nodes)
+
+    @property
+    def living(self) -> list[int]:
+        """The alternatives that haven't ended."""
+        return [index for index, finished in enumerate(self._finished) if finished is None]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of tokens of each alternative."""
+        return [
+            len(tokens) if finished is None else finished
+            for tokens, finished in zip(self._tokens, self._finished, strict=True)
+        ]
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Takes the next events of the request."""
+        for event in events:
+            self._has_begun = True
+            if isinstance(event, StreamEvent):
+                if event.drawn:
+                    self._tokens[event.index] += event.drawn
+                    if event.token and event.token.logprob:
+                        self._sums[event.index] += event.token.logprob
+                elif event.token:
+                    self._scored += 1
+            elif isinstance(event, NodeEvent):
+                before = self._nodes[event.parent - 1] if event.parent else ()
+                self._nodes.append(before + event.tokens)
+            elif isinstance(event, StopEvent):
+                self._finished[event.index] = event.length
+
+    def rest(self) -> CompletionRequest | None:
+        """The request that goes on behind all events so far; see `resume`."""
+        request = self._request
+        if not self._has_begun:
+            return request
+        if not self.living:
+            return None
+        if request.scores_prompt and self._scored < request.prompt_tokens * len(request.branches):
+            raise InvalidRequestError("echo with logprobs was interrupted in the middle of the prompt", param="echo")
+        states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
+        resumed = tuple(Resumed(*state, nodes=tuple(self._nodes)) for state in states)
+        return dataclasses.replace(request, resumed=resumed)
+
+
+def groups(begun: dict[int, Resumed], *, begins_anew: bool = False) -> list[dict[int, Resumed]]:
+    """Which alternatives of a prompt have a `Prompt` in common: all new ones; each resumed one has its own.
+
+    A resumed alternative has tokens already, which are evaluated before its next token. What such prompts have in
+    common is found as between any other prompts.
+    """
+    living = {index: each for index, each in begun.items() if each.finished is None}
+    if begins_anew:
+        return [living] if living else []
+    new = {index: each for index, each in living.items() if not each.tokens}
+    return ([new] if new else []) + [{index: each} for index, each in living.items() if each.tokens]

@@ -1,0 +1,50 @@
+"""Refuses requests that this model, or these options, can't serve. This happens when the request comes."""
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.backend import Backend
+from srb.engine.ways.shifting import LEAST_CELLS, may_shift
+from srb.errors import InvalidRequestError
+
+_CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with such a --cache-type-k"
+
+
+def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:
+    """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
+    most = min(backend.n_parallel, backend.n_seqs - 1)  # the prompt takes a seq_id, too
+    if request.n_beams > most:
+        raise InvalidRequestError(
+            f"{request.n_beams} beams are more than the {most} sequences that can run at once; "
+            "ask for fewer beams, or start with a larger --parallel",
+            param="beams",
+        )
+    if request.guided and backend.n_parallel < 2:
+        raise _not_here(
+            "guidance_scale",
+            "guidance_scale takes two sequences for each alternative, and there is one; "
+            "leave it out, or start with a larger --parallel",
+        )
+    if request.n_cache_reuse and not backend.can_shift:
+        raise _not_here("n_cache_reuse", f"n_cache_reuse can't be done here: {_CAN_NOT_MOVE}; leave it out")
+    if may_shift(request, backend.n_cells, default_max_tokens):
+        _check_shift(request, backend)
+    if request.explore and backend.window is not None:
+        memory = "a sliding window" if backend.window else "a recurrent state"
+        raise _not_here(
+            "explore",
+            f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
+        )
+
+
+def _check_shift(request: CompletionRequest, backend: Backend) -> None:
+    reason, most = None, min(backend.n_parallel, backend.n_cells // LEAST_CELLS)
+    if not backend.can_shift:
+        reason = f"{_CAN_NOT_MOVE}; leave it out"
+    elif request.count > most:
+        reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
+    if reason:
+        message = f"context_shift can't be done here: {reason}, or start with a larger --ctx-size"
+        raise _not_here("context_shift", message)
+
+
+def _not_here(param: str, message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param=param, code="unsupported_parameter")

@@ -1,0 +1,168 @@
+"""`Piece`: the state of a part of a text, as it is retained. Functions say how much of a text pieces can continue.
+
+A piece has only what its parent doesn't have. So the piece of an answer begins behind its prompt:
+
+    piece A: tokens 0 to 100      a prompt
+    └─ piece B: tokens 100 to 150     an answer to it
+       └─ piece C: tokens 150 to 180      what was said next
+
+To continue after 180 tokens, A, B and C are put back into cells, one behind the other. To continue after 120 tokens, A
+and the first 20 tokens of B are put back, but only if B can be cut. A model with a sliding window saves only the window
+at a piece's end, so only a piece that is shorter than the window can be cut. A recurrent model saves only the state at
+a piece's end, so none of its pieces can be cut.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import itemgetter
+
+from srb.engine.backend import Logits, State
+from srb.engine.kv.radix import Match, Tokens, pack
+from srb.engine.prompts.scores import Scores
+
+_BYTES_PER_TOKEN = 8
+"""The memory for a token beside its state."""
+
+_TRIES = 32
+"""At most so many texts that have as much in common are searched for log-probabilities."""
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """The state of `tokens`, of which the first has the position `start`. The tokens before these are its parent's.
+
+    key: that of its text. Its parent may have another one; see `srb.engine.kv.keys`.
+    first: to be continued in this piece, the text must keep at least so many tokens, counted from its beginning.
+    state, logits: None if they aren't in memory. name: its name in the store.
+    scores: the log-probabilities of all tokens of the text up to its end, if this text was scored.
+    """
+
+    key: str
+    start: int
+    tokens: Tokens
+    first: int
+    parent: "Piece | None"
+    state: State | None
+    logits: Logits | None
+    has_logits: bool
+    name: str | None = None
+    scores: Scores | None = None
+    children: "set[Piece]" = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token."""
+        return self.start + len(self.tokens)
+
+    def has(self, scores: Scores | None) -> bool:
+        """Whether it has these log-probabilities. There is nothing to have if some of its text's are lacking."""
+        if scores is None or scores.end < self.end:
+            return True
+        return self.scores is not None and self.scores.top >= scores.top
+
+    def take(self, scores: Scores | None) -> int:
+        """Keeps log-probabilities in place of those that it has. Returns how many bytes more it takes."""
+        before, self.scores = self.size, scores
+        return self.size - before
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in memory."""
+        scores = self.scores.nbytes if self.scores else 0
+        return (0 if self.state is None else len(self.state)) + size_beside(len(self.tokens), self.logits) + scores
+
+
+@dataclass(frozen=True, slots=True)
+class PieceCopy:
+    """A piece alone, to be moved elsewhere: the state of `tokens` from `start` on, and the bytes of its logits."""
+
+    start: int
+    tokens: Tokens
+    state: State
+    logits: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What is known of a text: its first `n_tokens`.
+
+    pieces: those that hold these tokens, each with its first position and the position behind its last.
+    exact: the piece with the logits behind the whole text, if these are known.
+    """
+
+    n_tokens: int
+    pieces: list[tuple[Piece, int, int]]
+    exact: Piece | None
+
+
+def text_of(piece: Piece) -> list[tuple[Piece, Tokens]]:
+    """The pieces of a text up to this one, from the first on, each with all tokens of the text up to its end."""
+    text, pieces = pack(()), list[tuple[Piece, Tokens]]()
+    for each in reversed(list(ancestry(piece))):
+        text = text[: each.start] + each.tokens
+        pieces.append((each, text))
+    return pieces
+
+
+def ancestry(piece: Piece | None) -> Iterator[Piece]:
+    """A piece, its parent, and so on up to the first piece of its text."""
+    while piece:
+        yield piece
+        piece = piece.parent
+
+
+def at_end(match: Match[Piece], n_tokens: int) -> Piece | None:
+    """The piece that ends exactly where the searched text ends, which has `n_tokens`; None if there is none."""
+    end, piece = next(match.ends(), (0, None))
+    return piece if end == n_tokens else None
+
+
+def longest(matches: list[Match[Piece]], most: int) -> tuple[Piece | None, int]:
+    """The piece in which the longest beginning ends that can be continued, of up to `most` tokens, and its length."""
+    return max((_longest_in(match, most) for match in matches), key=itemgetter(1))
+
+
+def _longest_in(match: Match[Piece], most: int) -> tuple[Piece | None, int]:
+    candidates = [_cut(piece, min(match.n_tokens, most)) for piece in islice(match.below(), 1)]
+    candidates += [_cut(piece, min(end, most)) for end, piece in match.ends()]
+    return max(candidates, key=lambda candidate: candidate[1], default=(None, 0))
+
+
+def hit_in(matches: list[Match[Piece]], n_tokens: int, most: int) -> Hit | None:
+    """The longest beginning of a text of `n_tokens` that can be continued, of up to `most` tokens."""
+    found: list[tuple[Piece | None, int, Piece | None]] = []
+    for match in matches:
+        exact = at_end(match, n_tokens) if most == n_tokens else None
+        if exact and not exact.has_logits:
+            exact = None
+        found.append((*_longest_in(match, min(most, n_tokens - (exact is None))), exact))
+    piece, known, exact = max(found, key=itemgetter(1))
+    pieces: list[tuple[Piece, int, int]] = []
+    end = known
+    for each in ancestry(piece):
+        pieces.insert(0, (each, each.start, end))
+        end = each.start
+    return Hit(known, pieces, exact if known == n_tokens else None) if pieces else None
+
+
+def scored(match: Match[Piece], top: int) -> Piece | None:
+    """A piece with the log-probabilities of a text that begins like the searched one, and `top` likeliest tokens.
+
+    Only some are looked at of the texts that have most in common.
+    """
+    alike = chain(islice(match.below(), _TRIES), (piece for _, piece in match.ends()))
+    return next((piece for piece in alike if piece.scores and piece.scores.top >= top), None)
+
+
+def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
+    """The piece in which the first `n_tokens` end, or as many of them as can be continued, and their number."""
+    while piece and n_tokens < piece.first:
+        n_tokens = min(n_tokens, piece.start)
+        piece = piece.parent
+    return piece, n_tokens
+
+
+def size_beside(n_tokens: int, logits: Logits | None) -> int:
+    """The bytes that are kept beside a state of so many tokens."""
+    return _BYTES_PER_TOKEN * n_tokens + (0 if logits is None else logits.nbytes)

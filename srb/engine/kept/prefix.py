@@ -1,0 +1,168 @@
+"""`PrefixIndex`: finds what a prompt can begin with, so that this part of it needn't be evaluated again.
+
+It takes the longest beginning that a living prompt or sequence has, or will have soon, or that was retained.
+
+A full cache can be continued after any of its tokens. Other kinds of memory forget: a sliding window has only the last
+tokens of a sequence, and a recurrent state belongs to the sequence's end alone. So it isn't enough that a sequence
+holds a beginning. The backend is asked whether the sequence can be continued there (`Backend.continuable_from`), and
+the longest beginning that can is taken. An example with a recurrent model: sequence A is running and has 900 tokens,
+and prompt B begins with the first 400 tokens of A. The state of A after 400 tokens is gone. But if a state was saved
+after 256 of them, B begins with this state.
+"""
+
+from dataclasses import replace
+from itertools import chain, islice
+
+from srb.engine.backend import Backend
+from srb.engine.kept.moved import Moved, find_moved
+from srb.engine.kept.pieces import Hit
+from srb.engine.kept.restored import Restored
+from srb.engine.kept.retained import Retained
+from srb.engine.kv.radix import WORTH_SHARING, PrefixTree, pack
+from srb.engine.ports import Listener
+from srb.engine.prompts.media import whole
+from srb.engine.sequence import Beginning, Prompt, Sequence
+
+_TRIES = 32
+"""For at most so many holders that begin alike, the backend is asked whether they can be continued. Unless the model
+forgets, the first one can."""
+
+_CHECKPOINT_EVERY = 512
+"""If the model forgets, the state of a long prompt is saved each time that so many more of its tokens are evaluated, or
+twice as many, or four times as many and so on, so that there are at most `_CHECKPOINTS` states."""
+
+_CHECKPOINTS = 8
+"""At most so many states of one prompt are saved at regular distances."""
+
+
+class PrefixIndex(Listener):
+    """Knows all beginnings: those of prompts and sequences that hold cells, or will, and those that were retained."""
+
+    def __init__(self, backend: Backend, retained: Retained) -> None:
+        self._backend = backend
+        self._retained = retained
+        self._tree: PrefixTree[Prompt | Sequence] = PrefixTree()
+        self._growing: dict[Sequence, None] = {}
+
+    def add(self, holder: Prompt | Sequence) -> None:
+        """Lets other prompts share this prompt, or this sequence as it grows. To add one twice does no harm."""
+        prompt = holder if isinstance(holder, Prompt) else holder.prompt
+        if prompt.shares and not prompt.way.slides and holder not in self._tree:
+            self._tree.add(holder, prompt.packed, prompt.key)
+            if isinstance(holder, Sequence):
+                self._growing[holder] = None
+
+    def forked(self, seq: Sequence) -> None:
+        """See `Listener.forked`."""
+        if seq.way.holds_texts:
+            self.add(seq)
+
+    def remove(self, holder: Prompt | Sequence) -> None:
+        """Forgets a prompt or a sequence that can no longer be forked."""
+        if holder in self._tree:
+            self._tree.remove(holder)
+            self._growing.pop(holder, None)  # type: ignore[arg-type]
+
+    def find(self, prompt: Prompt, least: int = 0) -> Beginning | None:
+        """The longest beginning of a prompt that others have; None if there is none of at least `WORTH_SHARING` tokens.
+
+        If a living sequence and a retained state have the same length, the sequence is taken, because a fork takes no
+        cells. If more was retained, the prompt is forked off the sequence as far as possible, and the rest is copied.
+        This method also sets where the prompt's own state will be saved while it is evaluated.
+
+        least: prefer to share so many tokens with a living sequence, because else the prompt may have no room.
+        """
+        prompt.checkpoints = []
+        if not prompt.shares:
+            return None
+        if prompt.scores:
+            self._retained.score(prompt.scores, prompt.keys)
+        # Shifting the context moves the cells of a prompt, so it may not share them with another prompt.
+        found, known = (None, 0) if prompt.way.slides else self._find_living(prompt)
+        hit, known_retained = self._retained.find(prompt.packed, prompt.keys, prompt.outputs_from)
+        if hit and hit.n_tokens > (found.n_tokens if found else 0):
+            both = self._join(found, hit)
+            found = both if both.shared >= least else found
+        least = prompt.active.request.n_cache_reuse
+        if found and least and self._backend.can_shift and not (prompt.atoms or prompt.scores):
+            chunks = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.keys)
+            moved = tuple(Moved(self._backend, self._retained, chunk) for chunk in chunks)
+            found = replace(found, parts=found.parts + moved)
+        if found and found.n_tokens < WORTH_SHARING:
+            found = None
+        if prompt.scores:
+            prompt.scores.cut(1 + (found.n_tokens if found else 0))
+        self._set_checkpoints(prompt, found.n_tokens if found else 0, max(known, known_retained))
+        return found
+
+    def _join(self, found: Beginning | None, hit: Hit) -> Beginning:
+        """Shares what a living sequence has of a hit; only the other pieces are read, and take cells."""
+        # If the model forgets, a sequence can't be forked in the middle of its tokens.
+        if found and self._backend.window is None:
+            shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
+            if shared >= WORTH_SHARING:
+                return Beginning(shared, found.source, (Restored(self._backend, self._retained, hit, shared),))
+        return Beginning(parts=(Restored(self._backend, self._retained, hit),))
+
+    def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
+        """The longest beginning that is held or will be, and how many of the prompt's tokens the tree has in all."""
+        for seq in self._growing:
+            end = _n_settled(seq)
+            self._tree.grow(seq, pack(seq.tokens[seq.n_indexed : end]))
+            seq.n_indexed = end
+        match = self._tree.find(prompt.packed, prompt.key)
+        candidates = [(match.n_tokens, holder) for holder in islice(match.below(), _TRIES)]
+        best: Beginning | None = None
+        for n_common, holder in chain(candidates, islice(match.ends(), _TRIES)):
+            if best and best.n_tokens >= n_common:
+                break
+            n_tokens = self._can_share(prompt, holder, n_common)
+            if n_tokens > (best.n_tokens if best else 0):
+                best = Beginning(n_tokens, holder)
+        return best, match.n_tokens
+
+    def _can_share(self, prompt: Prompt, holder: Prompt | Sequence, n_common: int) -> int:
+        """How many tokens a prompt can share with a holder, if they have their first `n_common` tokens in common.
+
+        The prompt's last token must be evaluated for its logits, unless the holder is a prompt with the same tokens:
+        its logits are kept. If the prompt is scored, see `scores.py`: it shares less, because logits are lacking.
+        """
+        n_tokens = min(n_common, len(prompt.tokens) - 1)
+        first = 0 if holder.place is None else self._backend.continuable_from(holder.place)
+        if isinstance(holder, Sequence):
+            n_tokens = min(n_tokens, prompt.outputs_from)
+            return n_tokens if n_tokens >= first else 0
+        is_same = n_common == len(prompt.tokens) == len(holder.tokens)
+        if is_same:
+            n_tokens = n_common
+        if prompt.scores:
+            n_scored = n_common - (not is_same) if prompt.scores.is_like(holder.scores) else 0
+            n_tokens = min(n_tokens, max(n_scored, prompt.outputs_from))
+        evaluated = holder.evaluated
+        if holder.beginning:  # it waits for these tokens, so they don't count as evaluated yet
+            evaluated = holder.beginning.n_tokens
+            first = 0 if self._backend.window is None else evaluated
+        elif evaluated and holder.place is None:
+            return 0
+        return n_tokens if n_tokens >= min(first, evaluated) else 0
+
+    def _set_checkpoints(self, prompt: Prompt, begun: int, known: int) -> None:
+        """Sets where a prompt's state will be saved: at regular points, and where it parts from what others have."""
+        window = self._backend.window
+        if window is None or not self._retained.keeps:
+            return
+        every, most = max(_CHECKPOINT_EVERY, window), len(prompt.tokens) - WORTH_SHARING
+        while most // every > _CHECKPOINTS:
+            every *= 2
+        parting = known - 1 if prompt.scores else known  # a scored prompt needs the logits behind what it shares
+        points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), parting}
+        least, end = begun + WORTH_SHARING, len(prompt.tokens)
+        prompt.checkpoints = sorted((n for n in points if least <= n < end), reverse=True)
+
+
+def _n_settled(seq: Sequence) -> int:
+    """How many of a sequence's own tokens are in its cells and will never be taken back."""
+    mark = (seq.leader or seq).mark
+    if mark and (seq.behind or seq.n_sure < len(seq.tokens)):
+        return mark.n_tokens
+    return max(0, seq.n_sure - 1)

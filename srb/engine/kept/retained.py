@@ -1,0 +1,358 @@
+"""`Retained`: keeps what was evaluated for later prompts that begin alike: in memory, and in a store that lasts.
+
+These states don't stay in cells, because there they would slow every step down: attention walks all cells in use.
+
+States are kept in pieces (`pieces.py`). If there is a store, each piece is written there, too, and its state may leave
+the memory. Its tokens stay in memory, and its state is read when it's needed. If the store has lost the state by then,
+the piece is forgotten, and the text is evaluated again.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from srb.engine.backend import Backend, Logits, State
+from srb.engine.kept.pieces import (
+    Hit,
+    Piece,
+    PieceCopy,
+    ancestry,
+    at_end,
+    hit_in,
+    longest,
+    scored,
+    size_beside,
+    text_of,
+)
+from srb.engine.kept.store import Store
+from srb.engine.kv.keys import FOR_ALL, Keys
+from srb.engine.kv.radix import WORTH_SHARING, Match, PrefixTree, Tokens, pack
+from srb.engine.prompts.scores import Scores
+
+_OTHERS = 32
+"""The most texts that are searched for chunks to move."""
+
+Save = Callable[[int, int, int], bytearray | None]
+"""Called with (start, end, max_bytes); returns the state of these positions, or None if it has more bytes."""
+
+
+class Retained:
+    """States of sequences, up to `max_bytes` in memory. Those that were used least recently leave first.
+
+    store: where they outlive the process.
+    """
+
+    def __init__(self, backend: Backend, max_bytes: int, store: Store | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0  # bytes
+        self.lasts = store is not None
+        self.keeps = max_bytes > 0 or self.lasts
+        self._backend = backend
+        self._store = store
+        self._tree: PrefixTree[Piece] = PrefixTree()
+        self._by_use: dict[Piece, None] = {}  # pieces in memory, the least recently used first, children before parents
+        self._families: set[str] = set()  # those that were read from the store already
+        self._named: dict[str, Piece] = {}  # pieces that the store has, or had, by their names
+
+    def find(self, tokens: Tokens, keys: Keys = FOR_ALL, most: int | None = None) -> tuple[Hit | None, int]:
+        """The longest known beginning that can be continued, and how many of the tokens are known in all.
+
+        most: the beginning has at most so many tokens; None: it may be the whole text.
+        The beginning leaves out the last token if its logits aren't known. More tokens are known than can be continued
+        if the model forgets.
+        """
+        matches = self._matches(tokens, keys)
+        hit = hit_in(matches, len(tokens), len(tokens) if most is None else most)
+        for piece in (hit.pieces[-1][0], hit.exact) if hit else ():
+            self._touch(piece)
+        return hit, max(match.n_tokens for match in matches)
+
+    def score(self, scores: Scores, keys: Keys = FOR_ALL) -> None:
+        """Fills in the log-probabilities that are known of a text's first tokens."""
+        for match in self._matches(scores.tokens, keys):
+            if (piece := scored(match, scores.top)) and piece.scores:
+                scores.take(piece.scores)
+                self._touch(piece)
+
+    def others(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[Piece]]:
+        """How many of some tokens are known with their own key, and the pieces where texts end that begin with them."""
+        match = self._matches(tokens, keys)[0]
+        return match.n_tokens, list(islice(match.below(), _OTHERS))
+
+    def state(self, piece: Piece) -> State | None:
+        """The state of a piece; None if the store has lost it."""
+        state = self._state(piece)
+        if state is None:
+            self._forget(piece)
+        else:
+            self._touch(piece)
+        return state
+
+    def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
+        """Lets the store check its files for some tokens. May be called from any thread; see `Store.check`."""
+        if self._store:
+            self._store.check([_family(tokens, key) for key in reversed(keys)], tokens)
+
+    def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
+        """The states of a hit from the position `after` on, one behind the other, until one is lost."""
+        self._mark(hit.pieces[-1][0])
+        for piece, start, end in hit.pieces:
+            if start == end or start < after:
+                continue
+            state = self._state(piece)
+            if state is None:
+                self._forget(piece)
+                return
+            yield state, start, end
+
+    def logits(self, hit: Hit) -> Logits | None:
+        """The logits behind the whole text of a hit; None if they aren't known, or were lost."""
+        piece = hit.exact
+        if piece is None:
+            return None
+        if piece.logits is not None:
+            return piece.logits
+        stored = self._read(piece)
+        if stored is None:
+            self._forget(piece)
+        elif stored[1] is not None:
+            return self._backend.logits_of(stored[1])
+        return None
+
+    def add(
+        self,
+        tokens: Tokens,
+        save: Save,
+        logits: Logits | None = None,
+        keys: Keys = FOR_ALL,
+        scores: Scores | None = None,
+    ) -> None:
+        """Keeps what isn't known yet of a state, and log-probabilities. `save` is told how many bytes can be kept."""
+        if not self.keeps or len(tokens) < WORTH_SHARING:
+            return
+        matches = self._matches(tokens, keys)
+        own, *others = (at_end(match, len(tokens)) for match in matches)
+        others = [each for each in others if each and each.has(scores)]
+        enough = (each for each in (own, *others) if each and (each.has_logits or logits is None))
+        piece, n_tokens = next(enough, own), len(tokens)
+        if piece is None:
+            parent, start = longest(matches, n_tokens)
+            if start == n_tokens and logits is None:
+                return
+            if start < WORTH_SHARING:
+                parent, start = None, 0
+            most = max(self.max_bytes, self._store.room if self._store else 0)
+            room = most - size_beside(n_tokens - start, logits)
+            if room < 0:
+                return
+            state = save(start, n_tokens, room) if start < n_tokens else bytearray()
+            if state is None:
+                return
+            piece = self._piece(keys[0], start, tokens[start:], parent, state, logits, logits is not None)
+            self._write(piece, tokens)
+            self._tree.add(piece, tokens, piece.key)
+            self._hold(piece)
+        elif logits is not None and not piece.has_logits:
+            self._add_logits(piece, tokens, logits)
+        if piece in self._by_use and not piece.has(scores):
+            self.size += piece.take(scores)
+            self._shrink()
+        self._touch(piece)
+        self._mark(piece)
+
+    def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[PieceCopy]]:
+        """How many of some tokens are known, and the pieces that hold these, as `put` takes them."""
+        piece, n_tokens = longest(self._matches(tokens, keys), len(tokens))
+        copies = []
+        for each in reversed(list(ancestry(piece))):
+            if each.state is not None:
+                state, logits = each.state, None if each.logits is None else each.logits.tobytes()
+            elif stored := self._read(each):
+                state, logits = stored
+            else:
+                self._forget(each)
+                return self.copies(tokens, keys)
+            copies.append(PieceCopy(each.start, each.tokens, state, logits))
+        return n_tokens, copies
+
+    def known(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
+        """How many of some tokens are known and can be continued."""
+        return longest(self._matches(tokens, keys), len(tokens))[1]
+
+    def runs(self, key: str = "") -> list[tuple[int, Tokens]]:
+        """The tokens of all texts that are known; see `PrefixTree.runs`."""
+        return [(start, run[:]) for start, run in self._tree.runs(key)]
+
+    def put(self, copies: Iterable[PieceCopy], keys: Keys = FOR_ALL) -> None:
+        """Keeps pieces that `copies` returned, here or in another process, parents before their children."""
+        parent, before = None, pack(())
+        for each in copies:
+            tokens = before[: each.start] + each.tokens
+            piece = next(filter(None, (at_end(match, len(tokens)) for match in self._matches(tokens, keys))), None)
+            if piece is None:
+                logits = None if each.logits is None else self._backend.logits_of(each.logits)
+                piece = self._piece(keys[0], each.start, each.tokens, parent, each.state, logits, logits is not None)
+                self._write(piece, tokens)
+                self._tree.add(piece, tokens, piece.key)
+                self._hold(piece)
+                if piece not in self._tree:  # there was no room for it
+                    return
+            parent, before = piece, tokens
+
+    def erase(self, tokens: Tokens, keys: Keys = FOR_ALL) -> int:
+        """Forgets a text, but not the pieces that other texts share. Returns how many tokens were known."""
+        piece, n_tokens = longest(self._matches(tokens, keys), len(tokens))
+        for each in list(ancestry(piece)):
+            if each.children or each.key != keys[0]:
+                break
+            if self._store and each.name:
+                self._store.remove(each.name)
+            self._forget(each)
+        return n_tokens
+
+    def _matches(self, tokens: Tokens, keys: Keys) -> list[Match[Piece]]:
+        """What is known of some tokens with each of these keys."""
+        self._read_store(tokens, keys)
+        return [self._tree.find(tokens, key) for key in keys]
+
+    def _piece(
+        self,
+        key: str,
+        start: int,
+        tokens: Tokens,
+        parent: Piece | None,
+        state: State | None,
+        logits: Logits | None,
+        has_logits: bool,
+        name: str | None = None,
+    ) -> Piece:
+        window = self._backend.window
+        can_be_cut = window is None or len(tokens) < window
+        first = start + (1 if can_be_cut else len(tokens))
+        piece = Piece(key, start, tokens, first, parent, state, logits, has_logits, name)
+        if parent:
+            parent.children.add(piece)
+        if name:
+            self._named[name] = piece
+        return piece
+
+    def _add_logits(self, piece: Piece, tokens: Tokens, logits: Logits) -> None:
+        state, is_held = self._state(piece), piece in self._by_use
+        if state is None:
+            self._forget(piece)
+            return
+        piece.state, piece.logits, piece.has_logits = state, logits, True
+        self._write(piece, tokens)
+        if is_held:
+            self.size += logits.nbytes
+            self._shrink()
+        else:
+            piece.state = piece.logits = None
+
+    # In memory
+
+    def _hold(self, piece: Piece) -> None:
+        if piece.size > self.max_bytes:
+            self._leave(piece)
+            return
+        self._by_use[piece] = None
+        self.size += piece.size
+        self._touch(piece)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self.size > self.max_bytes:
+            oldest = next(iter(self._by_use))
+            del self._by_use[oldest]
+            self.size -= oldest.size
+            self._leave(oldest)
+
+    def _leave(self, piece: Piece) -> None:
+        """Takes a piece out of memory. If it is stored, it can still be found."""
+        if self._is_stored(piece):
+            piece.state = piece.logits = piece.scores = None
+        else:
+            self._forget(piece)
+
+    def _forget(self, piece: Piece) -> None:
+        """Forgets a piece, and with it all pieces that continue it. To forget one twice does no harm."""
+        if piece not in self._tree:  # several prompts may begin with it, and each finds out that its state was lost
+            return
+        if piece.parent:
+            piece.parent.children.discard(piece)
+        lost = [piece]
+        while lost:
+            each = lost.pop()
+            lost += each.children
+            if each in self._by_use:
+                del self._by_use[each]
+                self.size -= each.size
+            if each.name:
+                self._named.pop(each.name, None)
+            self._tree.remove(each)
+
+    def _touch(self, piece: Piece | None) -> None:
+        for each in ancestry(piece):
+            if each in self._by_use:
+                del self._by_use[each]
+                self._by_use[each] = None
+
+    # In the store
+
+    def _read_store(self, tokens: Tokens, keys: Keys) -> None:
+        """Reads, once for each family of texts, the records that the store had of them at its start."""
+        texts: dict[Piece, Tokens] = {}
+        for key in reversed(keys):  # the own one last, because its texts may continue those of the others
+            family = _family(tokens, key)
+            if self._store is None or family in self._families:
+                continue
+            self._families.add(family)
+            for record in self._store.find(family):
+                parent = self._named.get(record.parent) if record.parent else None
+                if record.parent and parent is None:  # it was lost since
+                    continue
+                if parent and parent not in texts:
+                    texts |= text_of(parent)
+                all_tokens = (texts[parent][: record.start] if parent else pack(())) + record.tokens
+                piece = self._piece(
+                    record.key, record.start, record.tokens, parent, None, None, record.has_logits, record.name
+                )
+                self._tree.add(piece, all_tokens, record.key)
+                texts[piece] = all_tokens
+
+    def _is_stored(self, piece: Piece) -> bool:
+        return self._store is not None and piece.name is not None and piece.name in self._store
+
+    def _state(self, piece: Piece) -> State | None:
+        if piece.state is not None:
+            return piece.state
+        return (stored := self._read(piece)) and stored[0]
+
+    def _read(self, piece: Piece) -> tuple[State, bytes | None] | None:
+        return self._store.get(piece.name) if self._store and piece.name else None
+
+    def _write(self, piece: Piece, tokens: Tokens) -> None:
+        """Stores a piece, and first those of its ancestors that the store doesn't have."""
+        if self._store is None:
+            return
+        for each in reversed(list(ancestry(piece))):
+            if each is piece or not self._is_stored(each):
+                if each.state is None:
+                    return
+                logits = None if each.logits is None else each.logits.tobytes()
+                parent = each.parent.name if each.parent else None
+                family = _family(tokens, each.key)
+                each.name = self._store.put(family, parent, each.start, each.tokens, each.key, each.state, logits)
+                if each.name is None:
+                    return
+                self._named[each.name] = each
+
+    def _mark(self, piece: Piece) -> None:
+        """Tells the store that a piece and its ancestors were used."""
+        if self._store:
+            self._store.touch([each.name for each in ancestry(piece) if each.name])
+
+
+def _family(tokens: Tokens, key: str) -> str:
+    """The family of a text: texts with the same key and first tokens have the same one, and so can share pieces."""
+    return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]

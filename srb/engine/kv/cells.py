@@ -1,0 +1,194 @@
+"""Fills and empties the cells of the KV cache: sequences are begun, forked, saved and given back here, nowhere else."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+from srb.engine.backend import Backend, Logits
+from srb.engine.ports import Listener
+from srb.engine.scheduler import Scheduler
+from srb.engine.sequence import Holder, Mark, Prompt, Sequence
+from srb.engine.telling.stats import Totals
+
+
+class Cells:
+    """Fills and empties the cells that the scheduler leases."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        listeners: Iterable[Listener],
+        totals: Totals,
+    ) -> None:
+        self.awaiting: list[Prompt] = []
+        """The prompts that wait until another one has evaluated the tokens that they share with it."""
+        self._backend = backend
+        self._scheduler = scheduler
+        self._listeners = listeners
+        self._totals = totals
+
+    def fill(self, prompt: Prompt) -> None:
+        """Gives an admitted prompt the cells of its `beginning`, or lets it wait until these are evaluated."""
+        if prompt.beginning and prompt.beginning.source:
+            self.awaiting.append(prompt)
+            self.share()
+        elif prompt.beginning:
+            self._has_begun(prompt)
+
+    def share(self) -> None:
+        """Forks each waiting prompt off the one that it shares a beginning with, if that one has come so far."""
+        for prompt in self.awaiting.copy():
+            assert prompt.beginning
+            source, n_tokens = prompt.beginning.source, prompt.beginning.shared
+            assert source
+            if source.evaluated >= n_tokens:
+                self._share(source, prompt, n_tokens)
+                if prompt.is_evaluated:
+                    assert isinstance(source, Prompt)
+                    prompt.logits = source.logits
+                self._has_begun(prompt)
+
+    def fork(self, seq: Sequence) -> None:
+        """Begins a sequence where its prompt ends."""
+        prompt = seq.prompt
+        assert prompt.seq_id is not None
+        if seq.seq_id is None:
+            # Siblings whose companions aren't ready will yet be forked off the prompt's seq_id. One of them gets it.
+            for each in prompt.sequences:
+                if each.seq_id is not None and each.state == "prefilling" and not each.has_begun:
+                    seq.seq_id, each.seq_id = each.seq_id, None
+                    break
+        if seq.seq_id is None:
+            if self._backend.window is not None:  # once the sequence goes on, the state at the prompt's end is lost
+                self.goes_on(prompt)
+            self._scheduler.give_away(prompt, seq)
+        else:
+            self._backend.fork(prompt.seq_id, seq.seq_id, len(prompt.tokens))
+            self._totals.forks += 1
+        seq.has_begun = True
+        for listener in self._listeners:
+            listener.forked(seq)
+
+    def repair(self, holder: Holder) -> bool:
+        """Cuts a holder's cells to the tokens that count as evaluated.
+
+        The cells behind these are left from a failed decode, or from tokens that were taken back.
+        Returns False if the holder can't be continued any more.
+        """
+        is_whole = True
+        for each in holder.together:
+            assert each.seq_id is not None
+            is_whole &= self._backend.truncate(each.seq_id, each.position)
+        return is_whole
+
+    def set_mark(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
+        """Sets the mark of a sequence to where the sequence is now. Models that forget can only go back to a mark.
+
+        logits: those of the token that follows here. beside: those of its companions.
+        """
+        n_tokens = len(seq.evaluated_tokens)
+        if seq.mark and seq.mark.n_tokens == n_tokens:
+            return
+        seq.mark = Mark(n_tokens, logits.copy(), tuple(each.copy() for each in beside))
+        for each in seq.together:
+            assert each.seq_id is not None
+            assert each.mark_id is not None
+            self._backend.remove(each.mark_id)
+            self._backend.fork(each.seq_id, each.mark_id, each.evaluated)
+
+    def go_back(self, seq: Sequence) -> None:
+        """Removes the cells of tokens that a sequence has taken back.
+
+        A sequence with a mark is forked off the mark anew. Its tokens behind the mark are then evaluated again.
+        """
+        if seq.mark_id is None:
+            is_cut = self.repair(seq)
+            assert is_cut, "a model that forgets has marks"
+            return
+        assert seq.mark
+        for each in seq.together:
+            assert each.seq_id is not None
+            assert each.mark_id is not None
+            each.behind = len(seq.tokens) - 1 - seq.mark.n_tokens
+            self._backend.remove(each.seq_id)
+            self._backend.fork(each.mark_id, each.seq_id, each.evaluated)
+
+    def give_back(self, seq: Sequence) -> None:
+        """Gives back what a finished sequence has leased. The last one of a prompt gives back the prompt's, too."""
+        prompt = seq.prompt
+        if seq.sampler:
+            seq.sampler.close()
+            seq.sampler = None
+        for listener in self._listeners:
+            listener.leaves(seq)
+        if seq.seq_id is not None:
+            self._backend.remove(seq.seq_id)
+        if seq.mark_id is not None:
+            self._backend.remove(seq.mark_id)
+            seq.mark = None
+        self._scheduler.release(seq)
+        if prompt.span and not prompt.living:
+            self._bequeath(prompt)
+            for seq_id in (prompt.seq_id, *prompt.row_ids):
+                if seq_id is not None:
+                    self._backend.remove(seq_id)
+            self._scheduler.release(prompt)
+
+    def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
+        assert source.place is not None
+        assert prompt.seq_id is not None
+        if prompt.scores and isinstance(source, Prompt) and source.scores:
+            prompt.scores.take(source.scores)
+        if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because who had them was cancelled
+            return
+        self._backend.fork(source.place, prompt.seq_id, n_tokens)
+        self._totals.forks += 1
+        self._add_cached(prompt, n_tokens)
+
+    def _has_begun(self, prompt: Prompt) -> None:
+        """Ends the waiting of a prompt. Behind the tokens that it shares come the other parts of its beginning."""
+        beginning, prompt.beginning = prompt.beginning, None
+        if prompt in self.awaiting:
+            self.awaiting.remove(prompt)
+        for part in beginning.parts if beginning and prompt.living else ():
+            self._add_cached(prompt, part.apply(prompt))
+
+    def goes_on(self, prompt: Prompt) -> None:
+        """Must be called before the cells of an evaluated prompt are changed."""
+        for listener in self._listeners:
+            listener.goes_on(prompt)
+
+    def _add_cached(self, prompt: Prompt, end: int) -> None:
+        self._totals.prompt_tokens_cached += end - prompt.evaluated
+        prompt.evaluated = prompt.cached = end
+
+    def _bequeath(self, prompt: Prompt) -> None:
+        """Chooses an heir among the prompts that wait for this one, which has ended.
+
+        The heir evaluates what they all share, and the others now wait for the heir.
+        """
+        own = prompt.beginning
+        if own:  # this prompt was waiting itself
+            self._has_begun(prompt)
+        heirs = [each for each in self.awaiting if each.beginning and each.beginning.source is prompt]
+        if not heirs:
+            return
+        shared = {each: each.beginning.shared for each in heirs if each.beginning}
+        # A prompt that is scored is preferred: others may wait for the same log-probabilities. So is a prompt that ends
+        # where the shared tokens end: others may end there, too, and want its logits.
+        scored = {each for each in heirs if each.scores and each.scores.is_like(prompt.scores)}
+        heir = max(heirs, key=lambda each: (shared[each], each in scored, -len(each.tokens)))
+        if prompt.scores and not heir.scores:
+            heir.scores = prompt.scores.untold(heir.packed)
+        if own:
+            assert heir.beginning
+            heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))
+        else:
+            if prompt.evaluated and self.repair(prompt):
+                self._share(prompt, heir, min(shared[heir], prompt.evaluated))
+            self._has_begun(heir)
+        for each in heirs:
+            if each is not heir:
+                assert each.beginning
+                each.beginning = replace(each.beginning, source=heir)

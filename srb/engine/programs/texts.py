@@ -1,0 +1,247 @@
+"""For programs that want results and no events: makes texts, scores and embeddings, and saves evaluated texts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import fsum, hypot
+from pathlib import Path
+from typing import TypeVar
+
+from srb.engine.asking.kinds import Text, check_text
+from srb.engine.asking.model import Embedder, Tokenizer
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.kept.slot_file import write_slot
+from srb.engine.kept.slots import Slots
+from srb.engine.programs.saved import SLOT, Saving, read_saved
+from srb.engine.telling.events import ErrorEvent, Event, StreamEvent
+from srb.errors import InvalidRequestError, NotSupportedError
+
+Tokenize = Callable[..., tuple[int, ...]]
+"""`Engine.tokenize`."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text is after another one.
+
+    logprob: the log-probability of the whole text: the sum of those of its tokens. tokens: the ids of its tokens.
+    logprobs: for each token, the natural logarithm of the probability that the model gives it after all tokens before
+        it.
+    """
+
+    logprob: float = field(init=False)
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logprob", fsum(self.logprobs))
+
+
+class Writing:
+    """A request for n texts. Give its events to `take`, until the request is done."""
+
+    def __init__(self, prompt: Text, n: int, params: SamplingParams | None, *, heal: bool = False) -> None:
+        self.request = CompletionRequest((prompt,), (params or SamplingParams()).alternatives(n), heal=heal)
+        self._texts = [""] * n
+
+    def take(self, event: Event) -> None:
+        """Raises `SrbError` for a fault."""
+        if isinstance(event, ErrorEvent):
+            raise event.error
+        if isinstance(event, StreamEvent):
+            self._texts[event.index] += event.text
+
+    def result(self) -> list[str]:
+        """The texts."""
+        return self._texts
+
+
+class Scoring:
+    """A request for the scores of candidates, whose common beginning is evaluated once.
+
+    Each candidate is an alternative whose tokens are given. Give the request's events to `take`, until the request is
+    done.
+    """
+
+    def __init__(self, prompt: Text, candidates: Sequence[Text], tokenize: Tokenize) -> None:
+        self._tokens = all_to_tokens(candidates, tokenize)
+        self._logprobs: list[list[float]] = [[] for _ in candidates]
+        self.request = CompletionRequest.scoring(to_tokens(prompt, tokenize, is_prompt=True), self._tokens)
+
+    def take(self, event: Event) -> None:
+        """Raises `SrbError` for a fault."""
+        if isinstance(event, ErrorEvent):
+            raise event.error
+        if isinstance(event, StreamEvent) and event.token and event.token.logprob is not None:
+            self._logprobs[event.index].append(event.token.logprob)
+
+    def result(self) -> list[Score]:
+        """The scores, in the order of the candidates."""
+        return [Score(*each) for each in zip(self._tokens, map(tuple, self._logprobs), strict=True)]
+
+
+class ForPrograms(ABC):
+    """What an engine does for a program that waits for the result."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    @abstractmethod
+    def embedder(self) -> Embedder | None: ...
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool: ...
+
+    @abstractmethod
+    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def identity(self) -> str: ...
+
+    @abstractmethod
+    def ask(self, slot: int, question: Callable[[Slots], Answer]) -> "Future[Answer]": ...
+
+    @abstractmethod
+    def add_request(self, request: CompletionRequest) -> None: ...
+
+    @abstractmethod
+    def step(self) -> list[Event]: ...
+
+    def run(self, request: CompletionRequest) -> Iterator[Event]:
+        """The events of a request, on an engine that has no other work. Raises `InvalidRequestError`.
+
+        If the caller leaves the loop early, the request stays in the engine, and the next `step` goes on with it.
+        """
+        if self.has_work:
+            raise RuntimeError("run() is for an engine that has no other work; use add_request() and step()")
+        self.add_request(request)
+        while self.has_work:
+            yield from self.step()
+
+    def generate_texts(self, prompt: Text, n: int = 1, params: SamplingParams | None = None) -> list[str]:
+        """n texts that continue a prompt. See `run`. Raises `InvalidRequestError`, and `SrbError` for a fault."""
+        writing = Writing(prompt, n, params)
+        for event in self.run(writing.request):
+            writing.take(event)
+        return writing.result()
+
+    def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]:
+        """How likely each of these texts is after the prompt, which is evaluated once. See `run`.
+
+        A candidate is tokenized alone, so most candidates should begin with a space. Raises `InvalidRequestError`, and
+        `SrbError` for a fault.
+        """
+        scoring = Scoring(prompt, candidates, self.tokenize)
+        for event in self.run(scoring.request):
+            scoring.take(event)
+        return scoring.result()
+
+    def embed(self, texts: Sequence[Text]) -> list[list[float]]:
+        """The embedding of each text: a vector of the length 1. May be called from any thread.
+
+        Raises `NotSupportedError` if the engine wasn't made for embeddings, with
+        `Settings(embeddings=True, pooling="mean")` say, and `InvalidRequestError` for a text of more tokens than
+        `ubatch_size`.
+        """
+        return embed(self.embedder, texts, self.tokenize)
+
+    def save(self, path: str | Path, prompt: Text) -> int:
+        """Writes the evaluated state of a text to a file, for `load`; returns how many tokens it has. See `run`.
+
+        Only the part of the text that isn't known yet is evaluated. If the text is a prompt and what an alternative has
+        generated after it, this is only the last token. Raises `InvalidRequestError` if the engine keeps nothing
+        (`cache_bytes`), or if the text has less than 16 tokens, and `OSError`.
+        """
+        saving = Saving(to_tokens(prompt, self.tokenize, is_prompt=True))
+        for event in self.run(saving.request):
+            saving.take(event)
+        saved = self._answer_of(SLOT, saving.found)
+        write_slot(Path(path), self.identity, saved)
+        return saved.n_tokens
+
+    def load(self, path: str | Path) -> tuple[int, ...]:
+        """Keeps what `save` has written, and returns its tokens. A prompt that begins with them needn't evaluate them.
+
+        Raises `InvalidRequestError` if it isn't such a file, is of another model, or has no room in `cache_bytes`.
+        """
+        saved = read_saved(path, self.identity)
+        return tuple(self._answer_of(SLOT, lambda slots: slots.keep(saved)))
+
+    def _answer_of(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
+        answer = self.ask(slot, question)
+        while not answer.done():
+            self.step()
+        return answer.result()
+
+
+def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:
+    """The tokens of a text. Tokens stay as they are. Raises `InvalidRequestError` for anything else."""
+    if isinstance(text, list):
+        text = tuple(text)
+    check_text(name, text)
+    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
+
+
+def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) -> list[list[float]]:
+    """See `ForPrograms.embed`."""
+    if embedder is None or embedder.rank_template is not None:
+        raise NotSupportedError("the engine makes no embeddings; give it Settings(embeddings=True)")
+    if not embedder.pools:
+        raise NotSupportedError('this model has a vector for each token; give Settings(pooling="mean") to have one')
+    if isinstance(texts, str):
+        raise InvalidRequestError(f"texts takes a list, got {texts!r:.60}; write [...] around it", param="texts")
+    vectors = []
+    for number, text in enumerate(texts):
+        tokens = to_tokens(text, tokenize, is_prompt=True, name=f"texts[{number}]")
+        if len(tokens) > embedder.max_tokens:
+            raise InvalidRequestError(
+                f"texts[{number}] has {len(tokens)} tokens; the limit is {embedder.max_tokens} (ubatch_size)",
+                param="texts",
+            )
+        vector = embedder.embed(tokens)[0]
+        length = hypot(*vector) or 1.0
+        vectors.append([value / length for value in vector])
+    return vectors
+
+
+def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:
+    """The tokens of candidates."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):  # else each character would be scored as a text
+        raise InvalidRequestError(
+            f"candidates takes a list of texts, got {texts!r:.60}; write [...] around it", param="candidates"
+        )
+    if not (texts := [*texts]):
+        raise InvalidRequestError("candidates must have at least one text", param="candidates")
+    return [
+        to_tokens(each, tokenize, is_prompt=False, name=f"candidates[{number}]") for number, each in enumerate(texts)
+    ]
+
+
+def has_texts(request: CompletionRequest) -> bool:
+    """Whether a prompt, or a negative prompt, is still a text."""
+    prompts = (*request.prompts, *(params.negative_prompt for params in request.branches))
+    return any(isinstance(each, str) for each in prompts)
+
+
+def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionRequest:
+    """The same request, with tokens in place of the texts of its prompts. Raises `InvalidRequestError`."""
+    if not has_texts(request):
+        return request
+
+    if request.context_shift:
+        tokenize = partial(tokenize, any_length=True)
+    tokens = partial(to_tokens, tokenize=tokenize, is_prompt=True)
+    branches = tuple(
+        replace(each, negative_prompt=each.negative_prompt and tokens(each.negative_prompt))
+        for each in request.branches
+    )
+    return replace(request, prompts=tuple(map(tokens, request.prompts)), branches=branches)
