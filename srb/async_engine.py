@@ -209,18 +209,17 @@ class AsyncEngine(EngineClient):
     def _on_sleep(self) -> None:
         self._is_sleeping = True
 
-    def _on_step(self, events: list[Event], stats: EngineStats) -> None:
-        self._stats = stats
+    def _on_step(self, events: list[Event]) -> None:
         if events:
             self._is_sleeping = False
         self._roster.put(events)
 
-    def _on_death(self, error: EngineDeadError, events: list[Event], stats: EngineStats) -> None:
+    def _on_death(self, error: EngineDeadError, events: list[Event]) -> None:
         self._status = "dead"
         self._failure = error
         if self._lasts:
             self._roster.suspend()
-        self._on_step(events, stats)
+        self._on_step(events)
         self._failed.set()
 
     # The thread
@@ -249,8 +248,9 @@ class AsyncEngine(EngineClient):
                 backend.close()
             return
 
-        def hand_over(events: list[Event], take: Callable[[list[Event], EngineStats], None]) -> None:
-            told = partial(call, take, events, engine.stats())
+        def hand_over(events: list[Event], take: Callable[[list[Event]], None]) -> None:
+            self._stats = engine.stats()  # not with the events: these wait until they are recorded, and may come later
+            told = partial(call, take, events)
             if self._record and events:
                 self._record(events, told)
             else:

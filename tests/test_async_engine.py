@@ -49,6 +49,20 @@ async def test_requests_at_once_wait_their_turn_and_are_counted() -> None:
         assert (engine.health.running, engine.health.waiting) == (0, 0)
 
 
+async def test_what_the_engine_holds_is_known_also_when_events_are_recorded_late() -> None:
+    """What the engine gives back after the last event is known before that event, and isn't overwritten by it."""
+    recorded: list[Callable[[], object]] = []
+    async with engine_on(FakeBackend(), record=lambda _events, told: recorded.append(told)) as engine:
+        ending = asyncio.create_task(collect(engine, request(max_tokens=2)))
+        await until(lambda: engine.health.stats is not None and engine.health.stats.tokens_generated == 2)
+        await until(lambda: engine.health.stats is not None and engine.health.stats.cells == 0)
+        for told in recorded:
+            told()
+        await ending
+        assert engine.health.stats
+        assert engine.health.stats.cells == 0
+
+
 async def test_a_request_that_can_never_run_is_refused_and_forgotten() -> None:
     async with engine_on(FakeBackend()) as engine:
         with pytest.raises(InvalidRequestError):
