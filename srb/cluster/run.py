@@ -41,6 +41,7 @@ class Run:
         self._replica: str | None = None
         self._aborts: dict[int | None, AbortReason] = {}
         self._losses = 0
+        self._without_model: set[str] = set()  # replicas that couldn't use their model, but may do so later
 
     def abort(self, index: int | None, reason: AbortReason) -> None:
         """Ends the part, or one alternative of it. index: its number in the part."""
@@ -98,7 +99,7 @@ class Run:
 
         Raises `ReplicaLostError`, and the error with which the replica refuses the request.
         """
-        stream = self._engine.replicas.run(request, self._engine.lost)
+        stream = self._engine.replicas.run(request, self._engine.lost | self._without_model)
         try:
             while not self.part.done:
                 try:
@@ -116,11 +117,23 @@ class Run:
                     raise ReplicaLostError(said.message) if isinstance(said, UnavailableError) else said
                 elif said:
                     self._raise_if_ending(said)
+                    if self._goes_elsewhere(said):
+                        return
                     if any(map(_is_progress, said)):
                         self._losses = 0
                     self._engine.put(self._whole.take(self.part, said))
         finally:
             await stream.aclose()
+
+    def _goes_elsewhere(self, events: list[Event]) -> bool:
+        """Whether the replica can't use its model now, and another one should be asked: each is asked once."""
+        is_refused = any(
+            isinstance(event, ErrorEvent) and isinstance(event.error, UnavailableError) for event in events
+        )
+        if not is_refused or self._replica is None or self._replica in self._without_model:
+            return False
+        self._without_model.add(self._replica)
+        return True
 
     def _raise_if_ending(self, events: list[Event]) -> None:
         """Raises `ReplicaLostError` if these events come from the end of the replica, and not from that of the part."""

@@ -231,6 +231,31 @@ async def test_a_request_that_kills_its_replicas_before_they_have_taken_it_is_en
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
 
 
+async def test_a_replica_that_cant_use_its_model_leaves_its_requests_to_another_one() -> None:
+    backends: list[FakeBackend] = []
+
+    def make() -> FakeBackend:
+        backends.append(FakeBackend())
+        return backends[-1]
+
+    def fail() -> None:
+        raise ModelLoadError("no memory")
+
+    async with cluster(make, names="abcde") as (engine, replicas):
+        for each in backends[1:]:
+            each.on_prepare = fail
+        assert texts(await collect(engine, one := request(n=2))) == alone(one)
+        tried = [name for name, _ in replicas.ran]
+        assert 1 < len(tried) == len(set(tried))
+        backends[0].on_prepare = fail
+        async with asyncio.timeout(30):
+            events = await collect(engine, one := request(n=2))
+    check_order(events, one, started=False)
+    (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
+    assert isinstance(error, UnavailableError)
+    assert "the model can't be used now: no memory" in error.message
+
+
 async def test_a_replica_may_take_its_time_to_take_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 0.15)
     async with cluster(names="a") as (engine, replicas):
