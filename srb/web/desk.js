@@ -65,7 +65,10 @@ export class Desk {
     const node = this.tree.add(heard);
     node.until ??= this.untils[node.request];
     const { kept, discarded, endsAt } = heard;
-    if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, endsAt });
+    // It was ended here, at a boundary, and the store doesn't know that yet: it may have the text behind, too.
+    const isEndedHere = node.endsAt !== undefined && endsAt === undefined && node.request === heard.request;
+    if (isEndedHere) Object.assign(node, { kept, discarded });
+    else if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, endsAt });
     else {
       if (textOf(node) !== textOf(heard)) {
         this.cards.forget(node);

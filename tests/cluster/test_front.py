@@ -34,9 +34,16 @@ from srb.journal import Journal
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(front, "SILENCE_SECONDS", 5.0)  # no busy machine is silent for so long
+    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr(run_of_part, "BEAT_SECONDS", 0.02)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that wait until a replica is taken for lost."""
     monkeypatch.setattr(front, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(run_of_part, "BEAT_SECONDS", 0.02)
 
 
 def slow(**options: Any) -> FakeBackend:
@@ -131,6 +138,7 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
         await until(lambda: not any(replicas.engines[name].requests for name in "ABc"))
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_replica_that_hangs_is_left() -> None:
     async with cluster(held := Held()) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=100, ignore_eos=True)))
@@ -257,14 +265,14 @@ async def test_a_replica_that_cant_use_its_model_leaves_its_requests_to_another_
 
 
 async def test_a_replica_may_take_its_time_to_take_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 0.15)
+    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 0.8)
     async with cluster(names="a") as (engine, replicas):
         inner = replicas.engines["a"]._engine
         assert inner
         add = inner.add_request
 
         def add_slowly(each: CompletionRequest) -> None:
-            time.sleep(0.3)
+            time.sleep(1.2)
             add(each)
 
         monkeypatch.setattr(inner, "add_request", add_slowly)
@@ -309,6 +317,7 @@ async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
         check_order(await stream.collect(), each, started=False)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
     async with cluster(held := Held(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
@@ -513,6 +522,7 @@ async def test_shutdown_may_be_a_stop_string() -> None:
     assert (stops(events)[0].finish_reason, stops(events)[0].stop_reason) == ("stop", "shutdown")
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_request_comes_back_to_the_replica_that_still_has_it() -> None:
     """The only replica hangs for a while, so it gets the request again before it has ended it."""
     async with cluster(held := Held(), names="a") as (engine, replicas):

@@ -40,6 +40,7 @@ class Nodes:
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("SRB_")}
         self.environ |= {
             "RAY_AUTH_MODE": "disabled",
+            "RAY_raylet_start_wait_time_s": "120",  # a busy machine takes its time
             "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
             "RAY_worker_niceness": "0",
         }
