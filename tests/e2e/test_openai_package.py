@@ -274,8 +274,8 @@ def test_typed_errors(client: OpenAI) -> None:
 def test_a_full_queue_is_a_rate_limit(start_server: Callable[..., Server]) -> None:
     from openai import OpenAI, RateLimitError
 
-    server = start_server("--max-queue", "1", "--parallel", "2", "--max-n", "2", "--n", "2")
-    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 2, "max_tokens": 2000, "stream": True}
+    server = start_server("--max-queue", "1", "--parallel", "1", "--max-n", "1", "--n", "1")
+    options: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "n": 1, "max_tokens": 2000, "stream": True}
     with (
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         client.completions.create(**options, extra_body={"ignore_eos": True}) as running,

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import threading
+import time
 import zlib
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,7 @@ class Scripted(Asked):
         """While it isn't set, the engine stands in the middle of a decode."""
         self.going.set()
         self._left = -1
+        self._pace = 0.0
         self.backend = Speller(n_cells=8192, script=script, chat_template=TEMPLATE, on_decode=self._wait)
         self._file, self._options = history, options
         self._ready = threading.Event()
@@ -76,8 +78,9 @@ class Scripted(Asked):
         self._left = decodes
         self.going.set()
 
-    def go(self) -> None:
-        """Lets all decodes pass."""
+    def go(self, pace: float = 0.0) -> None:
+        """Lets all decodes pass. pace: how many seconds each takes at least, so that a page can keep up with them."""
+        self._pace = pace
         self.hold_after(-1)
 
     def _wait(self) -> None:
@@ -85,6 +88,7 @@ class Scripted(Asked):
             self.going.clear()
         self._left = max(-1, self._left - 1)
         assert self.going.wait(120)
+        time.sleep(self._pace)
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()

@@ -157,7 +157,9 @@ def length(story: Story, text: str, unit: str, count: int) -> Any:
     return story.page.evaluate(script, [text, unit, count])
 
 
-@pytest.fixture(scope="package")
+# Not for the whole package: while it is open, Playwright's event loop runs in this thread, and tests that come next in the
+# same worker could have none of their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
         assert not os.environ.get("CI"), "CI installs Chromium, but it isn't there"

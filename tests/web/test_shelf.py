@@ -104,6 +104,7 @@ def test_lengths_end_at_boundaries_there_too(blank: Story, other: Story, server:
     blank.set(n=3, max_tokens=1, seed=1)
     with blank.panel("options"):
         blank.find("#length-unit").select_option("sentences")
+    server.go(pace=0.02)  # else all may be written before the page has read its answer's first line
     blank.generate(PROMPT, cards=3)
     said = [blank.said(card) for card in blank.cards.all()]
     for text in said:
