@@ -157,8 +157,8 @@ def length(story: Story, text: str, unit: str, count: int) -> Any:
     return story.page.evaluate(script, [text, unit, count])
 
 
-# Not for the whole package: while it is open, Playwright's event loop runs in this thread, and tests that come next in the
-# same worker could have none of their own.
+# Not for the whole package: while it is open, Playwright's event loop runs in this thread, and tests that come next in
+# the same worker could have none of their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
