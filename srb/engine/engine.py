@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from srb.engine.asking.activation import activate
-from srb.engine.asking.desk import Desk
+from srb.engine.asking.facade import Facade
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.backend import Backend
@@ -28,7 +28,7 @@ from srb.engine.mailbox import Abort, Mailbox, Question
 from srb.engine.ports import Listener
 from srb.engine.programs.texts import Answer as Answer
 from srb.engine.programs.texts import ForPrograms, with_tokens
-from srb.engine.prompts.scoring import Scoring
+from srb.engine.prompts.scoring import PromptScoring
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import ActiveRequest
 from srb.engine.telling.events import AbortReason, Event
@@ -38,7 +38,7 @@ from srb.engine.ways import Tools
 from srb.errors import SrbError, UnavailableError, in_use
 
 
-class Engine(Desk, ForPrograms):
+class Engine(Facade, ForPrograms):
     """Runs completion requests on a backend.
 
     `tokenize`, `add_request`, `abort` and `ask` may be called from any thread. Everything else belongs to the thread
@@ -82,7 +82,7 @@ class Engine(Desk, ForPrograms):
         self._slots = Slots(self._retained, backend.n_parallel)
         self._outbox = Outbox(backend, clock)
         keeping = Keeping(backend, self._retained, self._slots, self._totals, clock)
-        self._listeners: list[Listener] = [index, Scoring(backend, self._outbox), keeping]
+        self._listeners: list[Listener] = [index, PromptScoring(backend, self._outbox), keeping]
         if store:
             self._listeners.append(Checkpoints(self._scheduler, keeping, backend.window, clock))
         self._cells = Cells(backend, self._scheduler, self._listeners, self._totals)

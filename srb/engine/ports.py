@@ -213,7 +213,7 @@ class Listener:
     def forked(self, seq: Any) -> None:
         """Called when a sequence has the cells of its prompt. From now on it goes on by itself."""
 
-    def goes_on(self, prompt: Any) -> None:
+    def loses_end(self, prompt: Any) -> None:
         """Called when something is about to change the cells of an evaluated prompt, so that its end is lost."""
 
     def lets_go(self, seq: Any, *, is_idle: bool, is_waited_for: bool) -> bool:

@@ -25,7 +25,7 @@ from srb.llama.context import Context, engine_params, movable, physical_cores, w
 from srb.llama.control_vectors import identity_of, load_control_vectors
 from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.fit import cells_of, fit
+from srb.llama.fit import fit, wanted_cells
 from srb.llama.flash_attn import MEASURED, can_choose
 from srb.llama.loading import Progress, load_model
 from srb.llama.logprobs import Floats, entropy, logprobs
@@ -111,7 +111,7 @@ class LlamaBackend:
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
             self._shifts = False  # whether the context was made so that positions can be moved
-            self.n_cells = _wanted_cells(model, settings)
+            self.n_cells = wanted_cells(model, settings)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
@@ -335,19 +335,6 @@ def _fit(weights: Path, settings: Settings) -> Settings:
 
 def _n_seqs(settings: Settings) -> int:
     # Each of the `parallel` sequences may need a second seq_id for its mark, and two prompts have one each. Example: an
-    # alternative with a negative prompt, on a model that forgets, takes 6. These are the alternative, its guide, their
-    # marks, and both prompts.
+    # alternative with a negative prompt, on a model that forgets, takes 6. These are the alternative, its companion,
+    # their marks, and both prompts.
     return min(2 * settings.parallel + 2, _MAX_SEQS)
-
-
-def _wanted_cells(model: Any, settings: Settings) -> int:
-    trained: int = llama_cpp.llama_model_n_ctx_train(model)
-    cells = cells_of(model, settings)
-    if cells > trained:
-        log.logger.warning(
-            "--ctx-size %d is more than the %d tokens that the model was trained for; "
-            "texts longer than that may get worse",
-            cells,
-            trained,
-        )
-    return cells

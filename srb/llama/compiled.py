@@ -43,7 +43,6 @@ class CompiledSampling:
                 key = _constraint_key(params)
                 if key and key not in self._constraints:
                     self._constraints[key] = _constraint(vocab, lark, params, special_tokens)
-                    stack.callback(self._constraints[key].close)
             for key, params in dry.items():
                 self._dry[key] = _dry(vocab, n_cells, params)
                 stack.callback(llama_cpp.llama_sampler_free, self._dry[key])

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -43,30 +43,8 @@ _LIMITS = LLParserLimits(
 _STACK_BYTES_PER_CHAR = 1024
 
 
-class Constraint(Protocol):
-    """What a text must match. The object knows how far the text has come."""
-
-    def allows(self, token: int) -> bool:
-        """Whether the text may continue with this token."""
-
-    def narrow(self, candidates: Candidates) -> None:
-        """Bans all tokens that the text may not continue with. Call it right after the candidates were filled.
-
-        Raises `NoTokenError` if finding them takes too long.
-        """
-
-    def accept(self, token: int) -> None:
-        """Takes the next token of the text. The constraint must allow this token."""
-
-    def copy(self) -> "Constraint":
-        """The same constraint, at the same place of the text."""
-
-    def close(self) -> None:
-        """Frees the constraint. Its copies stay valid."""
-
-
-class LarkConstraint:
-    """A grammar in llguidance's dialect of Lark. It may contain JSON schemas."""
+class Constraint:
+    """What a text must match, and how far the text has come: a grammar in llguidance's Lark. It may have schemas."""
 
     def __init__(self, matcher: LLMatcher, ends: frozenset[int], n_vocab: int) -> None:
         self._matcher = matcher
@@ -74,13 +52,16 @@ class LarkConstraint:
         self._n_vocab = n_vocab
 
     def allows(self, token: int) -> bool:
-        """See `Constraint.allows`."""
+        """Whether the text may continue with this token."""
         if self._matcher.is_stopped():  # the text is complete, or the grammar has turned out to be too complex
             return token in self._ends and not self._matcher.is_error()
         return bool(self._matcher.validate_tokens([token]))
 
     def narrow(self, candidates: Candidates) -> None:
-        """See `Constraint.narrow`."""
+        """Bans all tokens that the text may not continue with. Call it right after the candidates were filled.
+
+        Raises `NoTokenError` if finding them takes too long.
+        """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error() and not (reason := self._matcher.get_error()).startswith(_NO_TEXT):
             raise NoTokenError(
@@ -91,16 +72,13 @@ class LarkConstraint:
         candidates.keep(np.unpackbits(bits, count=self._n_vocab, bitorder="little").astype(bool))
 
     def accept(self, token: int) -> None:
-        """See `Constraint.accept`."""
+        """Takes the next token of the text. The constraint must allow this token."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
 
-    def copy(self) -> "LarkConstraint":
-        """See `Constraint.copy`."""
-        return LarkConstraint(self._matcher.deep_copy(), self._ends, self._n_vocab)
-
-    def close(self) -> None:
-        """See `Constraint.close`."""
+    def copy(self) -> "Constraint":
+        """The same constraint, at the same place of the text."""
+        return Constraint(self._matcher.deep_copy(), self._ends, self._n_vocab)
 
 
 class LarkCompiler:
@@ -115,7 +93,7 @@ class LarkCompiler:
         self._made: dict[bool, Any] = {}
         self._lock = threading.Lock()
 
-    def compile(self, vocab: int, grammar: str, param: str = "lark", *, special_tokens: bool = False) -> LarkConstraint:
+    def compile(self, vocab: int, grammar: str, param: str = "lark", *, special_tokens: bool = False) -> Constraint:
         """The constraint of a grammar, at the beginning of the text.
 
         special_tokens: whether a control token counts as the text of its name. If not, the grammar never allows one.
@@ -136,14 +114,14 @@ class LarkCompiler:
                 error = matcher.get_error()
         if error:
             raise _unusable(error, param)
-        return LarkConstraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab)
+        return Constraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab)
 
-    def compile_gbnf(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> LarkConstraint:
+    def compile_gbnf(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> Constraint:
         """The constraint that the text matches a grammar in llama.cpp's GBNF. Raises `InvalidRequestError`."""
         lark = gbnf.as_lark(grammar, self._tokenizer)
         return self.compile(vocab, lark, "grammar", special_tokens=special_tokens)
 
-    def compile_regex(self, vocab: int, regex: str) -> LarkConstraint:
+    def compile_regex(self, vocab: int, regex: str) -> Constraint:
         """The constraint that the text matches a regular expression. Raises `InvalidRequestError`."""
         if (len(regex) - len(regex.rstrip("\\"))) % 2:  # the backslash would escape the slash that ends the expression
             raise InvalidRequestError(
@@ -151,7 +129,7 @@ class LarkCompiler:
             )
         return self.compile(vocab, f"start: /{regex_to_lark(regex, '')}/", "regex")
 
-    def compile_schema(self, vocab: int, text: str) -> LarkConstraint:
+    def compile_schema(self, vocab: int, text: str) -> Constraint:
         """The constraint that the text is JSON that matches a schema. Raises `InvalidRequestError`.
 
         Where the schema doesn't say whether an object may have other properties than those it names, the constraint

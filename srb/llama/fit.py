@@ -75,6 +75,20 @@ def cells_of(model: Any, settings: Settings) -> int:
     return settings.ctx_size if settings.ctx_size > 0 else int(llama_cpp.llama_model_n_ctx_train(model))
 
 
+def wanted_cells(model: Any, settings: Settings) -> int:
+    """The number of cells in the settings. Warns of more than the model was trained for."""
+    trained: int = llama_cpp.llama_model_n_ctx_train(model)
+    cells = cells_of(model, settings)
+    if cells > trained:
+        log.logger.warning(
+            "--ctx-size %d is more than the %d tokens that the model was trained for; "
+            "texts longer than that may get worse",
+            cells,
+            trained,
+        )
+    return cells
+
+
 def _is_plain(path: Path, settings: Settings) -> bool:
     """Whether the model fits by far. Then the trial is left out, which takes some tenths of a second."""
     if settings.ctx_size <= 0:

@@ -67,8 +67,6 @@ class LlamaSampler:
             stack.callback(llama_cpp.llama_sampler_free, self._chain)
             self._fill(tokenizer, params, compiled, prompt)
             self._constraint = compiled.constraint(params)
-            if self._constraint:
-                stack.callback(self._constraint.close)
             if self._penalizes:
                 self._may_change(set(prompt))
             for token in begun:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +41,6 @@ async def async_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
 
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-def idle(server: Server) -> None:
-    """Waits until nothing runs."""
-    deadline = time.monotonic() + 60
-    while (health := server.health())["running"] or health["sequences"]:
-        assert time.monotonic() < deadline, health
-        time.sleep(0.02)
 
 
 def said(chunks: list[ChatCompletionChunk], index: int) -> str:
@@ -292,7 +283,7 @@ def test_closing_a_stream_early_frees_the_engine(client: OpenAI, server: Server)
             next(iter(stream))
         with client.chat.completions.create(messages=MESSAGES, stream=True, **options) as stream:
             next(iter(stream))
-    idle(server)
+    server.wait_until_idle()
 
 
 async def test_the_asynchronous_client(async_client: AsyncOpenAI, server: Server) -> None:
@@ -315,7 +306,7 @@ async def test_the_asynchronous_client(async_client: AsyncOpenAI, server: Server
             return str((await anext(aiter(stream))).choices[0].text)
 
     assert all(await asyncio.gather(*(begin() for _ in range(8))))
-    await asyncio.to_thread(idle, server)
+    await asyncio.to_thread(server.wait_until_idle)
 
 
 def test_native_events_of_a_conversation(server: Server) -> None:

@@ -17,16 +17,6 @@ from srb.llama.model_file import find_model
 pytestmark = pytest.mark.e2e
 
 
-def wait_until_idle(server: Server, seconds: float = 30) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    while True:
-        health = server.health()
-        if not (health["running"] or health["waiting"] or health["sequences"] or health["cells"]):
-            return health
-        assert time.monotonic() < deadline, health
-        time.sleep(0.02)
-
-
 def post_raw(server: Server, body: dict[str, Any]) -> socket.socket:
     """Sends a completion request and returns the open connection."""
     data = json.dumps(body).encode()
@@ -136,7 +126,7 @@ def test_200_killed_clients_leave_nothing(server: Server) -> None:
             text = b""
             while wanted not in text:
                 text += connection.recv(4096)
-    health = wait_until_idle(server)
+    health = server.wait_until_idle()
     assert health["status"] == "ok"
     assert len(server.texts(max_tokens=2)) == 8
 
@@ -148,7 +138,7 @@ def test_a_client_that_goes_while_a_long_prompt_is_evaluated_is_noticed_at_once(
     while b'"event": "start"' not in text:
         text += connection.recv(1000)
     connection.close()
-    health = wait_until_idle(server)
+    health = server.wait_until_idle()
     assert health["prompt_tokens_evaluated"] - before < 6000
 
 
@@ -203,7 +193,7 @@ def test_cancelling(server: Server) -> None:
     assert text.count(b'"event": "stop"') == 3
     connection.close()
     assert [server.request(path, method="DELETE")[0] for _ in range(2)] == [204, 404]  # the first one forgets it
-    wait_until_idle(server)
+    server.wait_until_idle()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -19,7 +19,7 @@ from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama import LlamaBackend
 from srb.llama.candidates import Candidates
-from srb.llama.constraint import LarkConstraint
+from srb.llama.constraint import Constraint
 from srb.wire.call_format import PLAIN, CallFormat
 from srb.wire.tool_calls import CallReader
 from srb.wire.tools import ToolFields, Tools, tools_of
@@ -142,7 +142,7 @@ def test_a_grammar_that_turns_out_to_be_too_complex_allows_nothing() -> None:
         def get_error(self) -> str:
             return "parser error: Too many items (limit 30000; mask); try avoiding single-byte/short lexemes\n<x/>"
 
-    constraint = LarkConstraint(cast(LLMatcher, Broken()), frozenset({2}), 3)
+    constraint = Constraint(cast(LLMatcher, Broken()), frozenset({2}), 3)
     assert not any(constraint.allows(token) for token in range(3))
     with pytest.raises(NoTokenError, match="too complex for this text: Too many items; write it") as caught:
         constraint.narrow(Candidates(3))

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ class Asked:
     def health(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.request("/health")[1])
         return answer
+
+    def wait_until_idle(self, seconds: float = 60) -> dict[str, Any]:
+        """The health of the server, once nothing runs and no cell is held: a moment after the last `done`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            health = self.health()
+            if not (health["running"] or health["waiting"] or health["sequences"] or health["cells"]):
+                return health
+            assert time.monotonic() < deadline, health
+            time.sleep(0.02)
 
 
 @dataclass

@@ -60,7 +60,7 @@ class Keeping(Listener):
                 assert prompt.seq_id is not None
                 self._keep(prompt, prompt.packed[: prompt.evaluated], prompt.seq_id)
 
-    def goes_on(self, prompt: Prompt) -> None:
+    def loses_end(self, prompt: Prompt) -> None:
         """Keeps the state at the end of a prompt, which the backend is about to lose."""
         self._keep_prompt(prompt)
 

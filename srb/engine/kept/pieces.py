@@ -12,13 +12,14 @@ at a piece's end, so only a piece that is shorter than the window can be cut. A 
 a piece's end, so none of its pieces can be cut.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import itemgetter
 
 from srb.engine.backend import Logits, State
-from srb.engine.kv.radix import Match, Tokens, pack
+from srb.engine.kv.radix import WORTH_SHARING, Match, Tokens, pack
 from srb.engine.prompts.scores import Scores
 
 _BYTES_PER_TOKEN = 8
@@ -166,3 +167,8 @@ def _cut(piece: Piece | None, n_tokens: int) -> tuple[Piece | None, int]:
 def size_beside(n_tokens: int, logits: Logits | None) -> int:
     """The bytes that are kept beside a state of so many tokens."""
     return _BYTES_PER_TOKEN * n_tokens + (0 if logits is None else logits.nbytes)
+
+
+def family_of(tokens: Tokens, key: str) -> str:
+    """The family of a text: texts with the same key and first tokens have the same one, and so can share pieces."""
+    return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]

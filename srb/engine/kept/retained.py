@@ -7,7 +7,6 @@ the memory. Its tokens stay in memory, and its state is read when it's needed. I
 the piece is forgotten, and the text is evaluated again.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -18,6 +17,7 @@ from srb.engine.kept.pieces import (
     PieceCopy,
     ancestry,
     at_end,
+    family_of,
     hit_in,
     longest,
     scored,
@@ -91,7 +91,7 @@ class Retained:
     def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
         """Lets the store check its files for some tokens. May be called from any thread; see `Store.check`."""
         if self._store:
-            self._store.check([_family(tokens, key) for key in reversed(keys)], tokens)
+            self._store.check([family_of(tokens, key) for key in reversed(keys)], tokens)
 
     def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
         """The states of a hit from the position `after` on, one behind the other, until one is lost."""
@@ -303,7 +303,7 @@ class Retained:
         """Reads, once for each family of texts, the records that the store had of them at its start."""
         texts: dict[Piece, Tokens] = {}
         for key in reversed(keys):  # the own one last, because its texts may continue those of the others
-            family = _family(tokens, key)
+            family = family_of(tokens, key)
             if self._store is None or family in self._families:
                 continue
             self._families.add(family)
@@ -341,7 +341,7 @@ class Retained:
                     return
                 logits = None if each.logits is None else each.logits.tobytes()
                 parent = each.parent.name if each.parent else None
-                family = _family(tokens, each.key)
+                family = family_of(tokens, each.key)
                 each.name = self._store.put(family, parent, each.start, each.tokens, each.key, each.state, logits)
                 if each.name is None:
                     return
@@ -351,8 +351,3 @@ class Retained:
         """Tells the store that a piece and its ancestors were used."""
         if self._store:
             self._store.touch([each.name for each in ancestry(piece) if each.name])
-
-
-def _family(tokens: Tokens, key: str) -> str:
-    """The family of a text: texts with the same key and first tokens have the same one, and so can share pieces."""
-    return hashlib.sha256(tokens[:WORTH_SHARING].tobytes() + key.encode()).hexdigest()[:16]

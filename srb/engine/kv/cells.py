@@ -1,4 +1,7 @@
-"""Fills and empties the cells of the KV cache: sequences are begun, forked, saved and given back here, nowhere else."""
+"""Fills and empties the cells of the KV cache: prompts and sequences begin, go back and are given back here.
+
+Ways with rows of their own fork these themselves (`ways/beams.py`, `ways/exploring.py`). Nobody else gives cells back.
+"""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
@@ -61,7 +64,7 @@ class Cells:
                     break
         if seq.seq_id is None:
             if self._backend.window is not None:  # once the sequence goes on, the state at the prompt's end is lost
-                self.goes_on(prompt)
+                self.loses_end(prompt)
             self._scheduler.give_away(prompt, seq)
         else:
             self._backend.fork(prompt.seq_id, seq.seq_id, len(prompt.tokens))
@@ -154,10 +157,10 @@ class Cells:
         for part in beginning.parts if beginning and prompt.living else ():
             self._add_cached(prompt, part.apply(prompt))
 
-    def goes_on(self, prompt: Prompt) -> None:
+    def loses_end(self, prompt: Prompt) -> None:
         """Must be called before the cells of an evaluated prompt are changed."""
         for listener in self._listeners:
-            listener.goes_on(prompt)
+            listener.loses_end(prompt)
 
     def _add_cached(self, prompt: Prompt, end: int) -> None:
         self._totals.prompt_tokens_cached += end - prompt.evaluated

@@ -1,4 +1,4 @@
-"""`Scoring`: finds and tells the log-probabilities of prompts' own tokens, for requests that want them."""
+"""`PromptScoring`: finds and tells the log-probabilities of prompts' own tokens, for requests that want them."""
 
 from srb.engine.backend import Backend
 from srb.engine.ports import Listener
@@ -8,7 +8,7 @@ from srb.engine.telling.outbox import Outbox
 from srb.engine.telling.reports import token_of
 
 
-class Scoring(Listener):
+class PromptScoring(Listener):
     """Takes the log-probabilities of a scored prompt's tokens from the logits of each decode."""
 
     def __init__(self, backend: Backend, outbox: Outbox) -> None:

@@ -39,8 +39,10 @@ class Exploring(OfPrompt):
         self._tasks: dict[Sequence, Candidate] = {}
         self._has_begun = False
         (first,) = prompt.sequences
-        n_walkers = max(1, tools.backend.n_parallel // 2)
-        prompt.sequences += [Sequence(prompt, first.index, first.params, None, Resumed()) for _ in range(n_walkers - 1)]
+        n_sequences = max(1, tools.backend.n_parallel // 2)
+        prompt.sequences += [
+            Sequence(prompt, first.index, first.params, None, Resumed()) for _ in range(n_sequences - 1)
+        ]
 
     @property
     def n_drawn(self) -> int:  # type: ignore[override]

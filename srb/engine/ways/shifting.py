@@ -98,7 +98,7 @@ class Shifting(Sampling):
         if not lacking:
             return
         if from_prompt := max(n for n, _ in lacking.values()):
-            self._tools.cells.goes_on(prompt)
+            self._tools.cells.loses_end(prompt)
             # These include sequences that have finished and still hold their cells: they share the cells that move.
             holders = (prompt.seq_id, *(each.seq_id for each in prompt.sequences if each.has_begun))
             seq_ids = [seq_id for seq_id in holders if seq_id is not None]

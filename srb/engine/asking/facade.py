@@ -1,4 +1,4 @@
-"""`Desk`: what other threads may ask an engine. They needn't wait for a step."""
+"""`Facade`: what other threads may ask an engine. They needn't wait for a step."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from srb.engine.prompts.adapters import Adapters
 from srb.engine.prompts.media import Media, MediaReader, Part
 
 
-class Desk:
+class Facade:
     """What other threads may ask an engine: about its model, tokens of texts, and whether a request can ever run."""
 
     def __init__(self, backend: Backend, default_max_tokens: int) -> None:
