@@ -131,7 +131,9 @@ class Journal:
             raise self.refusal
 
     def put(self, events: list[Event]) -> None:
-        """Takes the events of a step."""
+        """Takes the events of a step. Readers aren't told that it starts again after an interruption."""
+        if self.started:
+            events = [event for event in events if not isinstance(event, StartEvent)]
         self._latest = events
         for event in events:
             if isinstance(event, StreamEvent):

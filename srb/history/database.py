@@ -117,7 +117,7 @@ MIGRATIONS = (
     ALTER TABLE nodes ADD COLUMN ends_at INTEGER;  -- so many characters of its text belong to the story; null: all
     """,
     """
-    -- How many servers in a row were lost while they ran it, without a further token.
+    -- How many servers have begun it since its last token, and since its last end in order.
     ALTER TABLE requests ADD COLUMN losses INTEGER NOT NULL DEFAULT 0;
     """,
 )

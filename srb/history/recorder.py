@@ -19,7 +19,16 @@ from typing import Any
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StopEvent, StreamEvent, Usage, by_request
+from srb.engine.telling.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Usage,
+    by_request,
+)
 from srb.errors import EngineDeadError
 from srb.history import nodes
 from srb.history.events import pack, pack_request
@@ -56,7 +65,10 @@ class Submitted:
 class _Running:
     """A running request. number, story, nodes: the numbers of the request, its story and its nodes in the file.
 
-    texts, tokens: what each alternative has so far. losses: see `count_losses`.
+    texts, tokens: what each alternative has so far.
+    losses: how many servers have begun it since its last token, and since its last end in order. They were lost, but
+        for the one that runs it now.
+    has_started: whether the file has its `StartEvent`.
     is_suspended: the server's end has interrupted it.
     """
 
@@ -67,6 +79,7 @@ class _Running:
     texts: list[list[str]] = field(default_factory=list)
     tokens: list["array[int]"] = field(default_factory=list)
     losses: int = 0
+    has_started: bool = False
     is_suspended: bool = False
 
     def __post_init__(self) -> None:
@@ -114,8 +127,9 @@ class Recorder:
         _begin(running, db)
 
     def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
-        """Goes on with a request that the file has already. events: its events so far. losses: see `count_losses`."""
+        """Goes on with a request that the file has already. events: its events so far. losses: see `_Running`."""
         running = self._running[submitted.request.id] = _Running(submitted, number, losses=losses)
+        running.has_started = bool(events)
         for event in events:
             if isinstance(event, StreamEvent):
                 running.take(event)
@@ -142,13 +156,11 @@ class Recorder:
         return [*stops, partial(_set_status, running, "interrupted")]
 
     def _take(self, running: _Running, events: list[Event]) -> Iterator[Change]:
-        losses = running.losses
-        if any(isinstance(event, StreamEvent) and event.drawn for event in events):
-            running.losses = 0
         if running.submitted.detach:
-            events = list(_until_the_servers_end(running, events))
-        if running.losses != losses:
-            yield partial(_set_losses, running, running.losses)
+            losses = running.losses
+            events = list(_lasting(running, events))
+            if running.losses != losses:
+                yield partial(_set_losses, running, running.losses)
         if events:
             yield partial(_add_step, running, pack(events))
         for event in events:
@@ -161,19 +173,26 @@ class Recorder:
                 del self._running[running.submitted.request.id]
 
 
-def _until_the_servers_end(running: _Running, events: list[Event]) -> Iterator[Event]:
+def _lasting(running: _Running, events: list[Event]) -> Iterator[Event]:
     """The events, without those that end the request because the server stops, or its engine has failed.
 
-    The request will go on after the next start.
+    The request will go on after the next start. That it starts again is left out, too, but counts for its losses.
     """
     for event in events:
+        if isinstance(event, StartEvent):
+            running.losses += 1
+            if running.has_started:
+                continue
+            running.has_started = True
+        elif isinstance(event, StreamEvent) and event.drawn:
+            running.losses = 0
         if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
             running.is_suspended = True
             return
         why = event.stop_reason if isinstance(event, StopEvent) and event.finish_reason == "abort" else None
         if why == "shutdown":  # a stop string with this text is no such end
             running.is_suspended = True
-            running.losses = -1  # an end in order is no loss, and the next start will count one
+            running.losses = 0
         elif not running.is_suspended or not isinstance(event, DoneEvent):
             yield event
 
@@ -233,17 +252,6 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
 def _forget(running: _Running, db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM requests WHERE number = ?", (running.number,))
     db.execute("DELETE FROM nodes WHERE request = ? AND text IS NULL", (running.submitted.request.id,))
-
-
-def count_losses(db: sqlite3.Connection) -> None:
-    """Counts the loss of a server for each request that it was running, and may have been lost by.
-
-    Must be called at each start. A token that comes later, or an end in order, sets the count back.
-    """
-    db.execute(
-        "UPDATE requests SET losses = losses + 1 WHERE status = 'running' "
-        "AND EXISTS (SELECT 1 FROM steps WHERE steps.request = requests.number)"
-    )
 
 
 def _set_losses(running: _Running, losses: int, db: sqlite3.Connection) -> None:

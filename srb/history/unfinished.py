@@ -15,7 +15,10 @@ from srb.history.recorder import Submitted
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A request from the file, with its events so far. number: its number in the file. losses: see `count_losses`."""
+    """A request from the file, with its events so far. number: its number in the file.
+
+    losses: how many servers have begun it, and were lost, since its last token.
+    """
 
     submitted: Submitted
     number: int

@@ -14,7 +14,7 @@ from srb.engine.asking.resume import resume
 from srb.engine.telling.events import Event
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.history import History
-from srb.history.recorder import Submitted, count_losses
+from srb.history.recorder import Submitted
 from srb.history.unfinished import Unfinished, interrupt_unreadable, unfinished
 from srb.journal import Journal
 from srb.server.auth import owner_of
@@ -92,7 +92,6 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         with suppress(HistoryError):  # if the file can't be written now, the next start does it
             await asyncio.wrap_future(self.history.write(interrupt_unreadable))
-            await asyncio.wrap_future(self.history.write(count_losses))
         for each in await asyncio.to_thread(self.history.read, unfinished):
             submitted = each.submitted
             if not submitted.detach:

@@ -8,12 +8,13 @@ import socket
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession, ClientTimeout, web
 from aiohttp.test_utils import TestServer
 from fake_backend import FakeBackend, Gate, babble
 from server.conftest import Client, Connect
@@ -97,7 +98,8 @@ class Proxy:
         self._folder = folder
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.session = ClientSession(f"http://127.0.0.1:{self._listener.getsockname()[1]}")
+        url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.session = ClientSession(url, timeout=ClientTimeout(total=30))
         write_config(folder, f"fd@{self._listener.fileno()}", ports, peers_port)
 
     def start(self) -> None:
@@ -144,13 +146,21 @@ class Proxy:
             process.wait(10)
 
 
+def free_port() -> int:
+    """A free port that the system gives to nobody by itself, so that it is still free when HAProxy takes it."""
+    for port in range(10_000, 20_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
 @pytest.fixture
-async def start(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Start]:
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts HAProxy in front of the servers at these ports."""
     proxies: list[Proxy] = []
 
     async def make(*ports: int | None) -> Proxy:
-        proxies.append(proxy := Proxy(tmp_path, list(ports), unused_tcp_port))
+        proxies.append(proxy := Proxy(tmp_path, list(ports), free_port()))
         proxy.start()
         async with proxy.session.get("/health") as response:  # the socket takes it, and HAProxy when it has started
             assert response.status == 200

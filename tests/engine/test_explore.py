@@ -248,7 +248,7 @@ def test_one_that_was_interrupted_goes_on_where_it_was(n_told: int, min_entropy:
     rest = resume(asked, begun)
     assert rest
     after = run(Engine(FakeBackend()), rest)
-    assert [*begun, *after][:-1] == whole[:-1]
+    assert [*begun, *after[1:]][:-1] == whole[:-1]  # without its second start
     assert isinstance(after[-1], DoneEvent)
     assert isinstance(whole[-1], DoneEvent)
     assert after[-1].usage.completion_tokens == whole[-1].usage.completion_tokens

@@ -207,7 +207,8 @@ class Mixture:
         assert (self.backend.open_samplers, self.backend.open_compiled) == (0, 0)
         for each in self.requests.values():
             events = self.events[each.id]
-            check_order(events, each, started=any(isinstance(event, StartEvent) for event in events))
+            started = any(isinstance(event, StartEvent) for event in events)
+            check_order(events, each, started=started, is_resumed=each.id in self.resumed)
             if self.is_certain(each):
                 self.check_texts(each, events)
 

@@ -97,7 +97,7 @@ def test_it_says_what_it_would_have_said(
         backend = FakeBackend(n_cells=300, window=window)
         rest = run(last := engine(backend), living)
         events += rest
-        check_order(events, request)
+        check_order(events, request, is_resumed=True)
         assert (last.stats().cells, backend.cells, backend.open_samplers, backend.open_compiled) == (0, 0, 0, 0)
         done, undisturbed = events[-1], whole[-1]
         assert isinstance(done, DoneEvent)
@@ -221,4 +221,4 @@ def test_what_the_context_has_no_room_for_any_more_is_refused(max_tokens: int | 
     with pytest.raises(ContextSizeError):
         Engine(FakeBackend(n_cells=64)).add_request(said(room + 1))
     each = said(room)
-    check_order(run(Engine(FakeBackend(n_cells=64), default_max_tokens=-1), each), each, started=False)
+    check_order(run(Engine(FakeBackend(n_cells=64), default_max_tokens=-1), each), each)

@@ -222,7 +222,7 @@ def test_it_goes_on_after_an_interruption() -> None:
         return Engine(engines[-1])
 
     events = run_interrupted(make, each := shifting(n=3, n_keep=4), [30, 50, 70])
-    check_order(events, each)
+    check_order(events, each, is_resumed=True)
     assert {k: len(text) for k, text in texts(events).items()} == {0: 120, 1: 120, 2: 120}
     assert all(stop.truncated for stop in stops(events).values())
 
@@ -410,6 +410,6 @@ def test_each_alternative_has_an_equal_part_if_only_some_had_tokens_when_they_we
     begun = [Resumed((65,) * 20 if index < n_resumed else ()) for index in range(20)]
     each = dataclasses.replace(each, context_shift=True, resumed=tuple(begun))
     events = run(Engine(backend), each)
-    check_order(events, each, started=False)
+    check_order(events, each)
     assert {end.length for end in stops(events).values()} == {300}
     assert backend.cells == 0

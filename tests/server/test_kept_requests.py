@@ -411,8 +411,31 @@ async def test_a_request_that_ends_each_server_is_interrupted(connect: Connect, 
     for _ in range(3):
         assert await lost_while_it_ran(connect, path, request_id) == "running"
         assert await lost_while_it_ran(connect, path, request_id, steps=3) == "running"  # with a token more
-    statuses = [await lost_while_it_ran(connect, path, request_id) for _ in range(3)]
-    assert statuses == ["running", "running", "interrupted"]
+    statuses = [await lost_while_it_ran(connect, path, request_id) for _ in range(4)]
+    assert statuses == ["running", "running", "running", "interrupted"]
+
+
+async def test_a_request_that_waits_while_servers_are_lost_goes_on(connect: Connect, tmp_path: Path) -> None:
+    """It had begun before the first of them was lost, but none of the others came to it."""
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    for _ in range(5):
+        with History(path) as history:
+            gate = Gate(backend := FakeBackend(n_cells=400))
+            client = await connect(backend, history=history)
+            fills_the_cells = {"prompt": "q", "n": 8, "max_tokens": 48, "ignore_eos": True}
+            other = await client.post("/v1/completions", json=fills_the_cells)
+            gate.step()
+            await go_on(client, goes_on=True)
+            gate.step(2)
+            backend.script = lambda _params, _tokens: 1 // 0
+            gate.open()
+            await client.app[ENGINE].died()
+            other.close()
+            await client.app[ENGINE].stop()
+    with History(path) as history:
+        client = await connect(FakeBackend(), history=history)
+        await go_on(client, goes_on=True)
+        assert (await get(client, f"/v1/completions/{request_id}"))["status"] != "interrupted"
 
 
 async def test_without_resume_it_stays_interrupted(connect: Connect, tmp_path: Path) -> None:

@@ -77,11 +77,18 @@ def stops(events: list[Event]) -> dict[int, StopEvent]:
     return result
 
 
-def check_order(events: list[Event], each: CompletionRequest, *, started: bool = True) -> None:
-    """Checks the order of events: one start first, one stop per index, one done last."""
+def check_order(
+    events: list[Event], each: CompletionRequest, *, started: bool = True, is_resumed: bool = False
+) -> None:
+    """Checks the order of events: one start first, one stop per index, one done last.
+
+    is_resumed: whether it was interrupted; then it may have started more than once.
+    """
     own = [event for event in events if event.request_id == each.id]
     starts = [event for event in own if isinstance(event, StartEvent)]
-    assert starts == own[:1] if started else not starts
+    assert own[: bool(starts)] == starts[:1]
+    assert bool(starts) == started
+    assert is_resumed or len(starts) <= 1
     assert set(stops(own)) == set(range(each.count))
     assert [event for event in own if isinstance(event, DoneEvent)] == own[-1:]
 

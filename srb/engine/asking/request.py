@@ -202,7 +202,7 @@ class CompletionRequest:
     resumed: tuple[Resumed, ...] = described(
         (),
         "what each alternative has already, by index, if the request goes on after it was interrupted. Its events "
-        "are those that would have followed: there is no `StartEvent`, no text is said twice, and `length` and "
+        "are those that would have followed, behind one more `StartEvent`: no text is said twice, and `length` and "
         "`usage` count all tokens.",
     )
 

@@ -11,8 +11,9 @@ from srb.errors import InvalidRequestError
 def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
     """The request that goes on behind these events, which are all events of the interrupted one.
 
-    It has the same id. Its events are those that would have followed: each alternative has seen its prompt and its
-    tokens, and draws with the next numbers of its random stream. Returns None if all alternatives have ended.
+    It has the same id. Its events are those that would have followed, behind one more `StartEvent`: each alternative
+    has seen its prompt and its tokens, and draws with the next numbers of its random stream. Returns None if all
+    alternatives have ended.
     Raises `InvalidRequestError` if a prompt was still being scored, because scoring can't go on in the middle.
     """
     said = Said(request)

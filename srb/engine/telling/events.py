@@ -3,7 +3,7 @@
 A request gets its events in this order: one `StartEvent` when it is admitted; `ProgressEvent`s, if it asked for them;
 `StreamEvent`s, or `NodeEvent`s if it explores; one `StopEvent` per index, after that index's last `StreamEvent`; one
 `DoneEvent`. A fault adds an `ErrorEvent`; the `StopEvent`s and the `DoneEvent` still come. A request that is aborted
-before it was admitted has no `StartEvent`.
+before it was admitted has no `StartEvent`. A request that goes on after an interruption gets one more.
 """
 
 from collections.abc import Iterable

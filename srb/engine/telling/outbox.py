@@ -45,8 +45,6 @@ class Outbox:
     def start(self, active: ActiveRequest) -> None:
         """Tells that a request was admitted. By now it is known which of its tokens come from other requests."""
         request = active.request
-        if request.resumed:
-            return  # it told so before it was interrupted
         shared = sum(prompt.beginning.n_tokens for prompt in active.prompts if prompt.beginning)
         self._events.append(
             StartEvent(
