@@ -30,6 +30,7 @@ class Scheduler:
 
     A request that needs more than the whole cache has begins with as many sequences as an empty cache has room for. Its
     other sequences begin when these finish. A smaller request may pass others, until they have waited for `_PATIENCE`.
+    It may also pass them later if they wait for one that may run for ever.
 
     A request doesn't wait for rows that another one holds beyond its fair share: it begins, and the planner divides the
     rows of each step between the requests.
@@ -99,7 +100,7 @@ class Scheduler:
         if in_part:
             yield from self._continue(in_part)
             has_share = rows_held(in_part) >= self._n_parallel // len(self.running)
-            if in_part.waiting and not has_share and now - in_part.arrived > _PATIENCE:
+            if in_part.waiting and not has_share and self._holds_others(in_part, in_part.waiting[:1], now):
                 return
         without_room = 0
         for active in list(self.waiting.values()):
@@ -110,10 +111,14 @@ class Scheduler:
             else:
                 without_room += 1
             is_passed = active is in_part or active.id in self.waiting
-            if without_room == _IN_SIGHT or (is_passed and now - active.arrived > _PATIENCE):
+            if without_room == _IN_SIGHT or (is_passed and self._holds_others(active, active.first_wave, now)):
                 return
         if not self.waiting and not in_part:
             self._give_room()
+
+    def _holds_others(self, active: ActiveRequest, wave: list[Sequence], now: float) -> bool:
+        """Whether others may no longer pass a request, of which these sequences wait."""
+        return now - active.arrived > _PATIENCE and self._needs.fits_beside_endless(wave, self.prompts)
 
     def _start(self, active: ActiveRequest, *, passes: bool) -> list[Prompt]:
         """Moves a request from waiting to running if there is room for its first wave, and returns its prompts.

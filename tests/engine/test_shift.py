@@ -403,6 +403,60 @@ def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
                 assert text == expected[k] or ends[k].finish_reason in ("abort", "error")
 
 
+class Patient:
+    """A clock that goes on by a twentieth of a second with each look."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.05
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("waiting", "n"),
+    [
+        (request("w" * 20, max_tokens=380), 1),  # for the whole context
+        (request("w" * 20, n=4, max_tokens=96), 1),
+        (request("w" * 20, n=8, max_tokens=100), 1),  # runs in part
+        (request("w" * 20, n=2, max_tokens=180), 2),
+    ],
+)
+def test_who_waits_for_an_endless_one_keeps_nobody_else_waiting(waiting: CompletionRequest, n: int) -> None:
+    engine = Engine(backend := small(400, n_parallel=8), clock=Patient())
+    engine.add_request(endless := shifting(b"e" * 20, n=n, max_tokens=-1))
+    for _ in range(3):
+        engine.step()
+    engine.add_request(waiting)
+    events = [event for _ in range(300) for event in engine.step()]
+    for k in range(5):
+        engine.add_request(other := request(f"{k}", max_tokens=5))
+        said = [event for _ in range(100) for event in engine.step()]
+        assert other.id in {event.request_id for event in said if isinstance(event, DoneEvent)}
+        events += said
+    assert endless.id not in {event.request_id for event in events if isinstance(event, DoneEvent)}
+    engine.abort(endless.id)
+    events += run(engine)
+    check_order(events, waiting)
+    assert backend.cells == 0
+
+
+def test_who_has_room_beside_an_endless_one_gets_it() -> None:
+    """However many small requests come."""
+    engine = Engine(small(500, n_parallel=8), clock=Patient())
+    engine.add_request(shifting(b"e" * 20, max_tokens=-1))
+    for k in range(20):
+        engine.add_request(request(f"{k} fills", max_tokens=60))
+    engine.step()
+    engine.add_request(larger := request("w" * 20, max_tokens=300))
+    for k in range(1000):
+        engine.add_request(request(f"{k} passes", max_tokens=60))
+        started = {event.request_id for event in engine.step() if isinstance(event, StartEvent)}
+        if larger.id in started:
+            break
+    assert k < 300
+
+
 @pytest.mark.parametrize("n_resumed", [1, 7, 13, 19])
 def test_each_alternative_has_an_equal_part_if_only_some_had_tokens_when_they_were_interrupted(n_resumed: int) -> None:
     backend = FakeBackend(n_cells=160, n_parallel=20, shifts=True)
