@@ -70,7 +70,7 @@ import argparse, sys, types
 
 sys.modules["srb"] = package = types.ModuleType("srb")
 package.__path__ = ["srb"]  # without what srb/__init__.py imports
-from srb.settings import CLIENT_OPTIONS, add_arguments
+from srb.options.settings import CLIENT_OPTIONS, add_arguments
 
 parser = argparse.ArgumentParser(prog="srb serve", usage="%(prog)s [OPTION...]", description="Starts the HTTP server.")
 add_arguments(parser, without=CLIENT_OPTIONS)

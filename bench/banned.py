@@ -32,9 +32,9 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.telling.events import StopEvent, StreamEvent
-from srb.journal import Journal
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
+from srb.serving.journal import Journal
 
 PROMPT = "Once upon a time, there was"
 N_PHRASES = 50

@@ -32,10 +32,10 @@ import llama_cpp
 from models import K_QUANTS, LARGE, LARGE_VOCABULARY, random_model
 from peers import Answer, Peer, Server, running
 
-from srb.llama.context import physical_cores
-from srb.llama.model_file import find_model
-from srb.llama.tuned import choose
-from srb.settings import Settings
+from srb.llama.files.model_file import find_model
+from srb.llama.native.context import physical_cores
+from srb.llama.tune.tuned import choose
+from srb.options.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))

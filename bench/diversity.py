@@ -22,7 +22,7 @@ from srb.engine.engine import Engine
 from srb.engine.rules.opening import opening_of
 from srb.engine.telling.events import StopEvent, StreamEvent
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
 from srb.terminal.measures import Result, distinct, measure
 from srb.terminal.results import read_results
 from srb.terminal.spec import Spec, read_spec

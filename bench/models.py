@@ -9,8 +9,8 @@ from pathlib import Path
 import gguf
 import llama_cpp
 
-from srb.cache_folder import cache_folder
-from srb.llama import log
+from srb.files.cache_folder import cache_folder
+from srb.llama.native import log
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 

@@ -18,7 +18,8 @@ from aiohttp import web
 from playwright.async_api import async_playwright, expect
 from web.conftest import ARGUMENTS, CHROMIUM
 
-from srb.server import openapi, page
+from srb.server.openapi import describe as openapi
+from srb.server.routes import page
 from srb.wire.limits import Limits
 
 N, STEPS = 8, 400

@@ -14,10 +14,11 @@ from unittest.mock import patch
 import gguf
 import numpy as np
 
-from srb.llama import backend, fit
-from srb.llama.params import start
-from srb.llama.tensors import read_tensors
-from srb.settings import Settings
+from srb.llama import backend
+from srb.llama.files import fit
+from srb.llama.files.tensors import read_tensors
+from srb.llama.native.params import start
+from srb.options.settings import Settings
 
 FREE = 0.95
 """The share of a card's memory that srb can use. The driver and a screen take the rest."""

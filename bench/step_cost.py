@@ -23,9 +23,9 @@ import numpy as np
 
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
 from srb.engine.backend import Batch, Logprobs
-from srb.llama.logprobs import Floats
-from srb.llama.sampler import LlamaSampler
-from srb.wire import native
+from srb.llama.sampling.logprobs import Floats
+from srb.llama.sampling.sampler import LlamaSampler
+from srb.wire.native import reply as native
 
 
 def ban_last(tokens: Any, logits: Floats) -> None:

@@ -18,7 +18,6 @@ Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` w
 
 __version__ = "0.1.0"
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.model import ModelInfo
 from srb.engine.asking.request import CompletionRequest, Explore, Resumed
 from srb.engine.asking.resume import resume
@@ -49,8 +48,9 @@ from srb.errors import (
     UnavailableError,
 )
 from srb.llama.backend import LlamaBackend
+from srb.options.settings import Settings
 from srb.programs import generate, score
-from srb.settings import Settings
+from srb.serving.async_engine import AsyncEngine
 
 __all__ = [
     "AsyncEngine",

@@ -13,11 +13,11 @@ from functools import partial
 from typing import NamedTuple
 
 from srb import __version__
-from srb.arguments import Parser
-from srb.download import fetch_model
 from srb.errors import InvalidRequestError, SettingsError, SrbError
-from srb.log_format import LogFormatter
-from srb.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
+from srb.files.download import fetch_model
+from srb.options.arguments import Parser
+from srb.options.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
+from srb.serving.log_format import LogFormatter
 
 AddOptions = Callable[[argparse.ArgumentParser], object]
 Run = Callable[[Settings, argparse.Namespace], int]
@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
-    from srb.progress import show_download
-    from srb.server.serve import serve
+    from srb.server.run.serve import serve
+    from srb.terminal.progress import show_download
 
     asyncio.run(serve(fetch_model(settings, show_download)))
     return 0
@@ -90,7 +90,7 @@ def _looking_back() -> tuple[AddOptions, Run]:
 
 
 def _tuning() -> tuple[AddOptions, Run]:
-    from srb.tune import add_tune_arguments, tune
+    from srb.terminal.tune import add_tune_arguments, tune
 
     return add_tune_arguments, tune
 

@@ -11,13 +11,13 @@ from driver import check_order, request, stops, texts
 from fake_backend import FakeBackend, FakeCompiled, Gate, babble, says
 from waiting import until
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.kept.slots import Slots
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
+from srb.serving.async_engine import AsyncEngine
 
 
 def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:

@@ -11,14 +11,14 @@ import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
 
-from srb import disk_cache
-from srb.disk_cache import DiskCache
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.kept.state_file import read_state
 from srb.engine.kv.radix import pack
 from srb.errors import SettingsError
+from srb.files import disk_cache
+from srb.files.disk_cache import DiskCache
 
 MIB = 1 << 20
 TOKENS = pack(tuple(range(10)))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from srb.download import fetch_model, fetch_url, models_folder
 from srb.errors import ModelLoadError, SettingsError
-from srb.settings import Settings
+from srb.files.download import fetch_model, fetch_url, models_folder
+from srb.options.settings import Settings
 
 FILE = b"GGUF" + bytes(range(256)) * 1000
 
@@ -209,7 +209,7 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def from_hub(server: Elsewhere, tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """Fetches in a process of its own: huggingface_hub reads the environment when it's imported."""
     code = (
-        "import sys; from srb import Settings, SrbError; from srb.download import fetch_model\n"
+        "import sys; from srb import Settings, SrbError; from srb.files.download import fetch_model\n"
         "try: print(fetch_model(Settings(hf_repo=sys.argv[1], hf_file=(sys.argv[2:] or [None])[0])).model)\n"
         "except SrbError as error: sys.exit(error.message)"
     )

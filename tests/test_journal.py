@@ -26,8 +26,8 @@ from srb.engine.telling.events import (
     Usage,
 )
 from srb.errors import BackendError, InvalidRequestError, UnavailableError
-from srb.journal import MAX_READ, MERGE_ABOVE, Cursor, Journal
-from srb.request_stream import RequestStream
+from srb.serving.journal import MAX_READ, MERGE_ABOVE, Cursor, Journal
+from srb.serving.request_stream import RequestStream
 
 COUNT = 3
 START = StartEvent("r", COUNT, 1, 0, 9, (0, 1, 2), (None, None, None))

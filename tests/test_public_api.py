@@ -85,7 +85,7 @@ WIRE_SEES = (
     "srb.engine.asking.request",
     "srb.engine.asking.sampling_params",
     "srb.errors",
-    "srb.json_schema",
+    "srb.llama.sampling.json_schema",
     "srb.wire",
 )
 """Of the engine, what a request asks, what it answers, and the protocols of what reads a text; not the engine."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from srb.errors import SettingsError
-from srb.settings import Settings, add_arguments, load_settings, read_keys
+from srb.options.settings import Settings, add_arguments, load_settings, read_keys
 
 
 @functools.cache

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from srb.client import EngineClient, Record
 from srb.cluster.parts import Whole, split
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
@@ -26,7 +25,8 @@ from srb.engine.prompts.adapters import Adapters
 from srb.engine.telling.events import AbortReason, Event
 from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
-from srb.health import ReplicaHealth
+from srb.serving.engine_client import EngineClient, Record
+from srb.serving.health import ReplicaHealth
 
 logger = logging.getLogger("srb")
 

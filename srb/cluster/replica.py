@@ -5,8 +5,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any
 
-from srb.async_engine import AsyncEngine
-from srb.client import Record
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, Report, Said
 from srb.engine.asking.request import CompletionRequest
@@ -14,8 +12,10 @@ from srb.engine.kept.slots import Slots
 from srb.engine.kv.radix import Tokens, pack
 from srb.engine.telling.events import AbortReason, DoneEvent, Event, by_request
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
-from srb.journal import Journal
-from srb.request_stream import RequestStream
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.engine_client import Record
+from srb.serving.journal import Journal
+from srb.serving.request_stream import RequestStream
 
 FRONT_SECONDS = 15.0
 """A front that hasn't asked for a report for so long counts as gone, and the requests that it has sent are ended."""

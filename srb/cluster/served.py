@@ -7,12 +7,12 @@ import logging
 import ray
 from ray import serve
 
-from srb.async_engine import AsyncEngine
 from srb.cluster.replica import Replica
-from srb.download import fetch_model
 from srb.errors import ModelLoadError, SrbError
-from srb.llama.model_file import find_model, fingerprint
-from srb.settings import Settings
+from srb.files.download import fetch_model
+from srb.llama.files.model_file import find_model, fingerprint
+from srb.options.settings import Settings
+from srb.serving.async_engine import AsyncEngine
 
 MANY = 1 << 20
 """How many requests may wait in a replica. It is no limit, because the front limits how many wait in all."""

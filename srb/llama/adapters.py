@@ -9,8 +9,8 @@ import llama_cpp
 
 from srb.engine.prompts.adapters import Adapter, Lora
 from srb.errors import ModelLoadError, SettingsError
-from srb.llama import log
-from srb.llama.model_file import fingerprint
+from srb.llama.files.model_file import fingerprint
+from srb.llama.native import log
 
 Pointers = dict[str, Any]
 """llama.cpp's adapters, by their identities."""

@@ -15,30 +15,30 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
 from srb.errors import ModelLoadError
-from srb.llama import log
 from srb.llama.adapters import load_adapters
-from srb.llama.candidates import Candidates
-from srb.llama.chat_template import chat_template_of
-from srb.llama.compiled import CompiledSampling
-from srb.llama.constraint import LarkCompiler
-from srb.llama.context import Context, engine_params, movable, physical_cores, window_of
 from srb.llama.control_vectors import identity_of, load_control_vectors
-from srb.llama.costs import estimated
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.fit import fit, wanted_cells
-from srb.llama.flash_attn import MEASURED, can_choose
-from srb.llama.loading import Progress, load_model
-from srb.llama.logprobs import Floats, entropy, logprobs
-from srb.llama.media import check_media, load_media
-from srb.llama.model_file import find_model, fingerprint
-from srb.llama.model_info import read_model_info
-from srb.llama.params import is_on_gpu, start
-from srb.llama.ranker import LlamaRanker
-from srb.llama.sampler import LlamaSampler
-from srb.llama.tokenizer import LlamaTokenizer
-from srb.llama.tuned import Choice, choose
-from srb.llama.waiting import Crowd, Waiting
-from srb.settings import EVALUATION, Settings, check_settings
+from srb.llama.files.fit import fit, wanted_cells
+from srb.llama.files.model_file import find_model, fingerprint
+from srb.llama.files.model_info import read_model_info
+from srb.llama.media.projector import check_media, load_media
+from srb.llama.native import log
+from srb.llama.native.context import Context, engine_params, movable, physical_cores, window_of
+from srb.llama.native.costs import estimated
+from srb.llama.native.flash_attn import MEASURED, can_choose
+from srb.llama.native.loading import Progress, load_model
+from srb.llama.native.params import is_on_gpu, start
+from srb.llama.native.waiting import Crowd, Waiting
+from srb.llama.sampling.candidates import Candidates
+from srb.llama.sampling.compiled import CompiledSampling
+from srb.llama.sampling.constraint import LarkCompiler
+from srb.llama.sampling.logprobs import Floats, entropy, logprobs
+from srb.llama.sampling.ranker import LlamaRanker
+from srb.llama.sampling.sampler import LlamaSampler
+from srb.llama.text.chat_template import chat_template_of
+from srb.llama.text.tokenizer import LlamaTokenizer
+from srb.llama.tune.tuned import Choice, choose
+from srb.options.settings import EVALUATION, Settings, check_settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and `Context` needs one to save and restore states
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer; from pieces of 64 tokens on, logits are the same to the last bit
@@ -47,9 +47,9 @@ _PROMPT_OUTPUTS = 128  # smaller pieces take longer; from pieces of 64 tokens on
 class LlamaBackend:
     """A model in llama.cpp, ready to decode. Implements `srb.engine.backend.Backend`.
 
-    Creating it loads the model of `settings`, which takes as long as reading the file. `srb.download.fetch_model` must
-    have fetched the model before, if it isn't on this machine. Raises `ModelLoadError`. Use it as a context manager, or
-    call `close`.
+    Creating it loads the model of `settings`, which takes as long as reading the file. If the model isn't on this
+    machine, `srb.files.download.fetch_model` must have fetched it before. Raises `ModelLoadError`. Use it as a context
+    manager, or call `close`.
     """
 
     def __init__(self, settings: Settings, progress: Progress = lambda _fraction: True) -> None:
@@ -57,7 +57,7 @@ class LlamaBackend:
         if settings.model_url or settings.hf_repo:
             raise ModelLoadError(
                 f"{settings.model_url or settings.hf_repo} isn't on this machine yet; "
-                "AsyncEngine.from_settings fetches it, and srb.download.fetch_model does"
+                "AsyncEngine.from_settings fetches it, and srb.files.download.fetch_model does"
             )
         self.path = find_model(settings.model)
         check_media(settings)

@@ -15,8 +15,8 @@ import numpy as np
 
 from srb.errors import ModelLoadError
 from srb.llama.adapters import scaled_files
-from srb.llama.logprobs import Floats
-from srb.llama.tensors import read_vectors
+from srb.llama.files.tensors import read_vectors
+from srb.llama.sampling.logprobs import Floats
 
 
 def load_control_vectors(model: Any, option: str | None) -> Floats | None:

@@ -7,13 +7,13 @@ from typing import Any
 import llama_cpp
 
 from srb.errors import BackendError, ModelLoadError, UnavailableError
-from srb.llama import log
-from srb.llama.context import new_context
-from srb.llama.model_file import files_of
-from srb.llama.params import context_params
-from srb.llama.tensors import read_tensors
-from srb.llama.waiting import Waiting
-from srb.settings import Settings
+from srb.llama.files.model_file import files_of
+from srb.llama.files.tensors import read_tensors
+from srb.llama.native import log
+from srb.llama.native.context import new_context
+from srb.llama.native.params import context_params
+from srb.llama.native.waiting import Waiting
+from srb.options.settings import Settings
 
 _POOLING = {
     None: llama_cpp.LLAMA_POOLING_TYPE_UNSPECIFIED,

@@ -11,36 +11,31 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from srb.client import EngineClient
 from srb.errors import UnavailableError
-from srb.health import ReplicaHealth
-from srb.server import (
-    adapter_routes,
-    auth,
-    cors,
-    docs_page,
-    elsewhere,
-    embedding_routes,
-    formats,
-    history_routes,
-    hosts,
-    kobold_routes,
-    llama_routes,
-    model_routes,
-    openapi,
-    page,
-    request_routes,
-    response_routes,
-    slot_routes,
-    story_routes,
-    token_routes,
-)
-from srb.server.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
-from srb.server.keeping import KEEPER, Keeper
-from srb.server.media import FETCH, Fetch
-from srb.server.metrics import CONTENT_TYPE, Metrics
-from srb.server.refusals import SHAPES, error_response, errors_as_json
-from srb.server.slot_routes import SLOT_FOLDER
+from srb.server.guards import auth, cors, hosts
+from srb.server.http import peers as elsewhere
+from srb.server.http.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
+from srb.server.http.media import FETCH, Fetch
+from srb.server.http.refusals import SHAPES, error_response, errors_as_json
+from srb.server.openapi import describe as openapi
+from srb.server.openapi import docs_page
+from srb.server.routes import adapters as adapter_routes
+from srb.server.routes import embeddings as embedding_routes
+from srb.server.routes import formats, page
+from srb.server.routes import history as history_routes
+from srb.server.routes import kobold as kobold_routes
+from srb.server.routes import llama_server as llama_routes
+from srb.server.routes import models as model_routes
+from srb.server.routes import requests as request_routes
+from srb.server.routes import responses as response_routes
+from srb.server.routes import slots as slot_routes
+from srb.server.routes import stories as story_routes
+from srb.server.routes import tokens as token_routes
+from srb.server.routes.metrics import CONTENT_TYPE, Metrics
+from srb.server.routes.slots import SLOT_FOLDER
+from srb.server.run.keeping import KEEPER, Keeper
+from srb.serving.engine_client import EngineClient
+from srb.serving.health import ReplicaHealth
 from srb.wire.limits import Limits
 
 METRICS = web.AppKey("metrics", Metrics)

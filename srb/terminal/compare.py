@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from srb.errors import InvalidRequestError, SettingsError, SrbError
-from srb.extras import pip_install
-from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
+from srb.options.extras import pip_install
+from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options
 from srb.terminal.measures import Findings, groups_of
 from srb.terminal.rate import rate

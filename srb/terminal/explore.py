@@ -17,12 +17,12 @@ from rich.tree import Tree
 
 from srb.engine.asking.meanings import meanings
 from srb.engine.asking.request import Explore
-from srb.settings import SERVER_OPTIONS, Settings, add_arguments
+from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
 from srb.terminal.generate import check_url_options, read_prompt, tokenize_nothing
 from srb.terminal.show import Event, JsonLines, View, one_line
 from srb.terminal.source import Body, Source, open_source
-from srb.wire.explore import read_with
 from srb.wire.limits import Limits
+from srb.wire.native.explore import read_with
 
 
 def add_explore_arguments(parser: argparse.ArgumentParser) -> None:

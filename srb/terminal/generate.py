@@ -12,13 +12,13 @@ from rich.console import Console
 
 from srb.engine.asking.sampling_params import CONSTRAINTS
 from srb.errors import InvalidRequestError, SettingsError
-from srb.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
+from srb.options.settings import CHAT_OPTIONS, CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments, is_given
 from srb.terminal.options import add_field_arguments, given_fields
 from srb.terminal.show import Alternative, Growing, JsonLines, PlainLines, View, harmless
 from srb.terminal.source import Body, Source, open_source
-from srb.wire.body import parse
-from srb.wire.body_fields import ALIASES
 from srb.wire.limits import Limits
+from srb.wire.request.body import parse
+from srb.wire.request.body_fields import ALIASES
 
 SHARED = CLIENT_OPTIONS | {"n", "max_n", "max_tokens", "api_key", "api_key_file", "log_level"}
 """The options that have an effect if a server runs the model."""

@@ -18,7 +18,7 @@ from srb.history.find import Recorded
 from srb.history.history import read
 from srb.history.prune import prune, size_of
 from srb.history.texts import ANYBODY
-from srb.settings import Settings, add_arguments
+from srb.options.settings import Settings, add_arguments
 
 _SECONDS = {"h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 _BYTES = {"K": 10, "M": 20, "G": 30}

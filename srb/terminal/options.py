@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from srb.errors import InvalidRequestError
-from srb.wire.body_fields import ALIASES
-from srb.wire.completion_fields import BranchFields, CompletionFields
-from srb.wire.fields import DEFAULTS, SamplingFields, descriptions
+from srb.wire.request.body_fields import ALIASES
+from srb.wire.request.completion_fields import BranchFields, CompletionFields
+from srb.wire.request.fields import DEFAULTS, SamplingFields, descriptions
 
 PREFIX = "field_"
 """Stands before the names of fields in the parsed arguments, to keep them apart from those of `Settings`."""

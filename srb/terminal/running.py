@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from srb.errors import SrbError
-from srb.progress import error_console
+from srb.terminal.progress import error_console
 from srb.terminal.prompts import Prompt
 from srb.terminal.results import Alternative, Results
 from srb.terminal.scorers import Judge, Row

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import InvalidRequestError, SettingsError
-from srb.extras import pip_install
+from srb.options.extras import pip_install
 from srb.terminal.options import check_names
 from srb.terminal.prompts import body_of, filled_body, read_text
 

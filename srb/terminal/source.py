@@ -16,8 +16,6 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 
-from srb.async_engine import AsyncEngine
-from srb.download import fetch_model
 from srb.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -26,13 +24,15 @@ from srb.errors import (
     SrbError,
     UnavailableError,
 )
-from srb.llama.model_file import find_model
-from srb.progress import show_download, show_loading
-from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
-from srb.wire import native
-from srb.wire.body import parse
-from srb.wire.explore import read_with
+from srb.files.download import fetch_model
+from srb.llama.files.model_file import find_model
+from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
+from srb.serving.async_engine import AsyncEngine
+from srb.terminal.progress import show_download, show_loading
 from srb.wire.limits import Limits
+from srb.wire.native import reply as native
+from srb.wire.native.explore import read_with
+from srb.wire.request.body import parse
 
 Body = dict[str, Any]
 Events = AsyncIterator[dict[str, Any]]

@@ -11,14 +11,14 @@ from typing import Any
 from srb.engine.asking.request import MAX_LOGPROBS
 from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
-from srb.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
+from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
 from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
 from srb.terminal.prompts import Prompt, read_prompts
 from srb.terminal.scorers import Scorers, read_scorers
-from srb.wire.body import parse
-from srb.wire.body_fields import ALIASES
 from srb.wire.limits import Limits
+from srb.wire.request.body import parse
+from srb.wire.request.body_fields import ALIASES
 
 MAX_ALTERNATIVES = 256
 """The most alternatives of a cell. Self-BLEU compares each with all others, which takes some seconds for so many."""

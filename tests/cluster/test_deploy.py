@@ -8,7 +8,7 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.cluster.scaling import replicas_wanted
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve.yaml"
 

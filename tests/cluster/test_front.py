@@ -16,7 +16,6 @@ from fake_backend import FakeBackend, Gate, says
 from replicas_here import FakeVocabulary, ReplicasHere
 from waiting import until
 
-from srb.async_engine import AsyncEngine
 from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
@@ -27,7 +26,8 @@ from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.engine.telling.events import ErrorEvent, Event, ProgressEvent, StopEvent
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
-from srb.journal import Journal
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.journal import Journal
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from server.conftest import Client, Connect
 from server.conftest import connect as connect  # a fixture
 from waiting import until
 
-from srb.llama.chat_template import ChatTemplate
-from srb.server.exchange import ENGINE
+from srb.llama.text.chat_template import ChatTemplate
+from srb.server.http.exchange import ENGINE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "haproxy.cfg"
 BODY: dict[str, Any] = {"n": 2, "seed": 0, "max_tokens": 20, "ignore_eos": True}

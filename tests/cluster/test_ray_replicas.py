@@ -11,7 +11,7 @@ import pytest
 
 from srb.cluster.meeting import Place
 from srb.errors import UnavailableError
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.ray
 

@@ -6,10 +6,10 @@ import pytest
 from driver import request, run, texts
 from fake_backend import FakeBackend
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.errors import BackendError, InvalidRequestError
+from srb.serving.async_engine import AsyncEngine
 
 TEXT = "Once upon a time, there was a king"
 

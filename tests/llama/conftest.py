@@ -6,7 +6,7 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ from srb.engine.engine import Engine
 from srb.engine.telling.events import DoneEvent, StartEvent
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
-from srb.llama.context import Context
-from srb.llama.tokenizer import LlamaTokenizer
-from srb.settings import Settings
+from srb.llama.native.context import Context
+from srb.llama.text.tokenizer import LlamaTokenizer
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

@@ -12,7 +12,7 @@ from srb.engine.engine import Engine
 from srb.engine.telling.events import Event
 from srb.errors import BackendError
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

@@ -10,9 +10,9 @@ from tiny_model import CONTROL, EOS, write_tiny_model
 
 from srb.errors import InvalidRequestError, SettingsError
 from srb.llama import LlamaBackend
-from srb.llama.chat_template import ChatTemplate
-from srb.llama.named_templates import TEMPLATES
-from srb.settings import Settings
+from srb.llama.text.chat_template import ChatTemplate
+from srb.llama.text.named_templates import TEMPLATES
+from srb.options.settings import Settings
 
 SOURCE = """{{ bos_token }}{% for message in messages %}[{{ message.role }}] {{ message.content }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}{% if mood %} ({{ mood }}){% endif %}"""

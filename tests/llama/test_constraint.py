@@ -18,11 +18,11 @@ from srb.engine.engine import Engine
 from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama import LlamaBackend
-from srb.llama.candidates import Candidates
-from srb.llama.constraint import Constraint
-from srb.wire.call_format import PLAIN, CallFormat
-from srb.wire.tool_calls import CallReader
-from srb.wire.tools import ToolFields, Tools, tools_of
+from srb.llama.sampling.candidates import Candidates
+from srb.llama.sampling.constraint import Constraint
+from srb.wire.tools.call_format import PLAIN, CallFormat
+from srb.wire.tools.offered import ToolFields, Tools, tools_of
+from srb.wire.tools.tool_calls import CallReader
 
 pytestmark = pytest.mark.llama
 

@@ -12,7 +12,6 @@ import pytest
 from driver import check_order, run, stops, texts
 from tiny_model import write_tiny_model
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
@@ -20,8 +19,9 @@ from srb.engine.engine import Engine
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama import LlamaBackend
 from srb.llama import backend as backend_module
-from srb.options import CACHE_TYPES
-from srb.settings import Settings
+from srb.options.engine_options import CACHE_TYPES
+from srb.options.settings import Settings
+from srb.serving.async_engine import AsyncEngine
 
 pytestmark = pytest.mark.llama
 

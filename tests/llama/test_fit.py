@@ -12,8 +12,10 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.errors import ModelLoadError
-from srb.llama import LlamaBackend, fit, free_memory, ggml
-from srb.settings import Settings
+from srb.llama import LlamaBackend
+from srb.llama.files import fit, free_memory
+from srb.llama.native import ggml
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

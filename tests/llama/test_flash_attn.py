@@ -13,9 +13,9 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
 from srb.llama import backend as backend_module
-from srb.llama import flash_attn as rule
-from srb.llama.state import relaid, retyped
-from srb.settings import Settings
+from srb.llama.native import flash_attn as rule
+from srb.llama.native.state import relaid, retyped
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

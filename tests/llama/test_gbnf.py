@@ -14,10 +14,10 @@ import pytest
 from tiny_model import write_tiny_model
 
 from srb.errors import InvalidRequestError
-from srb.llama.candidates import Candidates
-from srb.llama.constraint import LarkCompiler
-from srb.llama.vocabulary import Vocabulary
-from srb.settings import Settings
+from srb.llama.sampling.candidates import Candidates
+from srb.llama.sampling.constraint import LarkCompiler
+from srb.llama.text.vocabulary import Vocabulary
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

@@ -18,7 +18,7 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.telling.events import StreamEvent, Token
 from srb.llama import LlamaBackend
-from srb.llama.logprobs import logprobs
+from srb.llama.sampling.logprobs import logprobs
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -18,7 +18,7 @@ from srb.engine.engine import Engine
 from srb.engine.rules.opening import opening_of
 from srb.engine.telling.events import Event, StreamEvent
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

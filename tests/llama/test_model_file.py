@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from srb.errors import ModelLoadError
-from srb.llama import LlamaBackend, model_file
-from srb.llama.model_file import files_of, find_model, fingerprint
-from srb.settings import Settings
+from srb.llama import LlamaBackend
+from srb.llama.files import model_file
+from srb.llama.files.model_file import files_of, find_model, fingerprint
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

@@ -9,9 +9,9 @@ from tiny_model import CONTROL, EOS, N_VOCAB, finish, write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
-from srb.llama.tensors import read_metadata
-from srb.llama.vocabulary import Vocabulary
-from srb.settings import Settings
+from srb.llama.files.tensors import read_metadata
+from srb.llama.text.vocabulary import Vocabulary
+from srb.options.settings import Settings
 
 
 def test_a_model(tmp_path: Path, load: Callable[..., LlamaBackend]) -> None:

@@ -17,7 +17,7 @@ from traffic import Ask, Program, Run, Said, Step, generate, shrink
 
 from srb.engine.engine import Engine
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

@@ -15,9 +15,9 @@ from tiny_model import write_tiny_model
 from srb.engine.backend import Batch
 from srb.errors import ModelLoadError, SettingsError
 from srb.llama import LlamaBackend
-from srb.llama.params import context_params, is_on_gpu, model_params
-from srb.llama.tuned import tuned_path
-from srb.settings import Settings
+from srb.llama.native.params import context_params, is_on_gpu, model_params
+from srb.llama.tune.tuned import tuned_path
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

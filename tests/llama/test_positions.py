@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srb.llama.positions import Positions
+from srb.llama.native.positions import Positions
 
 Part = tuple[int, int] | int
 """An image with its cells and positions, or so many tokens."""

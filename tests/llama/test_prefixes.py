@@ -12,7 +12,7 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.telling.events import Event, StreamEvent
 from srb.llama import LlamaBackend
-from srb.settings import Settings
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

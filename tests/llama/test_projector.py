@@ -16,15 +16,15 @@ from driver import run, texts
 from tiny_model import write_tiny_model
 from tiny_projector import N_CELLS, N_SOUND_CELLS, has_mtmd, png, wav, write_tiny_ear, write_tiny_projector
 
-from srb.disk_cache import DiskCache
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.prompts.media import Media, Part
 from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, ModelLoadError
+from srb.files.disk_cache import DiskCache
 from srb.llama import LlamaBackend
-from srb.llama.context import new_context
+from srb.llama.native.context import new_context
 
 pytestmark = [
     pytest.mark.llama,

@@ -21,8 +21,8 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama import LlamaBackend
-from srb.llama.vocabulary import Vocabulary
-from srb.settings import Settings
+from srb.llama.text.vocabulary import Vocabulary
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 
@@ -416,5 +416,5 @@ def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(
         drawn.append([(token := one.sample(row), one.logprobs(token, 3)) for row in rows])
         one.close()
         compiled.close()
-        monkeypatch.setattr("srb.llama.sampler._narrowing_top_k", lambda *_: 0)
+        monkeypatch.setattr("srb.llama.sampling.sampler._narrowing_top_k", lambda *_: 0)
     assert drawn[0] == drawn[1]

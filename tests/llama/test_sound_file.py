@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_projector import wav
 
 from srb.errors import InvalidRequestError
-from srb.llama.sound_file import MAX_SECONDS, is_sound, safe_sound
+from srb.llama.media.sound_file import MAX_SECONDS, is_sound, safe_sound
 
 
 def with_header(

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
@@ -13,6 +12,7 @@ from srb.engine.engine import Engine
 from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama import LlamaBackend
+from srb.serving.async_engine import AsyncEngine
 
 pytestmark = pytest.mark.llama
 

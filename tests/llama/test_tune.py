@@ -10,13 +10,16 @@ from tiny_model import write_tiny_model
 
 from srb.cli import main
 from srb.engine.backend import Batch
-from srb.llama import LlamaBackend, others, probe, search, weights
-from srb.llama.flash_attn import Pace
-from srb.llama.probe import Attention, Shape, Timings, Weights
-from srb.llama.search import USUAL
-from srb.llama.state import moved
-from srb.llama.tuned import choose, kept_files, read_tuned
-from srb.settings import Settings
+from srb.llama import LlamaBackend
+from srb.llama.files import weights
+from srb.llama.native.flash_attn import Pace
+from srb.llama.native.state import moved
+from srb.llama.tune import background_load as others
+from srb.llama.tune import probe, search
+from srb.llama.tune.probe import Attention, Shape, Timings, Weights
+from srb.llama.tune.search import USUAL
+from srb.llama.tune.tuned import choose, kept_files, read_tuned
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 

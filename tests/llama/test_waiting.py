@@ -10,7 +10,7 @@ import pytest
 from waiting import until
 
 from srb.llama import LlamaBackend
-from srb.llama.waiting import Crowd, Waiting, delayed_seconds
+from srb.llama.native.waiting import Crowd, Waiting, delayed_seconds
 
 tells_delays = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel doesn't tell who waits for a CPU"

@@ -16,13 +16,14 @@ from tiny_model import write_tiny_model
 
 from srb.engine.engine import Engine
 from srb.errors import ModelLoadError
-from srb.llama import LlamaBackend, weights
-from srb.llama import tuned as tuned_module
-from srb.llama.flash_attn import MEASURED
-from srb.llama.tensors import read_tensors
-from srb.llama.tuned import Tuned, choose, kept_files, read_tuned, tuned_path, write_tuned
-from srb.llama.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
-from srb.settings import Settings
+from srb.llama import LlamaBackend
+from srb.llama.files import weights
+from srb.llama.files.tensors import read_tensors
+from srb.llama.files.weights import convert, converted_bytes, converted_path, mixed, reason_not_to_convert
+from srb.llama.native.flash_attn import MEASURED
+from srb.llama.tune import tuned as tuned_module
+from srb.llama.tune.tuned import Tuned, choose, kept_files, read_tuned, tuned_path, write_tuned
+from srb.options.settings import Settings
 
 pytestmark = pytest.mark.llama
 
@@ -183,7 +184,7 @@ def test_another_model_or_machine_has_another_result(
 ) -> None:
     other = write_tiny_model(tmp_path / tiny_model.name, seed=1)
     assert read_tuned(other, Settings()) is None
-    monkeypatch.setattr("srb.llama.tuned.physical_cores", lambda: 77)
+    monkeypatch.setattr("srb.llama.tune.tuned.physical_cores", lambda: 77)
     assert read_tuned(tiny_model, Settings()) is None
     assert len(kept_files(tiny_model)) == 2
     assert kept_files(other) == []

@@ -7,12 +7,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from fake_backend import FakeBackend
 
-from srb.async_engine import AsyncEngine
 from srb.errors import HistoryError
 from srb.history.history import History
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.hosts import Hosts
-from srb.server.keeping import Keeper
+from srb.server.guards.hosts import Hosts
+from srb.server.run.keeping import Keeper
+from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]

@@ -17,11 +17,11 @@ from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import until
 
-from srb.async_engine import AsyncEngine
 from srb.errors import ModelLoadError
-from srb.server import exchange, sse
 from srb.server.app import create_app
-from srb.server.exchange import ENGINE, MAX_BODY_BYTES
+from srb.server.http import exchange, sse
+from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES
+from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
 
@@ -445,7 +445,7 @@ async def test_a_fault_of_ours_is_500_with_an_id_that_is_in_the_log(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await connect(FakeBackend())
-    monkeypatch.setattr("srb.wire.completions.parse", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("srb.wire.openai.completions.parse", lambda *_, **__: 1 // 0)
     response = await client.post("/v1/completions", json={"prompt": "p"})
     message = (await response.json())["error"]["message"]
     assert response.status == 500
@@ -464,7 +464,7 @@ async def test_a_full_queue_is_429_before_the_body_is_read(
     while (await (await client.get("/health")).json())["waiting"]:
         pass
     responses.append(await client.post("/v1/completions", json=body))
-    monkeypatch.setattr("srb.wire.completions.parse", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr("srb.wire.openai.completions.parse", lambda *_, **__: pytest.fail("it was read"))
     refused = await client.post("/v1/completions", json=body)
     assert (refused.status, refused.headers["Retry-After"]) == (429, "2")
     error = (await refused.json())["error"]

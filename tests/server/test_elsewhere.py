@@ -11,9 +11,9 @@ from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import until
 
-from srb.server import elsewhere
-from srb.server.exchange import ENGINE
-from srb.wire import native
+from srb.server.http import peers as elsewhere
+from srb.server.http.exchange import ENGINE
+from srb.wire.native import reply as native
 
 EVENTS = "/v1/completions/cmpl-1/events"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from server.test_kept_requests import begin, get, go_on, run, snapshots, texts
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.history.history import History
 from srb.history.stories import prompt_at
-from srb.server.exchange import ENGINE
+from srb.server.http.exchange import ENGINE
 
 TYPED = "She saw "
 

@@ -10,9 +10,9 @@ from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 
 from srb.errors import MisdirectedRequestError, SettingsError
-from srb.server import hosts
-from srb.server.hosts import Hosts, read_hosts
-from srb.settings import Settings
+from srb.options.settings import Settings
+from srb.server.guards import hosts
+from srb.server.guards.hosts import Hosts, read_hosts
 
 KNOWN = [
     *(

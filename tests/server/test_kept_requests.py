@@ -23,9 +23,9 @@ from srb.errors import NotFoundError
 from srb.history import find
 from srb.history.history import History
 from srb.history.unfinished import unfinished
-from srb.llama.chat_template import ChatTemplate
-from srb.server.exchange import ENGINE, LIMITS
-from srb.server.keeping import KEEPER
+from srb.llama.text.chat_template import ChatTemplate
+from srb.server.http.exchange import ENGINE, LIMITS
+from srb.server.run.keeping import KEEPER
 
 TEMPLATE = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
 LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, "detach": True}

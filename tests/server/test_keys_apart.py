@@ -11,10 +11,10 @@ import pytest
 from fake_backend import FakeBackend, FakeReader, Gate, says
 from server.conftest import Client, Connect
 
-from srb.disk_cache import DiskCache
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
-from srb.server.exchange import ENGINE
+from srb.files.disk_cache import DiskCache
+from srb.server.http.exchange import ENGINE
 
 ANN, BOB = {"Authorization": "Bearer sk-ann"}, {"Authorization": "Bearer sk-bob"}
 KEYS = (b"sk-ann", b"sk-bob")

@@ -12,11 +12,11 @@ from fake_backend import ByteTokenizer, FakeBackend, says
 from server.conftest import Connect
 from server.test_embeddings import FakeEmbedder
 
-from srb.server import exchange, sse
-from srb.wire.embeddings import to_json
-from srb.wire.encode import encode
-from srb.wire.llama_server import Completion as LlamaCompletion
-from srb.wire.openai import Completion
+from srb.server.http import exchange, sse
+from srb.wire.llama_server.reply import Completion as LlamaCompletion
+from srb.wire.openai.reply import Completion
+from srb.wire.reply.encode import encode
+from srb.wire.vectors.embeddings import to_json
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from srb.wire.openai import Completion
         ("/v1/completions", {"prompt": "p", "model": "fake"}, Completion, "object"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p"}]}, Completion, "object"),
         ("/completion", {"prompt": "p", "n": 2}, LlamaCompletion, "result"),
-        ("/embedding", {"input": "p"}, "srb.server.embedding_routes", "to_json"),
+        ("/embedding", {"input": "p"}, "srb.server.routes.embeddings", "to_json"),
     ],
 )
 async def test_an_answer_is_made_outside_of_the_event_loop(

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from srb.errors import SettingsError
-from srb.server.listen import describe, is_exposed, listening, tls_context, urls_of
-from srb.settings import Settings
+from srb.options.settings import Settings
+from srb.server.run.listen import describe, is_exposed, listening, tls_context, urls_of
 
 TLS = Path(__file__).parent / "tls"
 CERT, KEY = TLS / "cert.pem", TLS / "key.pem"

@@ -10,7 +10,7 @@ from fake_backend import FakeBackend, says
 from server.conftest import Connect
 
 from srb.engine.asking.model import SpecialTokens
-from srb.llama.chat_template import ChatTemplate
+from srb.llama.text.chat_template import ChatTemplate
 
 SILLY_TAVERN: dict[str, Any] = {
     "prompt": "Seraphina: Hello.\nYou:",

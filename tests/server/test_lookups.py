@@ -19,7 +19,7 @@ from server.test_media_parts import CAT, Seeing, text, user
 from waiting import until
 
 from srb.history.history import History
-from srb.server.remote_media import fetch
+from srb.server.http.remote_media import fetch
 
 SECONDS = 30
 """Far longer than the answers take. Only if threads wait for each other do they take longer."""

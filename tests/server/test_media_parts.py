@@ -17,7 +17,7 @@ from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.history.events import pack_request, unpack_request
 from srb.history.history import History
-from srb.llama.chat_template import ChatTemplate
+from srb.llama.text.chat_template import ChatTemplate
 
 SOURCE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
 CAT, DOG = b"\x89cat" * 3, b"\x89dog" * 4

@@ -7,10 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_aiohttp.plugin import AiohttpClient
 from server.conftest import Client
 
-from srb.async_engine import AsyncEngine
 from srb.engine.engine import Engine
 from srb.server.app import create_app
-from srb.server.metrics import Metrics
+from srb.server.routes.metrics import Metrics
+from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
 

@@ -15,18 +15,19 @@ from fake_backend import FakeBackend
 from server.conftest import Connect
 from server.test_embeddings import FakeEmbedder
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.model import SpecialTokens
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.history.history import History
-from srb.server import docs_page, openapi
 from srb.server.app import create_app
-from srb.server.auth import OPEN
-from srb.server.embedding_routes import RANKING
-from srb.server.operations import OPERATIONS
-from srb.server.schemas import Operation
-from srb.wire.body_fields import ALIASES
+from srb.server.guards.auth import OPEN
+from srb.server.openapi import describe as openapi
+from srb.server.openapi import docs_page
+from srb.server.openapi.operations import OPERATIONS
+from srb.server.openapi.schemas import Operation
+from srb.server.routes.embeddings import RANKING
+from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
+from srb.wire.request.body_fields import ALIASES
 
 LIMITS = Limits("fake", n=4, max_n=8)
 MANY_FIELDS = 40

@@ -12,12 +12,12 @@ import pytest
 from aiohttp import ClientSession
 from fake_backend import FakeBackend
 
-from srb.async_engine import AsyncEngine
 from srb.engine.engine import Engine
 from srb.errors import SettingsError
-from srb.server import serve as serve_module
-from srb.server.ready import check_fd, read_preload, tell_ready
-from srb.settings import Settings
+from srb.options.settings import Settings
+from srb.server.run import serve as serve_module
+from srb.server.run.ready import check_fd, read_preload, tell_ready
+from srb.serving.async_engine import AsyncEngine
 
 MAKE = partial(Engine, cache_bytes=1 << 20)
 

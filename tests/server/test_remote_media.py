@@ -12,8 +12,8 @@ from server.conftest import Connect
 from server.test_media_parts import CAT, DOG, Seeing, post, text, user
 
 from srb.errors import InvalidRequestError
-from srb.server import remote_media
-from srb.server.remote_media import MAX_BYTES, fetch, is_public
+from srb.server.http import remote_media
+from srb.server.http.remote_media import MAX_BYTES, fetch, is_public
 
 
 def only_this(address: str) -> bool:

@@ -11,8 +11,8 @@ from fake_backend import FakeBackend, Gate, babble, says
 from server.conftest import Client, Connect
 from waiting import until
 
-from srb.llama.chat_template import ChatTemplate
-from srb.server.exchange import ENGINE
+from srb.llama.text.chat_template import ChatTemplate
+from srb.server.http.exchange import ENGINE
 
 BODY: dict[str, Any] = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 6, "ignore_eos": True, "stop": ["zz"]}
 KEPT: dict[str, Any] = {"keep_seconds": 60, "keep_bytes": 1 << 20}

@@ -9,11 +9,11 @@ import pytest
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 
-from srb.disk_cache import DiskCache
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
 from srb.errors import SettingsError
-from srb.server.slot_routes import check_folder
+from srb.files.disk_cache import DiskCache
+from srb.server.routes.slots import check_folder
 
 PROMPT = "What is the capital of France? "
 CACHE_BYTES = 100_000

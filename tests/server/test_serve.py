@@ -17,14 +17,14 @@ from fake_backend import FakeBackend, Gate
 from waiting import until
 
 from srb import cli
-from srb.async_engine import AsyncEngine
 from srb.errors import EngineDeadError
 from srb.history.unfinished import Unfinished, unfinished
-from srb.log_format import LogFormatter
-from srb.server import serve as serve_module
+from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.malformed import Runner
-from srb.settings import Settings
+from srb.server.http.malformed import Runner
+from srb.server.run import serve as serve_module
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.log_format import LogFormatter
 from srb.wire.limits import Limits
 
 
@@ -109,7 +109,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         stop.set_result(None)
         gate.open()
     await serving
-    monkeypatch.setattr("srb.server.keeping.unfinished", read_slowly)
+    monkeypatch.setattr("srb.server.run.keeping.unfinished", read_slowly)
     stop, serving = await start(FakeBackend())
     await until(asked.is_set)
     assert "is ready" not in capsys.readouterr().out
@@ -155,8 +155,9 @@ HANGING = """
 import sys, threading, time
 from pathlib import Path
 from srb import cli
-from srb.async_engine import AsyncEngine
-from srb.server import app, serve
+from srb.serving.async_engine import AsyncEngine
+from srb.server import app
+from srb.server.run import serve
 sys.path.insert(0, {tests!r})
 from fake_backend import FakeBackend
 
@@ -191,7 +192,9 @@ def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: 
         assert process.stderr
         match = None
         while not match:
-            match = re.search(r"is ready at http://(\S+):(\d+)", process.stdout.readline())
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            match = re.search(r"is ready at http://(\S+):(\d+)", line)
         body = b'{"prompt": "p"}'
         method = b"GET" if path == "/docs" else b"POST"
         head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (method, path.encode(), len(body))
@@ -216,6 +219,6 @@ def test_the_exit_code_of_a_server_whose_engine_failed(
     async def serve(_settings: Settings) -> None:
         raise EngineDeadError("the engine has failed: no luck")
 
-    monkeypatch.setattr("srb.server.serve.serve", serve)
+    monkeypatch.setattr("srb.server.run.serve.serve", serve)
     assert cli.main(["serve", "--exit-on-fatal"]) == 1
     assert capsys.readouterr().err == "srb: the engine has failed: no luck\n"

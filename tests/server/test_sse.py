@@ -10,8 +10,8 @@ from server.conftest import Client, Connect
 from waiting import until
 
 from srb.engine.backend import Logprobs
-from srb.server import sse
-from srb.server.exchange import ENGINE
+from srb.server.http import sse
+from srb.server.http.exchange import ENGINE
 
 LIKELIEST = [(token, -token / 7) for token in range(100)]
 BODY = {"prompt": "p", "n": 4, "max_tokens": 2_000, "ignore_eos": True, "logprobs": 100}

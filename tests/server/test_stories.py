@@ -12,7 +12,7 @@ from server.conftest import Client, Connect
 
 from srb.errors import HistoryError
 from srb.history.history import History
-from srb.server import sse
+from srb.server.http import sse
 
 
 @pytest.fixture

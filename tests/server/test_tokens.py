@@ -7,7 +7,7 @@ from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
 from srb.engine.asking.model import SpecialTokens
-from srb.llama.chat_template import ChatTemplate
+from srb.llama.text.chat_template import ChatTemplate
 
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -7,8 +7,8 @@ from fake_backend import END, FakeBackend
 from server.conftest import Client, Connect
 
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.llama.chat_template import ChatTemplate
-from srb.wire.call_format import PLAIN
+from srb.llama.text.chat_template import ChatTemplate
+from srb.wire.tools.call_format import PLAIN
 
 SIMPLE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 NATIVE = (

@@ -17,14 +17,15 @@ from driver import check_order, run, stops
 from tiny_model import WINDOW, write_tiny_model
 from traffic import Abort, Ask, Program, Step, banned, refused, tokens
 
-from srb.disk_cache import DiskCache
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError
-from srb.llama import LlamaBackend, log
-from srb.settings import Settings
+from srb.files.disk_cache import DiskCache
+from srb.llama import LlamaBackend
+from srb.llama.native import log
+from srb.options.settings import Settings
 
 KINDS = {"full": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "jamba"}
 """The kinds of memory that llama.cpp has, each with the architecture of the tiny model that has it."""

@@ -5,15 +5,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from fake_backend import ByteTokenizer, FakeBackend
 
-from srb.async_engine import AsyncEngine
-from srb.client import Record, client_options
 from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.telling.events import AbortReason
 from srb.errors import InvalidRequestError, ModelLoadError
-from srb.settings import Settings
+from srb.options.settings import Settings
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.engine_client import Record, client_options
 
 OPTIONS = client_options(Settings(max_queue=1000))
 """All options but the length of the queue are those of a served replica."""

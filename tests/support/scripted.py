@@ -13,15 +13,15 @@ from aiohttp import web
 from fake_backend import Context, FakeBackend, Script, scores
 from real_server import Asked
 
-from srb.async_engine import AsyncEngine
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Logprobs
 from srb.engine.engine import Engine
 from srb.history.history import History
-from srb.llama.chat_template import ChatTemplate
+from srb.llama.text.chat_template import ChatTemplate
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.hosts import Hosts
-from srb.server.keeping import Keeper
+from srb.server.guards.hosts import Hosts
+from srb.server.run.keeping import Keeper
+from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
 TEMPLATE = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>")

@@ -14,7 +14,7 @@ Run = Callable[..., int]
 def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
     """What runs in place of a model; and an empty folder to be in."""
     backend = FakeBackend(n_cells=4096, script=babble)
-    monkeypatch.setattr("srb.async_engine.LlamaBackend", lambda _settings, _progress: backend)
+    monkeypatch.setattr("srb.serving.async_engine.LlamaBackend", lambda _settings, _progress: backend)
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: path or Path("fake.gguf"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)

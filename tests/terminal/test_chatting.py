@@ -11,7 +11,7 @@ from rich.console import Console
 from terminal.conftest import Run
 from terminal.test_show import START, stop
 
-from srb.llama.chat_template import ChatTemplate
+from srb.llama.text.chat_template import ChatTemplate
 from srb.terminal import generate
 from srb.terminal.generate import go_on
 from srb.terminal.show import Alternative, Growing
@@ -44,7 +44,7 @@ def test_a_question_is_written_by_the_chat_template(srb: Run, backend: FakeBacke
 def test_a_wrong_option_of_a_chat_is_told_before_the_model_is_loaded(
     srb: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr("srb.async_engine.LlamaBackend")
+    monkeypatch.delattr("srb.serving.async_engine.LlamaBackend")
     assert srb("generate", "Who?", "--chat", "--top-p", "7") == 2
     assert "top_p must be from 0 to 1" in capsys.readouterr().err
     assert srb("generate", "Who?", "--chat", "--interactive") == 2

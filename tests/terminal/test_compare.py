@@ -247,7 +247,7 @@ def test_repeated_texts_are_grouped_and_nothing_in_the_report_is_markup(
 def test_a_spec_is_checked_before_the_model_is_loaded(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delattr("srb.async_engine.LlamaBackend")
+    monkeypatch.delattr("srb.serving.async_engine.LlamaBackend")
     (tmp_path / "spec.toml").write_text(SPEC + "top_p = 7")
     assert srb("compare", "spec.toml") == 2
     assert capsys.readouterr().err == "srb: spec.toml: settings.wild: top_p must be from 0 to 1, got 7.0\n"

@@ -11,7 +11,7 @@ from engine.test_healing import Spaces
 from fake_backend import END, FakeBackend, says
 from terminal.conftest import Run
 
-from srb.roster import Roster
+from srb.serving.roster import Roster
 from srb.terminal.show import PlainLines
 
 
@@ -125,7 +125,7 @@ def test_wrong_options_are_named(
 def test_wrong_options_are_found_before_the_model_is_loaded(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("srb.async_engine.LlamaBackend")
+    monkeypatch.delattr("srb.serving.async_engine.LlamaBackend")
     assert srb("generate", "p", "--min-p", "2") == 2
     assert capsys.readouterr().err == "srb: min_p must be from 0 to 1, got 2.0\n"
 
@@ -133,7 +133,7 @@ def test_wrong_options_are_found_before_the_model_is_loaded(
 def test_a_variable_for_servers_ends_nothing_here(
     srb: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("srb.roster.Roster._set_timers", lambda roster, _living: limits.append(roster))
+    monkeypatch.setattr("srb.serving.roster.Roster._set_timers", lambda roster, _living: limits.append(roster))
     limits: list[Roster] = []
     monkeypatch.setenv("SRB_REQUEST_TIMEOUT", "1")
     assert srb("generate", "p", "-n", "1") == 0

@@ -9,9 +9,9 @@ import pytest
 from srb.engine.asking.meanings import meanings
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.terminal.options import REQUEST_FIELDS, add_field_arguments, given_fields
-from srb.wire.body_fields import ALIASES
-from srb.wire.completion_fields import CompletionFields
-from srb.wire.fields import SamplingFields, descriptions
+from srb.wire.request.body_fields import ALIASES
+from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.fields import SamplingFields, descriptions
 
 
 def read(*arguments: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from terminal.conftest import Run
 from terminal.test_compare import lines, table
 
 from srb.errors import SettingsError
-from srb.llama.chat_template import ChatTemplate
+from srb.llama.text.chat_template import ChatTemplate
 from srb.terminal.measures import Findings
 from srb.terminal.results import Results, read_results
 
@@ -159,7 +159,7 @@ def test_several_models_in_one_report_and_the_rest_after_an_interruption(
         backend.identity = str(settings.model)
         return backend
 
-    monkeypatch.setattr("srb.async_engine.LlamaBackend", load)
+    monkeypatch.setattr("srb.serving.async_engine.LlamaBackend", load)
     assert srb("compare", "spec.toml") == 0
     assert asked == [(None, 8192), (Path.cwd() / "two.gguf", 100)] or asked == [(None, 8192), (Path("two.gguf"), 100)]
     rows = lines()
@@ -228,7 +228,7 @@ def test_a_judge_that_has_no_answer_is_told_once(srb: Run, capsys: pytest.Captur
 
 
 def test_a_model_that_isnt_there_is_told_before_another_runs(srb: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from srb.llama.model_file import find_model
+    from srb.llama.files.model_file import find_model
 
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: find_model(path) if path else Path("fake"))
     Path("spec.toml").write_text('n = 1\nprompts = ["p"]\n[models]\none = {}\ntwo = "nowhere.gguf"\n')

@@ -11,7 +11,6 @@ import pytest
 from aiohttp import web
 from fake_backend import FakeBackend, says
 
-from srb.async_engine import AsyncEngine
 from srb.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -20,8 +19,9 @@ from srb.errors import (
     SrbError,
     UnavailableError,
 )
+from srb.options.settings import Settings
 from srb.server.app import create_app
-from srb.settings import Settings
+from srb.serving.async_engine import AsyncEngine
 from srb.terminal.source import Server
 from srb.wire.limits import Limits
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from srb.errors import SettingsError
-from srb.settings import Settings
+from srb.options.settings import Settings
 from srb.terminal.prompts import Prompt
 from srb.terminal.spec import Spec, read_spec
 

@@ -9,9 +9,9 @@ import pytest
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SAMPLERS, SamplingParams
 from srb.errors import InvalidRequestError
-from srb.wire import llama_body
-from srb.wire.body import parse
 from srb.wire.limits import Limits
+from srb.wire.llama_server import body as llama_body
+from srb.wire.request.body import parse
 
 LIMITS = Limits("fake", n=1, max_n=8)
 

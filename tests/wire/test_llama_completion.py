@@ -12,8 +12,8 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.telling.events import ErrorEvent, ProgressEvent, StartEvent, StopEvent, StreamEvent, Timings
 from srb.errors import BackendError
 from srb.wire.limits import Limits
-from srb.wire.llama_body import parse_completion
-from srb.wire.llama_server import Completion, generation_settings, public_settings
+from srb.wire.llama_server.body import parse_completion
+from srb.wire.llama_server.reply import Completion, generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)

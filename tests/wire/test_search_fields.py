@@ -8,9 +8,10 @@ import pytest
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import StopEvent
 from srb.errors import InvalidRequestError
-from srb.wire import llama_body, native
-from srb.wire.body import Parsed, parse
 from srb.wire.limits import Limits
+from srb.wire.llama_server import body as llama_body
+from srb.wire.native import reply as native
+from srb.wire.request.body import Parsed, parse
 
 LIMITS = Limits("fake", n=2, max_n=8)
 

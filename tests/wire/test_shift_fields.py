@@ -8,10 +8,11 @@ import pytest
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import StartEvent, StopEvent, Timings
 from srb.errors import InvalidRequestError
-from srb.wire import llama_body, native
-from srb.wire.body import parse
 from srb.wire.limits import Limits
-from srb.wire.timings import timings
+from srb.wire.llama_server import body as llama_body
+from srb.wire.native import reply as native
+from srb.wire.reply.timings import timings
+from srb.wire.request.body import parse
 
 LIMITS = Limits("fake", n=2, max_n=8)
 SHIFTS = Limits("fake", n=2, max_n=8, context_shift=True, n_keep=5)

@@ -1,4 +1,4 @@
-"""The format of a file with a retained state; see `srb.disk_cache`.
+"""The format of a file with a retained state; see `srb.files.disk_cache`.
 
     header      _HEADER: sizes, the parent's name, and a SHA-256 of all other bytes of the file
     key         UTF-8

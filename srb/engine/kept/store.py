@@ -1,4 +1,4 @@
-"""`Store`: what the engine needs of a place where retained states outlive the process. `srb.disk_cache` is one."""
+"""`Store`: what the engine needs of a place where retained states outlive the process, as `srb.files.disk_cache`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

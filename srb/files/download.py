@@ -1,0 +1,216 @@
+"""Fetches the models of `--hf-repo` and `--model-url` once, and keeps them; finds a model in `--models-dir`."""
+
+import dataclasses
+import hashlib
+import http.client
+import importlib.util
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+from srb.errors import ModelLoadError, SettingsError
+from srb.files.cache_folder import cache_folder, locked
+from srb.options.extras import pip_install
+from srb.options.settings import Settings
+
+CHUNK_BYTES = 1 << 20
+SILENCE_SECONDS = 60
+
+Progress = Callable[[int, int], object]
+"""Is called with the number of bytes that have come, and of all bytes of the file."""
+
+ShowProgress = Callable[[str], AbstractContextManager[Progress]]
+"""Makes a `Progress` for the file with this name."""
+
+
+def show_nothing(_name: str) -> AbstractContextManager[Progress]:
+    """Downloads silently."""
+    return nullcontext(lambda _done, _total: None)
+
+
+def fetch_model(settings: Settings, show: ShowProgress = show_nothing) -> Settings:
+    """The settings with `model` set to the file of the model that they name. It is downloaded if it isn't here yet.
+
+    Raises `SettingsError` if the settings name several models, and `ModelLoadError` if the model can't be fetched.
+    """
+    given = {"--model": settings.model, "--model-url": settings.model_url, "--hf-repo": settings.hf_repo}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise SettingsError(f"{' and '.join(names)} name a model each; give one of them")
+    if settings.hf_file is not None and settings.hf_repo is None:
+        raise SettingsError(f"--hf-file {settings.hf_file} is a file in --hf-repo, which is missing")
+    if settings.model_url is not None:
+        path = fetch_url(settings.model_url, show)
+    elif settings.hf_repo is not None:
+        path = fetch_from_hub(settings.hf_repo, settings.hf_file)
+    elif settings.models_dir is not None and not (settings.model and settings.model.exists()):
+        path = find_in_folder(settings.models_dir, settings.model)
+    else:
+        return settings
+    return dataclasses.replace(settings, model=path, model_url=None, hf_repo=None, hf_file=None)
+
+
+def find_in_folder(folder: Path, name: Path | None) -> Path:
+    """The model file below a folder that has this name, or else the only one whose name begins with it.
+
+    With no name, it is the only model file that there is. Of a model in several files it is the first file.
+    Raises `SettingsError`, which lists the files.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"--models-dir {folder} is not a folder")
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.gguf"))}
+    files = {
+        each: path
+        for each, path in files.items()
+        if not (part := re.search(r"-(\d{5})-of-\d{5}\.gguf$", each)) or int(part[1]) == 1
+    }
+    begun = str(name or "").casefold()
+    found = [each for each in files if begun in (each.casefold(), each.casefold().removesuffix(".gguf"))]
+    found = found or [each for each in files if each.casefold().startswith(begun)]
+    if len(found) == 1:
+        return files[found[0]]
+    asked = f"several models for {name}" if found and name else f"no {name}" if name else "several models"
+    there = ", ".join(found or files) or "no GGUF file"
+    raise SettingsError(f"--models-dir {folder} has {asked}; --model takes one of: {there}")
+
+
+def fetch_from_hub(repo: str, file: str | None) -> Path:
+    """A file of a Hugging Face repository. It is taken from the hub's own cache if it is there, and else downloaded.
+
+    The hub gets the token in HF_TOKEN. huggingface_hub resumes an interrupted download, and shows its progress itself.
+    file: may be None if the repository has only one GGUF file.
+    """
+    if importlib.util.find_spec("huggingface_hub") is None:
+        command = pip_install("'llama-srb[hub]'")
+        raise SettingsError(f"--hf-repo needs huggingface_hub: {command}")
+    import huggingface_hub  # here, because importing it is slow, and it may be missing
+
+    try:
+        if file is None:
+            files = [name for name in huggingface_hub.HfApi().list_repo_files(repo) if name.endswith(".gguf")]
+            if len(files) != 1:
+                what = f"these GGUF files: {', '.join(files)}" if files else "no GGUF file"
+                raise SettingsError(f"--hf-repo {repo} has {what}; name one with --hf-file")
+            file = files[0]
+        return Path(huggingface_hub.hf_hub_download(repo, file))
+    except (OSError, ValueError) as error:  # all of the hub's errors are one of these
+        message = " ".join(str(error).split())
+        raise ModelLoadError(f"--hf-repo {repo}: {message} (a private one needs a token in HF_TOKEN)") from None
+
+
+def models_folder() -> Path:
+    """The folder where the files of `--model-url` are kept."""
+    return cache_folder() / "models"
+
+
+def fetch_url(url: str, show: ShowProgress = show_nothing) -> Path:
+    """The file at a URL. It is taken from `models_folder` if it is there, and else downloaded to there.
+
+    An interrupted download goes on where it ended. Raises `ModelLoadError`, and `SettingsError` for a wrong URL.
+    """
+    parts = urllib.parse.urlsplit(url)
+    name = urllib.parse.unquote(parts.path).rpartition("/")[2]
+    if parts.scheme not in ("http", "https") or not name.strip("."):
+        raise SettingsError(f"--model-url takes the http:// or https:// URL of a file, got {url!r}")
+    target = models_folder() / hashlib.sha256(url.encode()).hexdigest()[:16] / name
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_name(name + ".lock")), show(name) as progress:
+            if not target.exists():  # another process may have downloaded it while this one waited
+                _Download(url, target).run(progress)
+    except urllib.error.HTTPError as error:
+        raise ModelLoadError(f"--model-url {url}: the server answered {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        raise ModelLoadError(f"--model-url {url} can't be fetched: {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise ModelLoadError(
+            f"--model-url {url} can't be fetched: {error}; the same command goes on from there"
+        ) from None
+    return target
+
+
+class _Download:
+    """A download under way: `NAME.part`, and `NAME.validator`, which tells if the server still has the same file."""
+
+    def __init__(self, url: str, target: Path) -> None:
+        self._url = url
+        self._target = target
+        self._part = target.with_name(target.name + ".part")
+        self._validator = target.with_name(target.name + ".validator")
+
+    def run(self, progress: Progress) -> None:
+        """Fetches the missing bytes. It connects again after a break, as long as each connection brought some bytes."""
+        while True:
+            before = self._size()
+            try:
+                total = self._fetch(progress)
+            except (ConnectionError, TimeoutError):
+                if self._size() <= before:
+                    raise
+                continue
+            if self._size() != total:
+                raise OSError(f"{self._size()} bytes came instead of {total}")
+            break
+        self._part.rename(self._target)
+        self._validator.unlink(missing_ok=True)
+
+    def _size(self) -> int:
+        return self._part.stat().st_size if self._part.exists() else 0
+
+    def _fetch(self, progress: Progress) -> int:
+        """Gets the rest of the file, and returns the length of the whole file in bytes."""
+        with self._open() as reply:
+            is_rest = reply.status == http.client.PARTIAL_CONTENT
+            start = self._size() if is_rest else 0
+            length = reply.headers["Content-Length"]
+            if length is None:
+                raise OSError("the server doesn't tell the length of the file")
+            total = start + int(length)
+            if not is_rest:
+                self._validator.write_text(_validator(reply.headers))
+            with self._part.open("ab" if is_rest else "wb") as file:
+                self._copy(reply, file, start, total, progress)
+            return total
+
+    def _open(self) -> http.client.HTTPResponse:
+        headers = {"User-Agent": "srb", "Accept-Encoding": "identity"}
+        validator = self._validator.read_text() if self._validator.exists() else ""
+        if (size := self._size()) and validator:
+            headers |= {"Range": f"bytes={size}-", "If-Range": validator}
+        request = urllib.request.Request(self._url, headers=headers)
+        try:
+            reply: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
+        except urllib.error.HTTPError as error:
+            if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            error.close()
+            self._part.unlink()  # the part was already as long as the file, or longer
+            return self._open()
+        if reply.status == http.client.PARTIAL_CONTENT and not reply.headers["Content-Range"].startswith(
+            f"bytes {size}-"
+        ):
+            reply.close()
+            raise OSError(f"the server sent {reply.headers['Content-Range']} when asked for all from {size} on")
+        return reply
+
+    def _copy(self, reply: http.client.HTTPResponse, file: BinaryIO, done: int, total: int, progress: Progress) -> None:
+        progress(done, total)
+        while chunk := reply.read1(CHUNK_BYTES):
+            file.write(chunk)
+            done += len(chunk)
+            progress(done, total)
+        if done < total:  # read1 raises nothing when the connection ends too early
+            raise ConnectionError(f"the connection broke off after {done} of {total} bytes")
+
+
+def _validator(headers: http.client.HTTPMessage) -> str:
+    """The value for If-Range: a strong ETag, or else the date; empty if the server sends neither."""
+    etag = headers["ETag"] or ""
+    return etag if etag.startswith('"') else headers["Last-Modified"] or ""

@@ -1,0 +1,132 @@
+"""Reads the list of tensors and the metadata of a GGUF file, without loading the model."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from srb.errors import ModelLoadError
+from srb.llama.native import log
+from srb.llama.native.ggml import function
+from srb.llama.sampling.logprobs import Floats
+
+_F32 = 0  # ggml_type
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a model file.
+
+    type, type_number: ggml's name of its type, in small letters, and its number. shape: of at least one dimension.
+    """
+
+    name: str
+    type: str
+    type_number: int
+    shape: tuple[int, ...]
+    n_bytes: int
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether conversions change this tensor. Tensors of one dimension stay as they are."""
+        return len(self.shape) > 1
+
+
+def read_tensors(path: Path) -> list[Tensor]:
+    """The tensors of a GGUF file. Raises `ModelLoadError`."""
+    with _opened(path) as gguf:
+        return [_tensor(gguf, i) for i in range(_gguf_n_tensors(gguf))]
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """All keys of a GGUF file and their values: numbers, bools, texts, and lists of these. Raises `ModelLoadError`."""
+    with _opened(path) as gguf:
+        return {_gguf_key(gguf, i).decode(errors="replace"): _value(gguf, i) for i in range(_gguf_n_kv(gguf))}
+
+
+def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:
+    """The tensors of a GGUF file that isn't a model. A tensor that isn't one dimension of f32 is None.
+
+    called: what an error calls the file. Raises `ModelLoadError`.
+    """
+    found: dict[str, Floats | None] = {}
+    with _opened(path, called) as gguf:
+        for i in range(_gguf_n_tensors(gguf)):
+            tensor = _tensor(gguf, i)
+            offset = _gguf_data_offset(gguf) + _gguf_offset(gguf, i)
+            is_vector = tensor.type_number == _F32 and not tensor.is_matrix
+            found[tensor.name] = np.fromfile(path, np.float32, tensor.shape[0], offset=offset) if is_vector else None
+    return found
+
+
+@contextmanager
+def _opened(path: Path, called: str = "the model") -> Iterator[int]:
+    with log.collected() as complaints:
+        gguf = _gguf_init(os.fsencode(path), _InitParams(True, None))
+    if not gguf:
+        raise ModelLoadError(f"{called} {path} can't be read: {complaints.reason}")
+    try:
+        yield gguf
+    finally:
+        _gguf_free(gguf)
+
+
+class _InitParams(ctypes.Structure):
+    """`gguf_init_params`."""
+
+    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
+
+
+_gguf_init = function("gguf_init_from_file", ctypes.c_void_p, ctypes.c_char_p, _InitParams)
+_gguf_free = function("gguf_free", None, ctypes.c_void_p)
+_gguf_n_tensors = function("gguf_get_n_tensors", ctypes.c_int64, ctypes.c_void_p)
+_gguf_name = function("gguf_get_tensor_name", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_type = function("gguf_get_tensor_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_data_offset = function("gguf_get_data_offset", ctypes.c_size_t, ctypes.c_void_p)
+_gguf_offset = function("gguf_get_tensor_offset", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
+_gguf_size = function("gguf_get_tensor_size", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
+_gguf_shape = function("gguf_get_tensor_ne", ctypes.POINTER(ctypes.c_int64), ctypes.c_void_p, ctypes.c_int64)
+_gguf_n_kv = function("gguf_get_n_kv", ctypes.c_int64, ctypes.c_void_p)
+_gguf_key = function("gguf_get_key", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_kind = function("gguf_get_kv_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_data = function("gguf_get_val_data", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_text = function("gguf_get_val_str", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list_kind = function("gguf_get_arr_type", ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list_size = function("gguf_get_arr_n", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list = function("gguf_get_arr_data", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_gguf_list_text = function("gguf_get_arr_str", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t)
+_type_name = function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)
+
+
+_SMALL = (ctypes.c_uint8, ctypes.c_int8, ctypes.c_uint16, ctypes.c_int16, ctypes.c_uint32, ctypes.c_int32)
+_NUMBERS: dict[int, Any] = dict(enumerate((*_SMALL, ctypes.c_float, ctypes.c_bool))) | dict(
+    enumerate((ctypes.c_uint64, ctypes.c_int64, ctypes.c_double), 10)
+)
+_TEXT, _LIST = 8, 9  # gguf_type
+
+
+def _value(gguf: int, i: int) -> Any:
+    kind = _gguf_kind(gguf, i)
+    if kind == _TEXT:
+        return _gguf_text(gguf, i).decode(errors="replace")
+    if kind != _LIST:
+        return _NUMBERS[kind].from_address(_gguf_data(gguf, i)).value
+    kind, size = _gguf_list_kind(gguf, i), _gguf_list_size(gguf, i)
+    if kind == _TEXT:
+        return [_gguf_list_text(gguf, i, k).decode(errors="replace") for k in range(size)]
+    return list((_NUMBERS[kind] * size).from_address(_gguf_list(gguf, i))) if size else []
+
+
+def _tensor(gguf: int, i: int) -> Tensor:
+    shape = _gguf_shape(gguf, i)[:4]
+    while len(shape) > 1 and shape[-1] == 1:
+        shape.pop()
+    number = _gguf_type(gguf, i)
+    return Tensor(
+        _gguf_name(gguf, i).decode(), _type_name(number).decode().lower(), number, tuple(shape), _gguf_size(gguf, i)
+    )

@@ -1,0 +1,336 @@
+"""One llama.cpp context: a unified KV cache, and the calls that evaluate tokens in it."""
+
+import ctypes
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from srb.engine.backend import Batch, State
+from srb.engine.prompts.adapters import Lora
+from srb.engine.prompts.media import Media
+from srb.errors import BackendError, ModelLoadError
+from srb.llama.adapters import Pointers, set_adapters
+from srb.llama.control_vectors import set_control_vectors
+from srb.llama.media.projector import LlamaMedia
+from srb.llama.native import log
+from srb.llama.native.params import context_params
+from srb.llama.native.positions import Positions
+from srb.llama.native.rows import Rows
+from srb.llama.native.state import relaid, retyped
+from srb.llama.sampling.logprobs import Floats
+from srb.options.settings import Settings
+
+_FLASH_ATTN = {
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+_CELLS_STEP = 256  # llama.cpp rounds a context up to this
+_ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multiple of this
+
+
+def window_of(model: Any) -> int | None:
+    """How many last tokens of a sequence the model's memory holds; see `Backend.window`."""
+    if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
+        return 0
+    return int(llama_cpp.llama_model_n_swa(model)) or None
+
+
+def new_context(model: Any, params: Any, name: str) -> Any:
+    """A `llama_context`. Raises `ModelLoadError` if llama.cpp can't make it."""
+    with log.collected() as complaints:
+        context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        raise ModelLoadError(f"llama.cpp can't make {name}: {complaints.reason}")
+    complaints.log()
+    return context
+
+
+def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
+    """The `llama_context_params` of a `Context`."""
+    params = context_params(settings)
+    params.n_ctx = n_cells + -n_cells % _CELLS_STEP
+    params.n_batch = settings.batch_size + settings.parallel
+    params.n_ubatch = settings.ubatch_size
+    params.n_seq_max = n_seqs + 1
+    # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
+    params.n_outputs_max = max(n_outputs, params.n_seq_max)
+    params.n_threads = settings.threads or physical_cores()
+    params.n_threads_batch = settings.threads_batch or params.n_threads
+    params.flash_attn_type = _FLASH_ATTN[flash_attn]
+    params.type_k = _ggml_type(settings.cache_type_k)
+    params.type_v = _ggml_type(settings.cache_type_v)
+    params.kv_unified = True  # so a fork shares cells, and one sequence may use all of them
+    return params
+
+
+def movable(settings: Settings) -> Settings:
+    """The settings with a cache whose cells can be moved: f16 in place of bf16, whose keys ggml can't move."""
+    if settings.cache_type_k != "bf16":
+        return settings
+    # Flash attention on a GPU wants keys and values of one type.
+    values = "f16" if settings.cache_type_v == "bf16" else settings.cache_type_v
+    return dataclasses.replace(settings, cache_type_k="f16", cache_type_v=values)
+
+
+def _is_stuck(model: Any, keys: str | None) -> bool:
+    """Whether these are quantized keys that llama.cpp doesn't rotate. To move them would end the process."""
+    if keys in (None, "f32", "f16", "bf16"):
+        return False
+    value, architecture = ctypes.create_string_buffer(100), ctypes.create_string_buffer(100)
+    llama_cpp.llama_model_meta_val_str(model, b"general.architecture", architecture, 100)
+    name = architecture.value + b".attention.key_length"
+    found = llama_cpp.llama_model_meta_val_str(model, name, value, 100) > 0
+    head_size = llama_cpp.llama_model_n_embd(model) // max(1, llama_cpp.llama_model_n_head(model))
+    head_size = int(value.value) if found else head_size
+    return head_size % _ROTATED > 0 or bool(os.environ.get("LLAMA_ATTN_ROT_DISABLE"))
+
+
+class Context:
+    """Sequences in cells. `srb.engine.backend.Backend` says what the methods do.
+
+    could_shift: whether positions can be moved in a context with `movable` settings. can_shift: whether they can here.
+
+    flash_attn: on, off or auto. adapters: those that a batch may name. control_vectors: they change every evaluation.
+    media: evaluates the batches that are images or sounds.
+    n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
+    Raises `ModelLoadError` if llama.cpp can't make the context, for example for want of memory.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: Settings,
+        *,
+        flash_attn: str,
+        n_cells: int,
+        n_seqs: int,
+        n_outputs: int,
+        adapters: Pointers | None = None,
+        control_vectors: Floats | None = None,
+        media: LlamaMedia | None = None,
+    ) -> None:
+        params = engine_params(settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
+        self._context = new_context(model, params, f"a context of {n_cells} cells")
+        if control_vectors is not None:
+            set_control_vectors(self._context, control_vectors)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._window = window_of(model)
+        self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
+        self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self._scratch = n_seqs  # the seq_id that states are saved from and restored to
+        self._rows = Rows(params.n_batch, n_outputs)
+        self._views: dict[
+            int, Floats
+        ] = {}  # numpy's views of rows of logits, by address: making a view takes longer than using it
+        self._adapters = adapters or {}
+        self._media = media
+        self._positions = Positions()
+        self._types = int(params.type_k), int(params.type_v)
+        self._has_positions = media is not None and media.has_positions  # of images, which don't have one per cell
+        is_plain = self._window is None and not self._has_positions and not _is_stuck(model, settings.cache_type_k)
+        self.could_shift = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
+        self.can_shift = self.could_shift and movable(settings) == settings
+        self._lora: Lora = ()  # the adapters of the last batch
+        self._interrupted: Callable[[], bool] | None = None
+        self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
+        llama_cpp.llama_set_abort_callback(self._context, llama_cpp.ggml_abort_callback(), None)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the context was freed. No other method may be called then, except `close`."""
+        return self._context is None
+
+    def close(self) -> None:
+        """Frees the context. May be called again."""
+        context, self._context = self._context, None
+        if context:
+            llama_cpp.llama_free(context)
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
+        """Evaluates the rows. On a GPU `interrupted` is asked only between ubatches."""
+        # llama.cpp calls back into Python for every node of the graph, so the callback is set only if it's wanted.
+        self._interrupted = interrupted
+        callback = self._abort_callback if interrupted else llama_cpp.ggml_abort_callback()
+        llama_cpp.llama_set_abort_callback(self._context, callback, None)
+        if batch.setting != self._lora:
+            set_adapters(self._context, self._adapters, batch.setting)
+            self._lora = batch.setting
+        with log.collected() as complaints:
+            if batch.atom:
+                code = self._decode_media(batch, batch.atom)
+            else:
+                code = llama_cpp.llama_decode(self._context, self._rows.fill(batch, self._positions))
+        # llama_decode returns while a GPU still computes. Waiting here counts its time as part of the decode, and makes
+        # sure that the GPU no longer uses this memory after an interruption.
+        llama_cpp.llama_synchronize(self._context)
+        if code == 2:
+            return False
+        if code:
+            reason = complaints.reason
+            named = tuple(int(seq_id) for seq_id in re.findall(r"tokens of sequence (\d+)", reason))
+            raise BackendError(f"llama_decode failed with code {code}: {reason}", seq_ids=named)
+        complaints.log()
+        return True
+
+    def _decode_media(self, batch: Batch, media: Media) -> int:
+        assert self._media, "who has read them can evaluate them"
+        start, seq_id = batch.positions[0], batch.seq_ids[0]
+        code = self._media.decode(self._context, media, self._positions.of(seq_id, start), seq_id)
+        if not code and self._has_positions:
+            self._positions.add(seq_id, (start, len(media.tokens), media.content.n_positions))
+        return code
+
+    def _ask_interrupted(self, _data: ctypes.c_void_p) -> bool:
+        return self._interrupted is not None and self._interrupted()
+
+    def logits(self, row: int) -> Floats:
+        """The logits of this row of the last batch, of shape (n_vocab,), valid until the next decode."""
+        logits = llama_cpp.llama_get_logits_ith(self._context, row)
+        if not logits:
+            raise BackendError(f"llama.cpp has no logits for row {row}")
+        address = ctypes.addressof(logits.contents)
+        if address not in self._views:
+            self._views[address] = np.ctypeslib.as_array(logits, (self._n_vocab,))
+        return self._views[address]
+
+    def length(self, seq_id: int) -> int:
+        """How many positions a sequence takes, from 0 to its last one."""
+        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
+
+    def continuable_from(self, seq_id: int) -> int:
+        """After how many of its tokens at least a sequence can be continued."""
+        if self._window is None:
+            return 0
+        if self._window == 0:
+            return self.length(seq_id)
+        # The token at position n attends to the positions from n - window + 1 on.
+        first = int(llama_cpp.llama_memory_seq_pos_min(self._memory, seq_id))
+        return first + self._window - 1 if first > 0 else 0
+
+    def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
+        """Takes positions out of sequences, and moves the later ones. Shared cells are moved only once."""
+        if not self.can_shift:  # llama.cpp would end the process
+            raise RuntimeError("positions of this model can't be moved")
+        for seq_id in seq_ids:
+            llama_cpp.llama_memory_seq_rm(self._memory, seq_id, start, end)
+        n = end - start
+        if end < shared:
+            llama_cpp.llama_memory_seq_add(self._memory, seq_ids[0], end, shared, -n)
+        for seq_id in seq_ids:
+            llama_cpp.llama_memory_seq_add(self._memory, seq_id, max(end, shared), -1, -n)
+
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Makes `target` share the first `n_tokens` cells of `source`."""
+        if n_tokens < self.continuable_from(source):  # llama.cpp would silently go on with a state of other tokens
+            raise RuntimeError(f"sequence {source} can't be forked after {n_tokens} tokens")
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, self._positions.of(source, n_tokens))
+        self._positions.fork(source, target, n_tokens)
+
+    def truncate(self, seq_id: int, n_tokens: int) -> bool:
+        """Leaves the sequence its first `n_tokens`. False if it can't be continued after these."""
+        end = self._positions.of(seq_id, n_tokens)
+        if self.length(seq_id) > end and not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, end, -1):
+            return False
+        self._positions.truncate(seq_id, n_tokens)
+        is_whole = self._positions.is_length(seq_id, n_tokens, self.length(seq_id))
+        return is_whole and n_tokens >= self.continuable_from(seq_id)
+
+    def remove(self, seq_id: int) -> None:
+        """Empties the sequence."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, seq_id, -1, -1):
+            raise BackendError(f"llama.cpp can't remove sequence {seq_id}")
+        self._positions.remove(seq_id)
+
+    def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
+        """The state of a sequence's cells from `start` to `end`. None if it is larger than `max_bytes`."""
+        places = self._positions.of(seq_id, start), self._positions.of(seq_id, end)
+        llama_cpp.llama_memory_seq_cp(self._memory, seq_id, self._scratch, *places)
+        try:
+            size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
+            if size > max_bytes:
+                return None
+            state = bytearray(size)
+            pointer = _bytes_of(state)
+            written = llama_cpp.llama_state_seq_get_data(self._context, pointer, len(state), self._scratch)
+            if written != len(state):
+                return None
+            return state + self._positions.packed(seq_id, start, end) if self._has_positions else state
+        finally:
+            self.remove(self._scratch)
+
+    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+        """Adds a state that `save` returned to a sequence.
+
+        The state may come from a context with the other setting of flash attention, or with other types of the cache.
+        """
+        first = self._positions.of(seq_id, start)
+        if self._has_positions:
+            state = self._positions.take(state, seq_id, end)
+        if self.could_shift:
+            state = retyped(state, *self._types)
+        with log.collected() as complaints:
+            restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
+        if restored:
+            last = self._positions.of(seq_id, end)
+            if moved:
+                first, last = self._move(start, end, moved)
+            llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, first, last)
+            if start and self._window and end - start > self._window:
+                self._replace_window(seq_id)
+        else:
+            complaints.log()
+            self._positions.truncate(seq_id, start)
+        self.remove(self._scratch)
+        return restored
+
+    def _move(self, start: int, end: int, by: int) -> tuple[int, int]:
+        """Moves some positions of the scratch sequence. All others are removed, since they may be where these go."""
+        if not self.can_shift:  # llama.cpp would end the process
+            raise RuntimeError("positions of this model can't be moved")
+        llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, 0, start)
+        llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, end, -1)
+        llama_cpp.llama_memory_seq_add(self._memory, self._scratch, start, end, -by)
+        return start - by, end - by
+
+    def _read(self, state: State) -> bool:
+        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)
+        return bool(read == len(state))
+
+    def _replace_window(self, seq_id: int) -> None:
+        """Leaves a sequence only the window that the scratch sequence has.
+
+        The sequence also has the window of the piece that was restored before. There is a gap between the two windows,
+        and `continuable_from` wouldn't notice it.
+        """
+        partial = llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        state = bytearray(llama_cpp.llama_state_seq_get_size_ext(self._context, self._scratch, partial))
+        pointer = _bytes_of(state)
+        llama_cpp.llama_state_seq_get_data_ext(self._context, pointer, len(state), self._scratch, partial)
+        if llama_cpp.llama_state_seq_set_data_ext(self._context, pointer, len(state), seq_id, partial) != len(state):
+            self.remove(seq_id)
+
+
+def _bytes_of(state: State) -> Any:
+    return np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _ggml_type(name: str | None) -> int:
+    """The number of a ggml type; without a name that of f16. llama_cpp 0.3.36 lacks that of BF16; 30 is from ggml.h."""
+    name = name or "f16"
+    return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
+
+
+def physical_cores() -> int:
+    """The number of physical cores that this process may use. Two threads on one core only slow each other down."""
+    try:
+        topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+        return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1

@@ -1,0 +1,75 @@
+"""Decides when to turn flash attention off on a CPU, by comparing how long the work takes with it and without it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from srb.engine.costs import Costs
+from srb.llama.native.params import is_on_gpu
+from srb.options.settings import Settings
+
+Work = Collection[tuple[int, int, int]]
+"""Prompts: the tokens of each, how many sequences continue it, and how many tokens these may generate."""
+
+FEW = 4  # with fewer rows of one prompt than this, both kinds of attention have a faster way to compute
+
+
+def can_choose(window: int | None, settings: Settings) -> bool:
+    """Whether the context may change its kind: only on a CPU, and only if saved states can be laid out anew for it."""
+    return window is None and "q" not in str(settings.cache_type_v) and not is_on_gpu(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace(Costs):
+    """The costs of one kind of context, with flash attention or without it, in seconds.
+
+    row_cell: of a row, for each cell: with flash attention the cells of its own sequence, without it all cells in use.
+    lone_step, lone_row_cell: of a step with one row, and the row_cell of prompts that fewer than `FEW` rows continue.
+        A line through the steps of many rows would be far from these.
+    """
+
+    lone_step: float = 0.0
+    lone_row_cell: float = 0.0
+
+    def seconds(self, work: Work, *, walks_all: bool) -> float:
+        """How long prompts and the sequences that continue them take. walks_all: each row walks all cells in use."""
+        in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
+        return sum(
+            tokens * (self.prompt_token + tokens / 2 * self.prompt_cell)
+            + length * self._step(n, in_use if walks_all else tokens + length / 2)
+            for tokens, n, length in work
+        )
+
+    def _step(self, n: int, cells: float) -> float:
+        """The seconds of a step of n rows, each of which walks so many cells."""
+        if n < FEW:
+            return self.lone_step + (n - 1) * self.row + n * cells * self.lone_row_cell
+        return self.step + n * (self.row + cells * self.row_cell)
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """The costs of both kinds of context: with flash attention (`on`), and without it (`off`).
+
+    change: how many seconds it takes to change from one kind to the other and back.
+    usual: the kind that suits most work, `auto` or `off`. The context has this kind unless a change saves time.
+    """
+
+    on: Pace
+    off: Pace
+    change: float
+    usual: str = "auto"
+
+    def best(self, work: Work) -> str:
+        """`auto` or `off`: the kind that takes less time for all of the work, including a change."""
+        seconds = {"auto": self.on.seconds(work, walks_all=False), "off": self.off.seconds(work, walks_all=True)}
+        return min(seconds, key=lambda kind: seconds[kind] + (self.change if kind != self.usual else 0))
+
+
+def _differences(row_cell: float, prompt_token: float) -> Pace:
+    return Pace(step=0, row=0, prompt_token=prompt_token, row_cell=row_cell, prompt_cell=0)
+
+
+MEASURED = Paces(_differences(2.6e-6, 0), _differences(1.3e-6, 0.325e-3), 0.26)
+"""How the two kinds differ on a CPU, for machines where nothing was measured.
+
+The numbers are those of SmolLM2-135M with an f16 cache (docs/benchmarks.md)."""

@@ -1,0 +1,187 @@
+"""Turns the settings into llama.cpp's parameters for models and contexts. The options have llama-server's names."""
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import llama_cpp
+
+from srb.errors import ModelLoadError, SettingsError
+from srb.llama.native import log
+from srb.llama.native.ggml import devices
+from srb.options.settings import PLACEMENT, Settings
+
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2}
+_NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # llama.cpp's own pattern
+_KEY_BYTES = 127
+_GPU_OPTIONS = frozenset(PLACEMENT) - {"mmap", "mlock", "numa", "override_tensor"}
+
+
+_parents: set[int] = set()
+"""The ids of the processes that have started llama.cpp: this process, and those that it was forked from."""
+
+
+def start(settings: Settings) -> None:
+    """Starts llama.cpp in this process.
+
+    Raises `ModelLoadError` if this process was forked from one that has used llama.cpp.
+    """
+    _parents.add(os.getpid())
+    if len(_parents) > 1:
+        raise ModelLoadError(
+            "this process was forked from one that has used llama.cpp, whose threads don't live on here, so it would "
+            "wait for ever: start it in another way, as with multiprocessing.get_context('spawn')"
+        )
+    log.redirect()
+    llama_cpp.llama_backend_init()
+    if settings.numa:
+        llama_cpp.llama_numa_init(_NUMA[settings.numa])
+
+
+def is_on_gpu(settings: Settings) -> bool:
+    """Whether layers are put on a GPU."""
+    return settings.n_gpu_layers != 0 and settings.device != "none" and bool(llama_cpp.llama_supports_gpu_offload())
+
+
+class _Placed(ctypes.Structure):
+    """`llama_model_tensor_buft_override`."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def model_params(settings: Settings) -> Any:
+    """The `llama_model_params` that the settings stand for. Raises `SettingsError`, which names the option."""
+    if (useless := settings.given(_GPU_OPTIONS)) and not llama_cpp.llama_supports_gpu_offload():
+        names = ", ".join("--" + name.replace("_", "-") for name in useless)
+        log.logger.warning("llama.cpp has no GPU here, so this has no effect: %s", names)
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = settings.n_gpu_layers
+    params.split_mode = _SPLIT_MODES[settings.split_mode]
+    params.main_gpu = settings.main_gpu
+    params.load_mode = _load_mode(settings)
+    params.kept = kept = []  # the structure points to these objects; Python would free them without this list
+    if settings.device is not None:
+        kept.append(chosen := _devices(settings.device))
+        params.devices = ctypes.addressof(chosen)
+    if settings.tensor_split is not None:
+        params.tensor_split = _shares(settings.tensor_split)
+    if rows := list(placed(settings)):
+        kept.append(table := (_Placed * (len(rows) + 1))(*(_Placed(*each) for each in rows), _Placed(None, None)))
+        params.tensor_buft_overrides = ctypes.addressof(table)
+    if settings.override_kv is not None:
+        overrides = [_override(each) for each in _split(settings.override_kv)]
+        params.kv_overrides = (llama_cpp.llama_model_kv_override * (len(overrides) + 1))(*overrides)
+    return params
+
+
+def overridden(settings: Settings) -> list[str]:
+    """The keys of `--override-kv`."""
+    return [each.partition("=")[0] for each in _split(settings.override_kv or "")]
+
+
+def context_params(settings: Settings) -> Any:
+    """A `llama_context_params` with the settings that all contexts have in common."""
+    params = llama_cpp.llama_context_default_params()
+    if settings.rope_scaling:
+        params.rope_scaling_type = _ROPE_SCALING[settings.rope_scaling]
+    if settings.rope_scale:
+        params.rope_freq_scale = 1 / settings.rope_scale
+    for name in ("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor"):
+        if (value := getattr(settings, name)) is not None:
+            setattr(params, name, value)
+    for name in ("yarn_beta_slow", "yarn_beta_fast"):
+        if (value := getattr(settings, name)) is not None:
+            setattr(params, name, value)
+    params.offload_kqv = settings.kv_offload
+    params.swa_full = settings.swa_full
+    params.no_perf = True
+    return params
+
+
+def _load_mode(settings: Settings) -> int:
+    if settings.mlock:
+        return int(llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_MLOCK)
+    return int(llama_cpp.LLAMA_LOAD_MODE_AUTO if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_NONE)
+
+
+def device_names(text: str) -> list[str]:
+    """The names of the devices that `--device` names."""
+    return [] if text == "none" else _split(text)
+
+
+def _devices(text: str) -> Any:
+    """The table of the devices that an option names, with NULL at its end. Raises `SettingsError`."""
+    there = {each.name: each.address for each in devices() if not each.is_cpu}
+    names = device_names(text)
+    for name in names:
+        if name not in there:
+            raise SettingsError(f"--device: there is no {name!r}; there are none{''.join(f', {x}' for x in there)}")
+    return (ctypes.c_void_p * (len(names) + 1))(*(there[name] for name in names), None)
+
+
+def _shares(text: str) -> Any:
+    most = llama_cpp.llama_max_devices()
+    parts = re.split("[,/]+", text)
+    try:
+        shares = [float(part) for part in parts]
+    except ValueError:
+        shares = [-1.0]
+    if not all(0 <= share < float("inf") for share in shares):
+        raise SettingsError(f"--tensor-split takes numbers with commas between, as in 3,1; got {text!r}")
+    if len(shares) > most:
+        raise SettingsError(f"--tensor-split has {len(shares)} shares, and llama.cpp takes up to {most} devices")
+    return (ctypes.c_float * most)(*shares)
+
+
+def placed(settings: Settings) -> Iterator[tuple[bytes, int]]:
+    """Patterns of tensors' names, and the buffer type for each. The first pattern that matches a name wins.
+
+    Raises `SettingsError`.
+    """
+    buffers = dict(each.buffer_type for each in devices())
+    for each in _split(settings.override_tensor or ""):
+        pattern, equals, name = each.rpartition("=")
+        if not equals or name not in buffers:
+            raise SettingsError(
+                f"--override-tensor takes PATTERN=BUFFER with a buffer of {', '.join(buffers)}; got {each!r}"
+            )
+        yield pattern.encode(), buffers[name]
+    cpu = next(each for each in devices() if each.is_cpu).buffer_type[1]
+    if settings.cpu_moe:
+        yield _EXPERTS.encode(), cpu
+    for layer in range(settings.n_cpu_moe):
+        yield rf"blk\.{layer}{_EXPERTS}".encode(), cpu
+
+
+def _override(text: str) -> Any:
+    key, _, typed = text.partition("=")
+    kind, colon, value = typed.partition(":")
+    result: Any = llama_cpp.llama_model_kv_override()
+    try:
+        result.key = key.encode()
+        if kind == "int":
+            result.tag, result.value.val_i64 = 0, int(value)
+        elif kind == "float":
+            result.tag, result.value.val_f64 = 1, float(value)
+        elif kind == "bool" and value in ("true", "false"):
+            result.tag, result.value.val_bool = 2, value == "true"
+        elif kind == "str":
+            result.tag, result.value.val_str = 3, value.encode()
+        else:
+            raise ValueError
+    except ValueError:
+        colon = ""
+    if not (key and colon) or max(len(key.encode()), len(value.encode())) > _KEY_BYTES:
+        raise SettingsError(
+            "--override-kv takes KEY=TYPE:VALUE, with TYPE int, float, bool (true or false) or str, and up to "
+            f"{_KEY_BYTES} bytes of key and value; got {text!r}"
+        )
+    return result
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,143 @@
+"""The parts of a request's samplers that take long to make. They are made once and copied for each alternative."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import llama_cpp
+
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.errors import BackendError
+from srb.llama.sampling.breakers import as_read, check_breakers
+from srb.llama.sampling.constraint import Constraint, LarkCompiler
+from srb.llama.text.tokenizer import LlamaTokenizer
+
+
+class CompiledSampling:
+    """The parts of a request's samplers that take long to make: grammars and DRY's sequence breakers.
+
+    They are made once and copied for each alternative. So are the samplers that have seen the request's prompt. The
+    object may be made in any thread; afterwards only the backend's thread may use it. Raises `InvalidRequestError` for
+    a grammar that doesn't parse, a JSON schema that can't be enforced, or breakers that would take too long.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LlamaTokenizer,
+        lark: LarkCompiler,
+        n_cells: int,
+        branches: Sequence[SamplingParams],
+        special_tokens: bool = False,
+    ) -> None:
+        dry = {key: params for params in branches if (key := _dry_key(params))}
+        if dry:
+            check_breakers(tokenizer.texts, (params.dry_sequence_breakers for params in dry.values()))
+        self._n_cells = n_cells
+        self._constraints: dict[Any, Constraint] = {}
+        self._dry: dict[Any, Any] = {}
+        self._fed: dict[tuple[Any, int], tuple[tuple[int, ...], Any]] = {}
+        with tokenizer.in_use() as vocab, ExitStack() as stack:
+            for params in branches:
+                key = _constraint_key(params)
+                if key and key not in self._constraints:
+                    self._constraints[key] = _constraint(vocab, lark, params, special_tokens)
+            for key, params in dry.items():
+                self._dry[key] = _dry(vocab, n_cells, params)
+                stack.callback(llama_cpp.llama_sampler_free, self._dry[key])
+            self._exit = stack.pop_all()
+
+    def constraint(self, params: SamplingParams) -> Constraint | None:
+        """A copy of the constraint that the text must match, at its beginning. None if there is no constraint."""
+        made = self._constraints.get(_constraint_key(params))
+        return made and made.copy()
+
+    def dry(self, params: SamplingParams, prompt: tuple[int, ...]) -> Any:
+        """A copy of the DRY sampler that has seen the prompt, or None if DRY is off."""
+        key = _dry_key(params)
+        if key is None:
+            return None
+        last_n = _last_n(params.dry_penalty_last_n, self._n_cells)
+        return self._copy_of_fed(key, prompt, last_n, partial(llama_cpp.llama_sampler_clone, self._dry[key]))
+
+    def penalties(self, params: SamplingParams, n_vocab: int, prompt: tuple[int, ...]) -> Any:
+        """A sampler for the penalties that has seen the prompt, or None if all penalties are off."""
+        penalties = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
+        last_n = _last_n(params.repeat_last_n, self._n_cells)
+        if last_n == 0 or penalties == (1, 0, 0):
+            return None
+        make = partial(llama_cpp.llama_sampler_init_penalties, n_vocab, last_n, *penalties)
+        return self._copy_of_fed((*penalties, last_n), prompt, last_n, make)
+
+    def _copy_of_fed(self, key: Any, prompt: tuple[int, ...], last_n: int, make: Callable[[], Any]) -> Any:
+        """A copy of a sampler that has seen the last tokens of a prompt. One sampler sees them for all alternatives."""
+        _, fed = self._fed.get((key, id(prompt)), (None, None))
+        if fed is None:
+            fed = checked(make())
+            self._exit.callback(llama_cpp.llama_sampler_free, fed)
+            self._fed[key, id(prompt)] = prompt, fed  # keeping the prompt makes sure that no other object gets its id
+            for token in prompt[-last_n:]:
+                llama_cpp.llama_sampler_accept(fed, token)
+        return checked(llama_cpp.llama_sampler_clone(fed))
+
+    def close(self) -> None:
+        """Frees what was made. Copies that were given out stay valid."""
+        self._exit.close()
+
+
+def _last_n(last_n: int, n_cells: int) -> int:
+    """A number of last tokens, at most the size of the context, which -1 stands for. No text is longer."""
+    return n_cells if last_n == -1 else min(last_n, n_cells)
+
+
+def _dry_key(params: SamplingParams) -> Any:
+    """The values that two branches must have in common to share a DRY sampler. None if DRY is off."""
+    if "dry" not in params.samplers or params.mirostat or params.dry_multiplier == 0 or params.dry_penalty_last_n == 0:
+        return None
+    return (
+        params.dry_multiplier,
+        params.dry_base,
+        params.dry_allowed_length,
+        params.dry_penalty_last_n,
+        params.dry_sequence_breakers,
+    )
+
+
+def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
+    texts = as_read(params.dry_sequence_breakers)
+    return checked(
+        llama_cpp.llama_sampler_init_dry(
+            vocab,
+            params.dry_multiplier,
+            params.dry_base,
+            params.dry_allowed_length,
+            _last_n(params.dry_penalty_last_n, n_cells),
+            (ctypes.c_char_p * len(texts))(*texts),
+            len(texts),
+        )
+    )
+
+
+def _constraint_key(params: SamplingParams) -> Any:
+    """The values that two branches must have in common to share a constraint. None if there is no constraint."""
+    key = params.grammar or None, params.json_schema, params.regex, params.lark
+    return None if key == (None, None, None, None) else key
+
+
+def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_tokens: bool) -> Constraint:
+    if params.json_schema is not None:
+        return lark.compile_schema(vocab, params.json_schema)
+    if params.regex is not None:
+        return lark.compile_regex(vocab, params.regex)
+    if params.lark is not None:
+        return lark.compile(vocab, params.lark, special_tokens=special_tokens)
+    return lark.compile_gbnf(vocab, params.grammar or "", special_tokens=special_tokens)
+
+
+def checked(sampler: Any) -> Any:
+    """Returns the sampler. Raises `BackendError` if llama.cpp couldn't make it."""
+    # A NULL pointer of ctypes is not None, but it is false.
+    if not sampler:
+        raise BackendError("llama.cpp has no memory for a sampler")
+    return sampler

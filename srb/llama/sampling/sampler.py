@@ -1,0 +1,299 @@
+"""Draws tokens with llama.cpp's samplers, in a chain of the same order as llama-server's."""
+
+import ctypes
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.backend import Logprobs
+from srb.errors import NoTokenError
+from srb.llama.sampling.candidates import Candidates, alone
+from srb.llama.sampling.compiled import CompiledSampling, checked
+from srb.llama.sampling.constraint import Constraint
+from srb.llama.sampling.logprobs import ROWS, Floats, Places, logprobs
+from srb.llama.sampling.processor import Processor
+from srb.llama.text.tokenizer import LlamaTokenizer
+
+_SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
+_MIROSTAT_M = 100  # candidates for its estimate of Zipf's exponent; llama-server's value
+_BAN = float("-inf")
+
+
+class LlamaSampler:
+    """The sampler chain of one sequence, with a random stream of its own.
+
+    The tokens of the prompt count for penalties, as in llama-server. A grammar is asked as llama-server asks it: the
+    chain draws, and the grammar checks this one token. Only if the grammar refuses it, the grammar narrows all tokens,
+    and the chain draws again.
+
+    llama.cpp's samplers walk the whole vocabulary until one of them narrows it, and the penalties look up each token.
+    But most logits stay as they are. Only tokens that were seen, or that have a bias, can get other logits. So if
+    `top_k` narrows, the chain gets only these tokens and the `top_k` likeliest of the rest. The result is the same.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        tokenizer: LlamaTokenizer,
+        params: SamplingParams,
+        compiled: CompiledSampling,
+        prompt: tuple[int, ...],
+        begun: tuple[int, ...] = (),
+        healed: bytes = b"",
+    ) -> None:
+        self._candidates = candidates
+        self._n_vocab = tokenizer.n_vocab
+        self._seed = params.seed
+        # Whether the last sampler of the chain uses one random number for each token, and has no other state.
+        self._draws_plainly = not params.mirostat and params.adaptive_target < 0
+        self._drawn = 0
+        self._first: Places | None = None  # the tokens that may be drawn first; None: all
+        if healed:
+            self._first = tokenizer.beginning_with(healed)
+        self._top_k = _narrowing_top_k(params, self._n_vocab)
+        self._changed: Places = np.empty(0, np.intp)  # the tokens that the chain may give other logits
+        self._changed_set: set[int] = set()
+        self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
+        self._min_tokens = 0 if params.ignore_eos else params.min_tokens
+        self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
+        with ExitStack() as stack:
+            chain_params = llama_cpp.llama_sampler_chain_default_params()
+            chain_params.no_perf = True
+            self._chain: Any = checked(llama_cpp.llama_sampler_chain_init(chain_params))
+            stack.callback(llama_cpp.llama_sampler_free, self._chain)
+            self._fill(tokenizer, params, compiled, prompt)
+            self._constraint = compiled.constraint(params)
+            if self._penalizes:
+                self._may_change(set(prompt))
+            for token in begun:
+                self._draw_again(token)
+            self._exit = stack.pop_all()
+
+    def _draw_again(self, token: int) -> None:
+        """Takes a token that was drawn before the sequence was interrupted or went back.
+
+        The chain draws from this token alone, which uses up one random number. So the next random numbers are the same
+        as without the interruption. There are two exceptions: xtc has random numbers of its own, and a grammar that
+        refused a token made the chain draw twice. Mirostat and adaptive_target begin anew, because they would learn
+        from such a draw.
+        """
+        if self._draws_plainly:
+            llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(alone(token)))
+        if self._constraint:
+            self._require(token, self._constraint)
+        self._accept(token)
+
+    def _fill(
+        self, tokenizer: LlamaTokenizer, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]
+    ) -> None:
+        if self._min_tokens:
+            self._add(self._bias(dict.fromkeys(tokenizer.ends, _BAN)))  # at index 0, where `_accept` later removes it
+        biases = dict.fromkeys(tokenizer.suppressed, _BAN) | dict(params.logit_bias)
+        if params.ignore_eos:
+            biases |= dict.fromkeys(tokenizer.ends, _BAN)
+        if biases:
+            self._add(self._bias(biases))
+        if params.mirostat:
+            self._add(llama_cpp.llama_sampler_init_temp(_temperature(params)))
+            self._add(self._mirostat(params))
+            return
+        for name in params.samplers:
+            sampler = self._narrowing(name, params, compiled, prompt)
+            if sampler is not None:
+                self._add(sampler)
+                self._penalizes |= name in ("penalties", "dry")
+        if params.adaptive_target >= 0:
+            self._add(
+                llama_cpp.llama_sampler_init_adaptive_p(
+                    params.adaptive_target, params.adaptive_decay, _fixed_seed(params.seed)
+                )
+            )
+        else:
+            self._add(llama_cpp.llama_sampler_init_dist(_fixed_seed(params.seed)))
+
+    def _narrowing(self, name: str, params: SamplingParams, compiled: CompiledSampling, prompt: tuple[int, ...]) -> Any:
+        """The sampler with this name, or None if its parameters turn it off."""
+        keep = params.min_keep
+        match name:
+            case "penalties":
+                return compiled.penalties(params, self._n_vocab, prompt)
+            case "dry":
+                return compiled.dry(params, prompt)
+            case "top_n_sigma" if params.top_n_sigma > 0:
+                return llama_cpp.llama_sampler_init_top_n_sigma(params.top_n_sigma)
+            case "top_k" if params.top_k > 0:
+                return llama_cpp.llama_sampler_init_top_k(params.top_k)
+            case "typ_p" if params.typical_p < 1:
+                return llama_cpp.llama_sampler_init_typical(params.typical_p, keep)
+            case "top_p" if params.top_p < 1:
+                return llama_cpp.llama_sampler_init_top_p(params.top_p, keep)
+            case "min_p" if params.min_p > 0:
+                return llama_cpp.llama_sampler_init_min_p(params.min_p, keep)
+            case "xtc" if params.xtc_probability > 0:
+                seed = _fixed_seed(params.seed)
+                return llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, keep, seed)
+            case "temperature":
+                return llama_cpp.llama_sampler_init_temp_ext(
+                    _temperature(params), params.dynatemp_range, params.dynatemp_exponent
+                )
+        return None
+
+    def _mirostat(self, params: SamplingParams) -> Any:
+        seed, tau, eta = _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta
+        if params.mirostat == 1:
+            return llama_cpp.llama_sampler_init_mirostat(self._n_vocab, seed, tau, eta, _MIROSTAT_M)
+        return llama_cpp.llama_sampler_init_mirostat_v2(seed, tau, eta)
+
+    def _bias(self, biases: dict[int, float]) -> Any:
+        self._may_change(biases)
+        # Each alternative makes this in the engine's thread, maybe for all tokens, so no loop in Python makes it.
+        rows = np.empty(len(biases), [("token", np.int32), ("bias", np.float32)])
+        rows["token"], rows["bias"] = list(biases), list(biases.values())
+        array = rows.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_logit_bias))
+        return llama_cpp.llama_sampler_init_logit_bias(self._n_vocab, len(rows), array)
+
+    def _may_change(self, tokens: Collection[int]) -> None:
+        if self._top_k and (new := set(tokens) - self._changed_set):
+            self._changed_set |= new
+            self._changed = np.append(self._changed, np.fromiter(new, np.intp))
+
+    def _add(self, sampler: Any) -> None:
+        llama_cpp.llama_sampler_chain_add(self._chain, checked(sampler))
+
+    def sample(self, logits: Floats, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
+        """Draws a token from these logits. See `Sampler.sample`.
+
+        Raises `NoTokenError` if the grammar leaves no token, and `LogitsProcessorError`.
+        """
+        if self._processor:
+            logits = self._processor.process(logits)
+        if biases:
+            others = logits.copy()
+            others[list(biases)] += np.fromiter(biases.values(), np.float32)
+            n_banned = sum(bias == _BAN for bias in biases.values())
+            try:
+                token = self._choose(others, excluded, n_banned)
+            except NoTokenError:
+                token = self._choose(logits, excluded)
+        else:
+            token = self._choose(logits, excluded)
+        self._accept(token)
+        return token
+
+    def _choose(self, logits: Floats, excluded: Collection[int], n_banned: int = 0) -> int:
+        # The chain's next random number is the one that chose the banned token before. With this number the chain would
+        # always choose a neighbour of that token in the distribution, so another random stream draws.
+        if excluded or (n_banned and self._draws_plainly):
+            return self._sample_other(logits, excluded, n_banned)
+        return self._sample(logits)
+
+    def _accept(self, token: int) -> None:
+        if self._constraint:
+            self._constraint.accept(token)
+        if self._processor:
+            self._processor.accept(token)
+        llama_cpp.llama_sampler_accept(self._chain, token)
+        if self._penalizes:
+            self._may_change((token,))
+        self._drawn += 1
+        if self._drawn == self._min_tokens:
+            llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
+
+    def logprobs(self, token: int, top: int) -> Logprobs:
+        """The log-probabilities of a token and of the likeliest ones, among the candidates of the last draw."""
+        ids, logits = self._candidates.left
+        logprob, places = logprobs(logits, int(np.flatnonzero(ids == token)[0]), top)
+        return logprob, [(int(ids[place]), p) for place, p in places if p > _BAN]
+
+    def _sample(self, logits: Floats) -> int:
+        token = self._apply(logits)
+        if self._constraint and not self._constraint.allows(token):
+            token = self._apply(logits, self._constraint)
+            self._require(token, self._constraint)
+        return token
+
+    def _sample_other(self, logits: Floats, excluded: Collection[int], n_banned: int) -> int:
+        """Draws from the tokens that the chain leaves, except the excluded ones, with a random stream for this draw.
+
+        n_banned: how many tokens were banned at this place, one after another. Each number has another random stream.
+
+        Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
+        the distribution. Each draw takes the largest of the Gumbel-perturbed logits. This is Gumbel-top-k, one step at
+        a time: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
+        """
+        self._fill_candidates(logits, self._constraint)
+        array = ctypes.byref(self._candidates.array)
+        for i in range(llama_cpp.llama_sampler_chain_n(self._chain) - 1):  # without the last one, which selects
+            llama_cpp.llama_sampler_apply(llama_cpp.llama_sampler_chain_get(self._chain, i), array)
+        ids, left = self._candidates.left
+        if n_banned and not np.isfinite(left).any():
+            raise NoTokenError("there is no other token to go on with", param="banned_strings")
+        is_excluded = np.isin(ids, list(excluded))
+        if not np.isneginf(left[~is_excluded]).all():
+            left[is_excluded] = _BAN
+        noise = np.random.default_rng((self._seed, self._drawn, n_banned)).gumbel(size=len(left))
+        token = int(ids[np.argmax(left + noise)])
+        if self._constraint:
+            self._require(token, self._constraint)
+        if self._draws_plainly:  # each token uses up one random number of the chain, this one too
+            last = llama_cpp.llama_sampler_chain_get(self._chain, llama_cpp.llama_sampler_chain_n(self._chain) - 1)
+            llama_cpp.llama_sampler_apply(last, ctypes.byref(alone(token)))
+        return token
+
+    def _apply(self, logits: Floats, constraint: Constraint | None = None) -> int:
+        """The token that the chain chooses from these logits, or only from those that the constraint allows."""
+        self._fill_candidates(logits, constraint)
+        llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(self._candidates.array))
+        return self._candidates.selected
+
+    def _fill_candidates(self, logits: Floats, constraint: Constraint | None) -> None:
+        """Sets the candidates of the next draw: the allowed tokens, or only those that can be its result."""
+        if self._first is not None and self._drawn == 0:
+            self._candidates.fill(logits, self._first)
+        elif constraint:
+            self._candidates.fill(logits)
+            constraint.narrow(self._candidates)
+        elif self._top_k:
+            self._candidates.fill(logits, self._candidates.likeliest(logits, self._top_k, self._changed))
+        else:
+            self._candidates.fill(logits)
+
+    def _require(self, token: int, constraint: Constraint) -> None:
+        """Raises `NoTokenError` if the constraint refuses the token.
+
+        Then no token is allowed. To accept this one would end the process.
+        """
+        if not constraint.allows(token):
+            raise NoTokenError("the grammar and the other settings leave no token to go on with", param="grammar")
+
+    def close(self) -> None:
+        """Frees the chain and the samplers in it."""
+        self._exit.close()
+
+
+def _narrowing_top_k(params: SamplingParams, n_vocab: int) -> int:
+    """The top_k of the chain, if no sampler before it needs the whole vocabulary.
+
+    0 if one does, if top_k is off, or if it is large.
+    """
+    if params.mirostat or "top_k" not in params.samplers or not 0 < params.top_k <= n_vocab // ROWS // 4:
+        return 0
+    before = params.samplers[: params.samplers.index("top_k")]
+    needs_all = any(name not in ("penalties", "dry", "top_n_sigma") for name in before)
+    return 0 if needs_all or ("top_n_sigma" in before and params.top_n_sigma > 0) else params.top_k
+
+
+def _temperature(params: SamplingParams) -> float:
+    return params.temperature if params.temperature >= _SMALLEST_TEMPERATURE else 0.0
+
+
+def _fixed_seed(seed: int) -> int:
+    """The seed for llama.cpp.
+
+    There the largest seed means "draw a seed". It is replaced by another seed, far from those of its siblings.
+    """
+    return seed ^ 0x8000_0000 if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed

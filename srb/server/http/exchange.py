@@ -1,0 +1,226 @@
+"""What all routes share: the keys of the app, reading a body, queueing a request, and answering with its events."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from aiohttp import hdrs, web
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import Event
+from srb.engine.telling.stats import EngineStats
+from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
+from srb.history.recorder import Submitted
+from srb.server.guards.auth import owner_of, shared_within
+from srb.server.http import sse
+from srb.server.http.sse import Batches
+from srb.server.run.keeping import KEEPER
+from srb.serving.engine_client import EngineClient
+from srb.serving.journal import Journal, memory_of
+from srb.serving.request_stream import RequestStream
+from srb.wire.limits import Limits
+from srb.wire.native import reply as native
+from srb.wire.reply.encode import encode
+from srb.wire.reply.reply import Answering
+from srb.wire.request.read import show
+
+MAX_BODY_BYTES = 4 << 20
+MAX_HEADER_CHARS = 1_000
+
+DRAIN_BYTES = 64 << 20
+DRAIN_SECONDS = 10.0
+"""How many bytes of a body that no handler read are still read, and for how many seconds; see `drain_body`."""
+
+TITLE_TOKENS = 40
+"""How many tokens at the end of a prompt become the title of its request in the history."""
+
+ENGINE = web.AppKey("engine", EngineClient)
+LIMITS = web.AppKey("limits", Limits)
+
+
+Answer = Callable[[web.Request, RequestStream], Awaitable[web.StreamResponse]]
+"""Answers a client that reads a request's events."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How the readers of a request are answered.
+
+    ignored: the names of the fields in its body that have no effect.
+    own: answers in the format of the request, from its beginning; None if this format is native events.
+    nodes: the ids of its alternatives' nodes, if the request writes a story.
+    again: makes what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has such routes.
+    keeps: what of the body `own` and `again` hold. They hold nothing else of it, since it is counted in --keep-bytes.
+    """
+
+    ignored: list[str]
+    own: Answer | None = None
+    nodes: list[int] | None = None
+    again: Callable[[], Answering] | None = None
+    keeps: Any = ()
+
+
+ANSWERS = web.AppKey("answers", WeakKeyDictionary[Journal, Answers])
+
+ANSWERS_OF_OLD: web.AppKey[Callable[[web.Request, Journal], Awaitable[Answers]]] = web.AppKey("answers_of_old")
+"""Finds how the readers of a request are answered, if the request was made before the server's last start."""
+
+
+async def submit(
+    request: web.Request,
+    completion: CompletionRequest,
+    answers: Answers,
+    *,
+    detach: bool,
+    created: float | None = None,
+    first: Answer | None = None,
+    story: str | None = None,
+    node: int | None = None,
+) -> web.StreamResponse:
+    """Queues a request, and answers with its events.
+
+    created: when the request was made, in seconds since 1970, if its answer has this time already; left out: now.
+    first: answers the client that made the request, if it isn't answered like all other readers.
+    story, node: the story that the alternatives belong to, and the node in it that they go on from.
+    """
+    engine, keeper = request.app[ENGINE], request.app[KEEPER]
+    completion = _shared(completion, await shared_within(request))
+    created, exact = int(time.time() if created is None else created), answers.again is not None
+    # In a thread, because looking at many settings takes a while.
+    held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
+    journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created, held=held)
+    # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
+    linger = 0 if answers.own else request.app[LIMITS].linger
+    try:
+        if keeper.is_on and completion.explore is None:
+            engine.check(completion)  # first: `_title` needs token ids that the vocabulary has
+            nodes = await keeper.begin(
+                Submitted(
+                    completion,
+                    journal.owner,
+                    detach,
+                    journal.created,
+                    path=request.path,
+                    model=request.app[LIMITS].model,
+                    body=await request.read(),
+                    title=_title(engine, completion),
+                    story=story,
+                    node=node,
+                )
+            )
+            answers = replace(answers, nodes=nodes or None)
+        # This is set before the engine has the request: a detached one lives on even if its client leaves right now.
+        request.app[ANSWERS][journal] = answers
+        if story is not None:
+            keeper.feeds.add_writer(completion.id, story)
+        stream = await engine.submit(completion, journal=journal, linger=linger)
+    except BaseException:  # the request was refused, or its client has left
+        if journal not in engine.requests:
+            keeper.forget(completion.id)
+        raise
+    async with stream:
+        return await (first or answers.own or answer_natively)(request, stream)
+
+
+def _shared(completion: CompletionRequest, within: str) -> CompletionRequest:
+    """The request, of which only those evaluate less later that have the same name `within`; empty: all."""
+    if not within:
+        return completion
+    # A media's name says under which name the vectors are kept that it is encoded as.
+    media = tuple(replace(each, name=f"{within}/{each.name}") for each in completion.media)
+    return replace(completion, shared_within=within, media=media)
+
+
+def _title(engine: EngineClient, completion: CompletionRequest) -> str:
+    """The end of the last prompt, without control tokens."""
+    tokens = completion.token_ids[-1][-TITLE_TOKENS:]
+    return b"".join(map(engine.tokenizer.piece, tokens)).decode(errors="ignore").strip()
+
+
+def answers_of(app: web.Application, journal: Journal) -> Answers:
+    """How the readers of a request are answered: natively, unless it was made in another format."""
+    return app[ANSWERS].get(journal) or Answers([])
+
+
+async def answer_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
+    """Answers with a request's native events."""
+    journal, model = stream.journal, request.app[LIMITS].model
+    answers = answers_of(request.app, journal)
+
+    def to_json(events: list[tuple[int, Event]]) -> Iterator[sse.Item]:
+        for number, event in events:
+            yield (
+                number,
+                native.to_json(
+                    event, model=model, created=journal.created, ignored=answers.ignored, nodes=answers.nodes
+                ),
+            )
+
+    headers = {"X-Request-Id": journal.request.id}
+    return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
+
+
+def stats_of(engine: EngineClient) -> EngineStats:
+    """The state of a loaded engine."""
+    stats = engine.health.stats
+    assert stats is not None, "there are some as soon as the model is loaded"
+    return stats
+
+
+def json_response(value: Any, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An answer in JSON. Encoding a large value takes seconds: then make it and call this in a worker thread."""
+    return web.Response(body=encode(value), content_type="application/json", charset="utf-8", headers=headers)
+
+
+def ignored_header(names: list[str]) -> dict[str, str]:
+    """The header that names the fields without effect, if there are any."""
+    return {"x-srb-ignored": ", ".join(names)[:MAX_HEADER_CHARS].encode("unicode_escape").decode()} if names else {}
+
+
+async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The body of a request, of `limit` bytes at most.
+
+    Raises `PayloadTooLargeError`, and `UnsupportedMediaTypeError` if it is compressed.
+    """
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise UnsupportedMediaTypeError(
+            f"the body has the Content-Encoding {show(encoding)}; this server reads no compressed bodies; send it as "
+            f"it is, with at most {limit} bytes and without that header"
+        )
+    too_large = PayloadTooLargeError(f"the body is larger than {limit} bytes")
+    if (request.content_length or 0) > limit:
+        raise too_large
+    try:
+        if limit != MAX_BODY_BYTES:
+            request = request.clone(client_max_size=limit + 1)
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large from None
+    except web.RequestPayloadError:
+        raise InvalidRequestError("the body is not in its Transfer-Encoding") from None
+
+
+@web.middleware
+async def drain_body(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Sends the answer, and then reads some of the request's body if no handler has read it.
+
+    Closing the connection at once would reset it, and the client might never see the answer. aiohttp's own
+    `lingering_time` does the same, but without a limit on the bytes.
+    """
+    response, body = await handler(request), request.content
+    if not body.is_eof():
+        await response.prepare(request)
+        await response.write_eof()
+        left = DRAIN_BYTES
+        with suppress(TimeoutError, web.RequestPayloadError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while left > 0 and not body.at_eof():
+                    left -= len(await body.readany())
+    return response

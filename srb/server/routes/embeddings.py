@@ -1,0 +1,133 @@
+"""The routes for embeddings and for ranking, and the thread that they run in."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from srb.engine.asking.model import Embedder
+from srb.errors import NotSupportedError
+from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
+from srb.server.http.refusals import SHAPES
+from srb.serving.engine_client import EngineClient
+from srb.wire.ollama import chat as ollama
+from srb.wire.vectors.embeddings import Parsed, Style, normalize, parse, to_json
+from srb.wire.vectors.rerank import Ranking
+from srb.wire.vectors.rerank import parse as parse_ranking
+from srb.wire.vectors.rerank import to_json as ranking_json
+
+Result = TypeVar("Result")
+
+
+class Turns:
+    """The one thread for embeddings and ranking. With a thread of their own they take none away from completions.
+
+    The thread embeds one text at a time, in turn for all requests. count: how many requests there are.
+    """
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "srb-embeddings")
+        self.count = 0
+
+    def check(self, engine: EngineClient) -> None:
+        """Raises `QueueFullError` if no more requests may wait. One of them has its turn, and the others wait."""
+        engine.check_queue(max(0, self.count - 1))
+
+    @contextmanager
+    def taken(self, engine: EngineClient) -> Iterator[None]:
+        """Counts a request while the block runs. Raises what `check` raises."""
+        self.check(engine)
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function in the thread, and returns its result."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, partial(function, *arguments))
+
+
+TURNS = web.AppKey("embeddings", Turns)
+
+STYLES: dict[str, Style] = {
+    "/v1/embeddings": "openai",
+    "/openai/v1/embeddings": "openai",
+    "/embeddings": "llama",
+    "/embedding": "llama",
+    "/api/embed": "ollama",
+    "/api/embeddings": "ollama_one",
+}
+"""The paths that embed, and the style of the answer of each."""
+
+RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
+"""The paths that rank. All answer alike."""
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds the routes and the thread to the application.
+
+    The thread ends with the application. It finishes the text at hand, and drops what waits.
+    """
+    app[TURNS] = Turns()
+    app.on_cleanup.append(_end_thread)
+    for path, style in STYLES.items():
+        app.router.add_post(path, embeddings)
+        if style in ("ollama", "ollama_one"):
+            app[SHAPES]["POST", path] = ollama.error
+    for path in RANKING:
+        app.router.add_post(path, rerank)
+
+
+async def _end_thread(app: web.Application) -> None:
+    await asyncio.to_thread(app[TURNS].thread.shutdown, cancel_futures=True)
+
+
+async def embeddings(request: web.Request) -> web.Response:
+    """POST to a path of `STYLES`. When the client leaves, its request ends after the text at hand."""
+    engine, model = request.app[ENGINE], request.app[LIMITS].model
+    embedder = engine.embedder
+    if embedder is None or embedder.rank_template is not None:
+        raise NotSupportedError("the server makes no embeddings; start it with --embeddings")
+    turns = request.app[TURNS]
+    turns.check(engine)
+    data = await read_body(request)
+    with turns.taken(engine):
+        parsed = await turns.run(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
+        vectors = [await turns.run(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
+        return await turns.run(_answer, parsed, vectors, model)
+
+
+async def rerank(request: web.Request) -> web.Response:
+    """POST to a path of `RANKING`. When the client leaves, its request ends after the text at hand."""
+    engine, model = request.app[ENGINE], request.app[LIMITS].model
+    embedder = engine.embedder
+    if embedder is None or embedder.rank_template is None:
+        raise NotSupportedError(
+            "the server doesn't rank; start it with --reranking and a model that does, such as Qwen3-Reranker"
+        )
+    turns = request.app[TURNS]
+    turns.check(engine)
+    data = await read_body(request)
+    with turns.taken(engine):
+        ranking = await turns.run(parse_ranking, data, embedder, embedder.rank_template, engine.tokenizer, model)
+        scores = [(await turns.run(embedder.embed, tokens))[0][0] for tokens in ranking.prompts]
+        return await turns.run(_ranked, ranking, scores, model)
+
+
+def _embed(embedder: Embedder, tokens: tuple[int, ...], p: int) -> list[list[float]]:
+    """The vectors of a text. If the embedder pools, it is one vector, normalized by the p-norm; else one per token."""
+    vectors = embedder.embed(tokens)
+    return [normalize(vector, p) for vector in vectors] if embedder.pools else vectors
+
+
+def _ranked(ranking: Ranking, scores: list[float], model: str) -> web.Response:
+    return json_response(ranking_json(ranking, scores, model), ignored_header(ranking.ignored))
+
+
+def _answer(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> web.Response:
+    return json_response(to_json(parsed, vectors, model), ignored_header(parsed.ignored))

@@ -1,0 +1,155 @@
+"""The routes for a request that exists already: it is listed, read again, looked at, ended or forgotten."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
+from srb.history.recorder import forget_events
+from srb.history.unfinished import Unfinished, read_journal
+from srb.server.guards.auth import owner_of
+from srb.server.http.exchange import ANSWERS, ANSWERS_OF_OLD, ENGINE, LIMITS, answer_natively, json_response
+from srb.server.http.peers import lists_of_others
+from srb.server.run.keeping import KEEPER, read_file, write_file
+from srb.serving.journal import Journal
+from srb.wire.native import reply as native
+from srb.wire.request.read import show
+
+LAST_EVENT_ID = "Last-Event-ID"
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds these routes to the application."""
+    for path in ("/v1/completions/{id}/events", "/v1/chat/completions/{id}/events"):
+        app.router.add_get(path, events)
+    app.router.add_get("/v1/completions/{id}", state)
+    app.router.add_delete("/v1/completions/{id}", cancel)
+    app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
+    app.router.add_get("/v1/requests", requests)
+
+
+async def events(request: web.Request) -> web.StreamResponse:
+    """GET /v1/completions/{id}/events: the events of a request.
+
+    From the beginning they are in the request's own format. Behind an event that the reader names they are native.
+    """
+    engine = request.app[ENGINE]
+    journal, is_interrupted = await find_kept(request, request.match_info["id"])
+    if is_interrupted:
+        raise GoneError(f"request {journal.request.id} was interrupted by the server's end; what there is of it stays")
+    # When a browser's EventSource connects again, it sends the same address with the old parameter. Only the header
+    # says how far it has read.
+    after = request.headers.get(LAST_EVENT_ID) or request.query.get("starting_after")
+    answers = request.app[ANSWERS].get(journal) or await request.app[ANSWERS_OF_OLD](request, journal)
+    own = answers.own
+    if own and after is None:
+        async with engine.read(journal) as stream:
+            return await own(request, stream)
+    async with engine.read(journal, read_id(after or "0")) as stream:
+        if stream.at_end:
+            return web.Response(status=204)  # with this status an EventSource doesn't connect again
+        return await answer_natively(request, stream)
+
+
+async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, bool]:
+    """The journal of a request, from memory or from the history, and whether it was interrupted and won't go on.
+
+    Raises what `EngineClient.find` raises, and `UnavailableError` if it will go on later.
+    """
+    owner, keeper = owner_of(request), request.app[KEEPER]
+    try:
+        return request.app[ENGINE].find(request_id, owner), False
+    except (NotFoundError, GoneError):
+        found = await read_file(request, read_journal, request_id) if keeper.is_on else None
+        if found == "running":
+            request.app[ENGINE].check_ready()
+            raise UnavailableError(f"request {request_id} goes on when the model is loaded; try again soon") from None
+        if not isinstance(found, Unfinished):
+            raise
+    submitted = found.submitted
+    journal = Journal(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
+    journal.put(found.events)
+    return journal, not journal.done
+
+
+def read_id(text: str) -> int:
+    """Reads the id or the number of an event. Raises `InvalidRequestError`."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidRequestError(
+            f"starting_after and {LAST_EVENT_ID} take the number of an event, a whole number from 0; got {show(text)}",
+            param="starting_after",
+        )
+    return int(text)
+
+
+async def state(request: web.Request) -> web.Response:
+    """GET /v1/completions/{id}: the state of a request, with its texts so far."""
+    journal, is_interrupted = await find_kept(request, request.match_info["id"])
+    value = native.state(
+        journal.request,
+        created=journal.created,
+        started=journal.started,
+        texts=journal.texts,
+        lengths=journal.lengths,
+        stops=journal.stops,
+        done=journal.end,
+        last_event_id=len(journal),
+    )
+    if is_interrupted:
+        value["status"] = "interrupted"
+    return await asyncio.to_thread(json_response, value)
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """DELETE /v1/completions/{id} and .../choices/{index}: ends a request, or one alternative of it.
+
+    A request that has finished is forgotten.
+    """
+    engine, request_id, index = request.app[ENGINE], request.match_info["id"], request.match_info.get("index")
+    try:
+        engine.find(request_id, owner_of(request))
+    except (NotFoundError, GoneError) as error:
+        # The history may still have it: from before the last start, or for longer than there is room in memory.
+        if index is None and request.app[KEEPER].is_on and await write_file(request, forget_events, request_id):
+            return web.Response(status=204)
+        raise NotFoundError(error.message, param="id") from None
+    if index is None:
+        found = engine.abort(request_id) or await forget(request, request_id)
+    else:
+        found = index in map(str, range(request.app[LIMITS].max_n)) and engine.abort(request_id, int(index))
+    if not found:
+        raise NotFoundError(f"no alternative {index} of request {request_id} is waiting or running", param="index")
+    return web.Response(status=204)
+
+
+async def forget(request: web.Request, request_id: str) -> bool:
+    """Forgets a finished request, so that it can't be read again. Returns False if it isn't kept."""
+    if request.app[KEEPER].is_on:
+        await write_file(request, forget_events, request_id)
+    return request.app[ENGINE].forget(request_id)
+
+
+async def requests(request: web.Request) -> web.Response:
+    """GET /v1/requests: the requests that wait or run, in the order of their arrival."""
+    engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
+    now, data = asyncio.get_running_loop().time(), []
+    for journal in engine.requests:
+        if journal.owner != owner_of(request):
+            continue
+        each: dict[str, Any] = {
+            "id": journal.request.id,
+            "status": "running" if journal.started else "waiting",
+            "age_seconds": round(now - journal.arrived, 3),
+            "prompts": len(journal.request.prompts),
+            "count": journal.request.count,
+            "running": len(journal.living) if journal.started else 0,
+            "prompt_tokens": journal.request.prompt_tokens,
+        }
+        if show_prompts:  # in a thread, because long prompts take a while
+            each["prompt"] = [
+                await asyncio.to_thread(engine.detokenize, tokens) for tokens in journal.request.token_ids
+            ]
+        data.append(each)
+    data += await lists_of_others(request)
+    return web.json_response({"object": "list", "data": data})

@@ -1,0 +1,83 @@
+"""llama-server's route for slots: it saves what was last evaluated in a slot to a file, restores it, or erases it."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from srb.engine.kept.slot_file import read_slot, write_slot
+from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
+from srb.server.guards.auth import shared_within
+from srb.server.http.exchange import ENGINE, LIMITS, read_body
+from srb.wire.llama_server.body import parse_filename
+from srb.wire.request.read import show
+
+SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds the route to the application."""
+    app.router.add_post("/slots/{id_slot}", change_slot)
+
+
+def check_folder(folder: Path | None) -> Path | None:
+    """The folder of `--slot-save-path`. Raises `SettingsError` if there is no such folder."""
+    if folder is not None and not folder.is_dir():
+        raise SettingsError(f"--slot-save-path {folder} is not a folder; make it first")
+    return folder
+
+
+async def change_slot(request: web.Request) -> web.Response:
+    """POST /slots/{id_slot}?action=save, restore or erase."""
+    folder, number = request.app[SLOT_FOLDER], request.match_info["id_slot"]
+    if folder is None:
+        raise NotSupportedError("slots can't be saved, restored or erased: start the server with --slot-save-path")
+    count = request.app[LIMITS].saved_slots
+    # The length is checked first, because int() raises an error for a very long number.
+    if not (number.isascii() and number.isdecimal() and len(number) < 10 and int(number) < count):
+        raise InvalidRequestError(
+            f"id_slot must be from 0 to {count - 1} (--parallel), got {show(number)}", param="id_slot"
+        )
+    actions = {"save": _save, "restore": _restore, "erase": _erase}
+    within = await shared_within(request)
+    action = request.query.get("action", "")
+    if action not in actions:
+        raise InvalidRequestError(f"action is one of {', '.join(actions)}, got {show(action)}", param="action")
+    return web.json_response({"id_slot": int(number)} | await actions[action](request, folder, int(number), within))
+
+
+async def _save(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
+    engine, name = request.app[ENGINE], await asyncio.to_thread(parse_filename, await read_body(request))
+    began = time.monotonic()
+    saved = await engine.ask(slot, lambda slots: slots.save(slot, within))
+    own = folder / within  # if `within` is empty, the folder itself
+    try:
+        own.mkdir(mode=0o700, exist_ok=True)
+        n_written = await asyncio.to_thread(write_slot, own / name, engine.identity, saved)
+    except OSError as error:
+        raise SrbError(
+            f"{name} can't be written: {error.strerror or error}", param="filename", code="slot_not_saved"
+        ) from None
+    timings = {"save_ms": (time.monotonic() - began) * 1000}
+    return {"filename": name, "n_saved": saved.n_tokens, "n_written": n_written, "timings": timings}
+
+
+async def _restore(request: web.Request, folder: Path, slot: int, within: str) -> dict[str, Any]:
+    engine, name = request.app[ENGINE], await asyncio.to_thread(parse_filename, await read_body(request))
+    began = time.monotonic()
+    own = folder / within / name
+    try:
+        path = own if own.is_file() else folder / name
+        saved, n_read = await asyncio.to_thread(read_slot, path, engine.identity)
+    except (OSError, ValueError) as error:
+        problem = (isinstance(error, OSError) and error.strerror) or error
+        raise InvalidRequestError(f"{name} can't be restored: {problem}", param="filename") from None
+    await engine.ask(slot, lambda slots: slots.restore(slot, saved, within))
+    timings = {"restore_ms": (time.monotonic() - began) * 1000}
+    return {"filename": name, "n_restored": saved.n_tokens, "n_read": n_read, "timings": timings}
+
+
+async def _erase(request: web.Request, _folder: Path, slot: int, within: str) -> dict[str, Any]:
+    return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot, within))}

@@ -1,0 +1,224 @@
+"""The routes for stories, which are trees of texts in the history's file."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import suppress
+from typing import cast
+
+from aiohttp import hdrs, web
+
+from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundError
+from srb.history import stories
+from srb.history.export import as_json, story_as_markdown, story_json
+from srb.history.nodes import NewNode, Node
+from srb.server.guards.auth import owner_of
+from srb.server.http import sse
+from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES, ignored_header, json_response, read_body
+from srb.server.run.keeping import KEEPER, read_file, write_file
+from srb.server.run.story_feed import Growing
+from srb.wire.native.stories import NodeFields, RemarkFields, StoryFields, TitleFields
+from srb.wire.request.read import Fields, depth_refused, read_fields
+
+MAX_STORY_BYTES = 64 << 20
+"""The largest story that can be sent at once. A node with its token ids takes about ten bytes for each token."""
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds the routes to the application."""
+    app.on_shutdown.append(_end_feeds)
+    story, nodes = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
+    app.router.add_get("/v1/stories", list_stories)
+    app.router.add_post("/v1/stories", make_story)
+    app.router.add_get(story, get_story)
+    app.router.add_patch(story, rename_story)
+    app.router.add_delete(story, remove_story)
+    app.router.add_get(nodes, get_nodes)
+    app.router.add_post(nodes, add_node)
+    app.router.add_get(nodes + r"/{node:\d{1,15}}", get_node)
+    app.router.add_patch(nodes + r"/{node:\d{1,15}}", remark)
+
+
+async def _end_feeds(app: web.Application) -> None:
+    app[KEEPER].feeds.close()
+
+
+async def list_stories(request: web.Request) -> web.Response:
+    """GET /v1/stories: a list. The story that was changed last comes first."""
+    data = await read_file(request, stories.list_stories)
+    return web.json_response({"object": "list", "data": [story_json(each) for each in data]})
+
+
+async def make_story(request: web.Request) -> web.Response:
+    """POST /v1/stories: makes a new story, empty or with the nodes of another one."""
+    fields = await _fields(request, StoryFields, MAX_STORY_BYTES)
+    tree = await asyncio.to_thread(lambda: [_new_node(node) for node in fields.nodes])
+    story = await write_file(request, stories.make_story, fields.title, tree)
+    return json_response(story_json(story), ignored_header(fields.ignored))
+
+
+async def get_story(request: web.Request) -> web.Response:
+    """GET /v1/stories/{story}: the whole story as JSON, or the text up to a node as Markdown."""
+    name, form = request.match_info["story"], request.query.get("format", "json")
+    if form == "markdown":
+        text = await read_file(request, story_as_markdown, name, query_number(request, "node"))
+        return web.Response(text=text, content_type="text/markdown")
+    if form != "json":
+        raise InvalidRequestError(f"format is json or markdown, got {form:.60}", param="format")
+    story, nodes = await read_file(request, stories.read_nodes, name)
+    nodes = _with_texts(request, nodes, {})
+    return await asyncio.to_thread(lambda: json_response(story_json(story, nodes)))
+
+
+async def rename_story(request: web.Request) -> web.Response:
+    """PATCH /v1/stories/{story}: gives it another title."""
+    fields, story = await _fields(request, TitleFields), request.match_info["story"]
+    renamed = await write_file(request, stories.rename_story, story, fields.title)
+    return json_response(story_json(renamed), ignored_header(fields.ignored))
+
+
+async def remove_story(request: web.Request) -> web.Response:
+    """DELETE /v1/stories/{story}: removes the story and the requests that were made in it, and ends those that run."""
+    story = request.match_info["story"]
+    await write_file(request, stories.remove_story, story)
+    for request_id in request.app[KEEPER].feeds.writers(story):
+        request.app[ENGINE].abort(request_id)
+    return web.Response(status=204)
+
+
+async def get_nodes(request: web.Request) -> web.StreamResponse:
+    """GET /v1/stories/{story}/nodes: the nodes that changed after a change, once, or as a stream that goes on."""
+    name, since = request.match_info["story"], query_number(request, "since") or 0
+    if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
+        last = _number(request.headers.get("Last-Event-ID", ""))
+        since = since if last is None else last
+        await read_file(request, stories.get_story, name)  # raises an error while a 404 can still be sent
+        async with sse.batches_of(_follow(request, name, since)) as batches:
+            return await sse.respond(request, batches, headers={})
+    story, nodes = await read_file(request, stories.read_nodes, name, since)
+    nodes = _with_texts(request, nodes, {})
+    return await asyncio.to_thread(
+        lambda: json_response({"object": "list", "data": [as_json(node) for node in nodes], "change": story.change})
+    )
+
+
+async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
+    """Events for a watcher of a story: nodes that are new or have changed, and texts as they grow."""
+    feeds, title = request.app[KEEPER].feeds, None
+    is_first = True  # who comes again may have the growing nodes already, but not all of their texts
+    growing: dict[str, Growing] = {}
+    with feeds.watch(name) as watcher:
+        while not feeds.closed:
+            watcher.news.clear()
+            changed, watcher.changed = watcher.changed, False
+            try:
+                found = await read_file(request, stories.read_nodes, name, since, growing=is_first) if changed else None
+                is_first = False
+            except NotFoundError:
+                yield [{"event": "deleted"}]
+                return
+            except HistoryError as error:
+                yield [{"event": "error", "error": error.body()}]
+                return
+            told = list(_growth(growing))
+            if found:
+                story, nodes = found
+                if title not in (None, story.title):
+                    told.append({"event": "story", "story": story_json(story)})
+                title, since = story.title, story.change
+                told += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, growing))
+                # The last event has the number of the change as its id: who has read it needs nothing before it.
+                if told:
+                    told[-1] = (story.change, cast(sse.Chunk, told[-1]))
+            if told:
+                yield told
+            await watcher.news.wait()
+
+
+def _growth(growing: dict[str, Growing]) -> Iterator[sse.Item]:
+    for request_id, each in list(growing.items()):
+        for node, text in each.read().items():
+            yield {"event": "text", "node": node, "text": text}
+        if each.at_end:
+            del growing[request_id]
+
+
+def _with_texts(request: web.Request, nodes: list[Node], growing: dict[str, Growing]) -> list[Node]:
+    """The nodes, with the texts so far of those that still grow. growing: these are put in, to follow their texts."""
+    by_request: dict[str, dict[int, int]] = {}
+    for node in nodes:
+        if node.finish_reason is None and node.request is not None and node.index is not None:
+            by_request.setdefault(node.request, {})[node.index] = node.id
+    texts: dict[int, str] = {}
+    for request_id, ids in by_request.items():
+        with suppress(NotFoundError, GoneError):
+            journal = request.app[ENGINE].find(request_id, owner_of(request))
+            if not journal.done and request_id not in growing:
+                growing[request_id] = Growing(journal, ids)
+            said = journal.texts
+            texts |= {node: said[index] for index, node in ids.items()}
+    return [
+        dataclasses.replace(node, text=texts[node.id][: node.ends_at]) if node.id in texts else node for node in nodes
+    ]
+
+
+async def add_node(request: web.Request) -> web.Response:
+    """POST /v1/stories/{story}/nodes."""
+    fields, story = await _fields(request, NodeFields), request.match_info["story"]
+    added = await write_file(request, stories.add_node, story, fields.parent, _new_node(fields))
+    return json_response(as_json(added), ignored_header(fields.ignored))
+
+
+async def get_node(request: web.Request) -> web.Response:
+    """GET /v1/stories/{story}/nodes/{node}: the node and all remarks on it."""
+    story, node = request.match_info["story"], int(request.match_info["node"])
+    found, remarks = await read_file(request, stories.read_node, story, node)
+    return json_response(as_json(found) | {"remarks": [as_json(each) for each in remarks]})
+
+
+async def remark(request: web.Request) -> web.Response:
+    """PATCH /v1/stories/{story}/nodes/{node}: it is kept or discarded, ends earlier, or gets notes."""
+    fields, story = await _fields(request, RemarkFields), request.match_info["story"]
+    values: dict[str, bool | str | int | None] = {
+        name: getattr(fields, name) for name in ("kept", "notes", "ends_at") if name in fields.model_fields_set
+    }
+    changed = await write_file(request, stories.remark, story, int(request.match_info["node"]), values)
+    return json_response(as_json(changed), ignored_header(fields.ignored))
+
+
+def _new_node(fields: NodeFields) -> NewNode:
+    values = {
+        each.name: getattr(fields, each.name) for each in dataclasses.fields(NewNode) if hasattr(fields, each.name)
+    }
+    return NewNode(**values | {"tokens": None if fields.tokens is None else tuple(fields.tokens)})
+
+
+def query_number(request: web.Request, name: str) -> int | None:
+    """A number in the query, or None if it isn't there. Raises `InvalidRequestError`."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    if (number := _number(text)) is None:
+        raise InvalidRequestError(f"{name} takes a whole number, got {text:.60}", param=name)
+    return number
+
+
+def _number(text: str) -> int | None:
+    """The whole number that a text is; None if it isn't one, or is longer than any that is used here."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
+async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BODY_BYTES) -> Fields:
+    """The fields in the body of a request.
+
+    Raises `InvalidRequestError`. If there is no history, the error of `Keeper.history` is raised before the body is
+    read.
+    """
+    _ = request.app[KEEPER].history
+    body = await read_body(request, limit)
+
+    def read() -> Fields:
+        with depth_refused():
+            return read_fields(body, kind)
+
+    return await asyncio.to_thread(read)

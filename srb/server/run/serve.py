@@ -1,0 +1,194 @@
+"""`srb serve`: starts the server from its settings, and stops it."""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from srb.errors import HistoryError, SettingsError
+from srb.history.history import History
+from srb.llama.files.model_file import find_model
+from srb.options.extras import pip_install
+from srb.options.settings import Settings, read_keys
+from srb.server.app import SERVER_OPTIONS, create_app
+from srb.server.guards.hosts import read_hosts
+from srb.server.http.malformed import Runner
+from srb.server.http.remote_media import fetch
+from srb.server.routes.formats import OPENAI
+from srb.server.routes.metrics import Metrics
+from srb.server.routes.slots import check_folder
+from srb.server.run.keeping import Keeper
+from srb.server.run.listen import describe, is_exposed, listening, urls_of
+from srb.server.run.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.engine_client import EngineClient
+from srb.terminal.progress import show_loading
+from srb.wire.limits import Limits
+
+logger = logging.getLogger("srb")
+
+GRACE_SECONDS = 5.0
+"""How long running requests may go on after the first SIGTERM or SIGINT."""
+
+LINGER_SECONDS = 2.0
+"""How long a reader has after that to take its last events."""
+
+STOP_SECONDS = 60.0
+"""So long after the first signal the process ends, also if a thread hangs, and says on stderr where each of them is."""
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
+
+    Raises `ModelLoadError` or `SettingsError` if the server can't start. With `exit_on_fatal`, it raises
+    `EngineDeadError` when the engine has failed and readers have had LINGER_SECONDS to take their last events.
+    """
+    path = find_model(settings.model)
+    model = settings.alias or path.stem
+    metrics = Metrics()
+    history = _open_history(settings)
+    keeper = Keeper(history)
+    engine = _make_engine(settings, metrics, keeper)
+    limits = Limits(
+        model,
+        settings.n,
+        settings.max_n,
+        show_prompts=settings.show_prompts,
+        model_path=str(path),
+        slots=settings.slots,
+        saved_slots=settings.parallel if settings.slot_save_path else 0,
+        max_tokens=settings.max_tokens,
+        openai=settings.default_format == "openai",
+        linger=settings.linger,
+        context_shift=settings.context_shift,
+        n_keep=settings.keep,
+        cache_reuse=settings.cache_reuse,
+    )
+    api_keys = read_keys(settings)
+    check_fd(settings)
+    preload = read_preload(settings)
+    app = create_app(
+        engine,
+        limits,
+        metrics,
+        api_keys=api_keys,
+        cors_origins=settings.cors_origins,
+        allowed_hosts=read_hosts(settings),
+        keeper=keeper,
+        slot_folder=check_folder(settings.slot_save_path),
+        fetch=fetch if settings.allow_remote_media else None,
+        shares_prompts=settings.share_prompts == "all",
+    )
+    runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
+    stop = _stop_signal()
+    await runner.setup()
+    try:
+        async with listening(runner, settings):
+            if is_exposed(runner) and not api_keys:
+                logger.warning("whoever reaches %s can use this server; --api-key asks for a key", settings.host)
+            logger.info("loading %s", path)
+            engine.start()
+            try:
+                ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
+                with show_loading(lambda: engine.health.progress):
+                    await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if not ready.done():
+                    ready.cancel()
+                else:
+                    ready.result()
+                    place, url, curl = describe(runner, settings)
+                    engine.urls = urls_of(runner, settings)
+                    print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
+                    print(
+                        f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}}'\n""",
+                        flush=True,
+                    )
+                    tell_ready(settings, url)
+                await _end(engine, stop, settings.exit_on_fatal)
+                tell_systemd("STOPPING=1")
+                logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
+            finally:
+                await engine.stop(GRACE_SECONDS)
+    finally:
+        await runner.cleanup()
+        if isinstance(history, History):
+            await asyncio.to_thread(history.close)
+
+
+async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper, model: str, *, goes_on: bool) -> None:
+    """Returns when requests are taken, and those that were interrupted can be read on. See `make_ready`."""
+    await make_ready(engine, preload)
+    if keeper.is_on:
+        await keeper.resume_all(engine, model, goes_on=goes_on)
+
+
+def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> EngineClient:
+    """An engine in this process, or one that uses replicas. Raises `SettingsError` if Ray isn't installed."""
+    if not settings.is_cluster:
+        return AsyncEngine.from_settings(settings, metrics.observe, keeper.record)
+    try:
+        from srb.cluster.ray_replicas import make_engine
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"--replicas and --ray-address need Ray ({error.name} is missing): " + pip_install("'llama-srb[cluster]'")
+        ) from None
+    return make_engine(settings, keeper.record)
+
+
+def _open_history(settings: Settings) -> History | HistoryError | None:
+    """The history, None if none was asked for, or the error because of which it can't be had.
+
+    A damaged file or a full disk is returned as an error, so that the server still starts and generates. A wrong path
+    raises `SettingsError`, because a person can correct it at once.
+    """
+    if settings.history is None:
+        return None
+    try:
+        history = History(settings.history, settings.keep_finished)
+    except HistoryError as error:
+        logger.error("%s. Nothing is kept; generating goes on", error.message)
+        return error
+    logger.info("requests, their texts and stories are kept in %s", settings.history.absolute())
+    return history
+
+
+async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:
+    """Returns when the server should stop. With exit_on_fatal, raises `EngineDeadError` when the engine has failed."""
+    died: asyncio.Future[Any] = asyncio.ensure_future(engine.died())
+    await asyncio.wait({died, stop} if exit_on_fatal else {stop}, return_when=asyncio.FIRST_COMPLETED)
+    if exit_on_fatal and died.done():
+        raise died.result()
+    died.cancel()
+
+
+def _stop_signal() -> asyncio.Future[None]:
+    """A future that the first SIGTERM or SIGINT completes. The second one ends the process.
+
+    The signals come to a thread of their own: the event loop may be what hangs.
+    """
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    for number in _STOPPING:
+        signal.signal(number, lambda *_: None)  # without a function of Python's, nothing would come to the socket
+        signal.siginterrupt(number, False)
+
+    def watch() -> None:
+        numbers = (number for number in iter(lambda: reader.recv(1)[0], None) if number in _STOPPING)
+        next(numbers)
+        faulthandler.dump_traceback_later(STOP_SECONDS, exit=True)
+        with suppress(RuntimeError):  # the loop has ended by itself
+            loop.call_soon_threadsafe(stop.set_result, None)
+        os._exit(128 + next(numbers))
+
+    threading.Thread(target=watch, name="srb-signals", daemon=True).start()
+    return stop

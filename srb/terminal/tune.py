@@ -1,0 +1,144 @@
+"""`srb tune`: measures which settings are fastest for a model on this machine, prints the result, and keeps it."""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from srb.errors import SettingsError, SrbError
+from srb.files.download import fetch_model
+from srb.llama.files.model_file import find_model
+from srb.llama.files.weights import FILE, converted_path
+from srb.llama.tune.findings import MAX_DIVERGENCE, Candidate, shown
+from srb.llama.tune.search import BUSY, Search
+from srb.llama.tune.tuned import kept_files, processor, read_tuned, write_tuned
+from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
+from srb.terminal.progress import error_console, show_download
+
+_FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
+"""The options that `srb tune` chooses itself, so it has no flags for them."""
+
+
+def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `srb tune`."""
+    parser.add_argument(
+        "--budget", type=float, default=60, metavar="SECONDS", help="about how many seconds it may take (default: 60)"
+    )
+    parser.add_argument(
+        "--forget", action="store_true", help="remove what earlier runs kept for this model, and measure nothing"
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="do nothing if everything is already measured for this model on this machine",
+    )
+    add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
+
+
+def tune(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Runs `srb tune`. Returns 0, or 130 if it was stopped. A result that was found until then is kept all the same."""
+    if not arguments.budget > 0:
+        raise SettingsError(f"--budget must be more than 0 seconds, got {arguments.budget:g}")
+    settings = fetch_model(settings, show_download)
+    path = find_model(settings.model)
+    if arguments.forget:
+        for file in kept_files(path):
+            print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
+            file.unlink()
+        return 0
+    if arguments.once and (known := read_tuned(path, settings)) and known.attention_compared:
+        return 0
+    stopped = False
+    with _progress() as progress:
+        task = progress.add_task("loading the model", total=1)
+        search = Search(
+            path,
+            settings,
+            arguments.budget,
+            lambda what, share: progress.update(task, description=what, completed=min(1.0, share)),
+        )
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            stopped = True
+    _tell(search)
+    try:
+        _keep(search, settings, stopped)
+    except OSError as error:
+        raise SrbError(f"the result can't be kept: {error}") from None
+    return 130 if stopped else 0
+
+
+def _progress() -> Progress:
+    console = error_console()
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def _tell(search: Search) -> None:
+    """Prints a table of what was tried."""
+    if not search.found.jobs:
+        return
+    (short, n, length), (long, *_), _ = search.found.jobs
+    table = Table(
+        *(
+            "weights",
+            "cache",
+            "flash\nattention",
+            f"{short:,} tokens,\n{n} x {length}",
+            f"{long:,} tokens,\n{n} x {length}",
+        ),
+        *(f"{short:,} tokens,\n1 x {length}", "memory,\nMiB", "KL", ""),
+        title=f"{search.path.name} on {processor()}: seconds, and what else there is to know",
+    )
+    for each in search.found.candidates:
+        table.add_row(each.weights, each.attention.cache_type, shown(each.attention), *_numbers(search, each))
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _numbers(search: Search, candidate: Candidate) -> list[str]:
+    seconds = [f"{each:.2f}" for each in search.found.seconds(candidate)] or ["", "", ""]
+    memory = f"{candidate.memory >> 20:,}" if candidate.memory else ""
+    kl = "" if candidate.kl is None else f"{candidate.kl:.4f}"
+    return [*seconds, memory, kl, "chosen" if candidate is search.found.chosen else candidate.note]
+
+
+def _keep(search: Search, settings: Settings, stopped: bool) -> None:
+    """Keeps the result. Of the weights that were converted, only those that the result uses are kept."""
+    result, before = search.found.result, read_tuned(search.path, settings)
+    reason = ""
+    if result is None or (stopped and search.found.chosen is search.found.candidates[0]):
+        reason = "Stopped before anything better than the file as it is was known; nothing is kept."
+    elif not result.attention_compared and before is not None and before.attention_compared:
+        reason = (
+            "The time was up before attention was compared, so the result of before stays. A larger --budget helps."
+        )
+    wanted = None if result is None or reason else converted_path(search.path, result.weights)
+    for made in search.made:
+        if made != wanted:
+            made.unlink(missing_ok=True)
+    if result is None or reason:
+        print(reason)
+        return
+    kept = write_tuned(search.path, settings, result)
+    if before is not None and before.weights not in (FILE, result.weights):
+        converted_path(search.path, before.weights).unlink(missing_ok=True)
+    if search.busy > BUSY:
+        print(
+            f"Other programs take {search.busy:.1f} processors, so this was measured with fewer threads, and "
+            "numbers of threads weren't compared. On an idle machine the same command knows better."
+        )
+    if not result.attention_compared and not stopped:
+        print("The time was up before attention was compared. A larger --budget helps.")
+    print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
+    print(f"Kept in {kept}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
+    print(
+        "`srb serve`, `generate` and `compare` use it from now on; --no-tune leaves the file as it is, and "
+        "`srb tune --forget` removes what is kept."
+    )
+    print(
+        f"KL is the mean divergence of the probabilities from those of the file as it is; more than {MAX_DIVERGENCE} "
+        "is refused."
+    )

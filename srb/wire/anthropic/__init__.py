@@ -1,0 +1,1 @@
+"""Anthropic's format: `/v1/messages`."""

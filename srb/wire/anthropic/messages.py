@@ -1,0 +1,245 @@
+"""Anthropic's wire format: `/v1/messages`. Pure functions."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from srb.engine.telling.events import ErrorEvent, Event, StopEvent
+from srb.errors import SrbError
+from srb.wire.reply.one import parse_one
+from srb.wire.reply.parts import Change, Part, Parts
+from srb.wire.reply.reply import Reply, Serving
+from srb.wire.request.body import chat_prompt
+from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.fields import SamplingFields
+from srb.wire.request.media import as_content
+from srb.wire.request.messages import Message, Text, as_text, system_message
+from srb.wire.request.read import depth_refused, read_fields, validate
+from srb.wire.tokens.texts import Answer as Counted
+from srb.wire.tokens.texts import Vocabulary
+from srb.wire.tools.call_format import CallFormat
+
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""The types of errors, by their HTTP status. Another status below 500 is `invalid_request_error`, else `api_error`."""
+
+
+class AnthropicTurn(BaseModel):
+    """One of `messages`: a text, or blocks of the types text, image, thinking, tool_use and tool_result."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(description="user or assistant.")
+    content: str | list[dict[str, Any]] = Field(description="a text, or blocks.")
+    _messages: list[Message] = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _split(self) -> "AnthropicTurn":
+        self._messages = list(_messages_of(self))
+        return self
+
+
+def _messages_of(turn: AnthropicTurn) -> Iterator[Message]:
+    """The messages, in OpenAI's notation, that a turn stands for. Raises `ValueError`."""
+    texts: str | list[Any] = turn.content if isinstance(turn.content, str) else []
+    calls, thoughts, n_results = [], [], 0
+    for k, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
+        match block:
+            case {"type": "tool_use", "id": str(call), "name": str(name), "input": dict(arguments)}:
+                calls.append({"id": call, "function": {"name": name, "arguments": arguments}})
+            case {"type": "tool_result", "tool_use_id": str(call), **rest} if isinstance(
+                content := rest.get("content") or "", str | list
+            ):  # yielded at once: Anthropic's rule is that results come before texts
+                n_results += 1
+                yield Message.model_validate({"role": "tool", "tool_call_id": call, "content": as_text(content)})
+            case {"type": "thinking", "thinking": str(thought)}:
+                thoughts.append(thought)
+            case {"type": "redacted_thinking"}:  # it is encrypted, and only the service that wrote it can read it
+                pass
+            case {"type": "tool_use" | "tool_result" | "thinking" as kind}:
+                raise ValueError(f"block {k} should have what a {kind} has")
+            case _:
+                assert isinstance(texts, list)
+                texts.append(block)
+    if texts or calls or not n_results:
+        shown = {"tool_calls": calls or None, "reasoning_content": "\n".join(thoughts) or None}
+        message = {"role": turn.role, "content": as_content(texts)} | shown
+        yield Message.model_validate((turn.model_extra or {}) | message)
+
+
+class AnthropicTool(BaseModel):
+    """One of `tools`."""
+
+    type: Literal["custom"] | None = Field(None, description="no other type is accepted.")
+    name: str = Field(description="its name.")
+    description: str | None = Field(None, description="what the tool does, for the model to read.")
+    input_schema: dict[str, Any] = Field(description="the JSON schema of its input, which every call matches.")
+
+
+class AnthropicChoice(BaseModel):
+    """The `tool_choice` of a request."""
+
+    type: Literal["auto", "any", "tool", "none"] = Field(
+        description="any: the answer must have a call. tool: a call of the tool with this name."
+    )
+    name: str | None = Field(None, description="the name of the tool that must be called.")
+    disable_parallel_tool_use: bool = Field(False, description="the answer has at most one call.")
+
+
+class MessagesFields(SamplingFields):
+    """The body of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
+
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+    messages: list[AnthropicTurn] = Field(description="the conversation.")
+    system: Text | None = Field(None, description="the system message, a text or blocks of the type text.")
+    tools: list[AnthropicTool] | None = Field(None, description="functions that the model may call.")
+    tool_choice: AnthropicChoice | None = Field(
+        None, description="whether the model may call tools, or must, and which one."
+    )
+    stream: bool = Field(False, description="answer with a stream of events.")
+    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        """The conversation and the tools in OpenAI's notation for chats."""
+        tools = [
+            {"function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}}
+            for tool in self.tools or ()
+        ]
+        conversation = [*system_message(self.system), *(each for turn in self.messages for each in turn._messages)]
+        choice = self.tool_choice
+        if choice is None:
+            return {"messages": conversation, "tools": tools}
+        named = {"type": "function", "function": {"name": choice.name}}
+        return {
+            "messages": conversation,
+            "tools": tools,
+            "tool_choice": {"any": "required", "tool": named}.get(choice.type, choice.type),
+            "parallel_tool_calls": False if choice.disable_parallel_tool_use else None,
+        }
+
+
+def messages(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /v1/messages`."""
+    with depth_refused():
+        fields = read_fields(body, MessagesFields)
+        parsed = parse_one(
+            fields,
+            fields,
+            serving,
+            prefix="msg_",
+            model=fields.model,
+            stream=fields.stream,
+            detach=fields.detach,
+            **fields.chat,
+        )
+
+    make, stream = partial(_Out, parsed.completion.id, serving.limits.model, parsed.calls), fields.stream
+
+    def begin() -> Callable[[list[Event]], Any]:
+        return make().chunks if stream else make().object
+
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
+
+
+def count_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
+    """`POST /v1/messages/count_tokens`: how many tokens the prompt has."""
+    fields = read_fields(data, MessagesFields)
+    asked = validate(fields.chat, CompletionFields)
+    text = chat_prompt(asked, vocabulary.template)
+    return {"input_tokens": len(vocabulary.encode(text, "messages"))}, []
+
+
+def error(error: SrbError) -> dict[str, Any]:
+    """The body of an error."""
+    kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+class _Out:
+    """Makes one answer, a message: takes the events of a request, and returns its JSON."""
+
+    def __init__(self, message_id: str, model: str, calls: CallFormat | None) -> None:
+        self._head = {"id": message_id, "type": "message", "role": "assistant", "model": model}
+        self._parts = Parts(message_id, calls)
+        self._begun = False
+
+    def object(self, events: list[Event]) -> dict[str, Any]:
+        """The message of a finished request. Raises `SrbError` if the request failed."""
+        for event in events:
+            for _ in self._parts.take(event):
+                pass
+        stop = self._parts.answer.stop
+        assert stop
+        content = [_block(part, part.text, part.arguments) for part in self._parts.all]
+        content = [block for block in content if block.get("text") or block.get("input") is not None]
+        return self._message(content) | self._end(stop) | {"usage": self._usage(stop.length)}
+
+    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """Anthropic's events for the next events of the engine, in a stream."""
+        for event in events:
+            if isinstance(event, ErrorEvent):
+                yield error(event.error)
+                continue
+            changes = list(self._parts.take(event))
+            if not self._begun:
+                self._begun = True
+                yield {"type": "message_start", "message": self._message([])}
+            yield from filter(None, map(_said, changes))
+            if isinstance(event, StopEvent):
+                yield {"type": "message_delta", "delta": self._end(event), "usage": self._usage(event.length)}
+                yield {"type": "message_stop"}
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        end = {"stop_reason": None, "stop_sequence": None}
+        return self._head | {"content": content} | end | {"usage": self._usage(0)}
+
+    def _usage(self, n_generated: int) -> dict[str, int]:
+        """The numbers of tokens. Each token of the prompt counts either as input or as read from the cache."""
+        start = self._parts.answer.start
+        prompt, cached = (start.prompt_tokens, start.cached_tokens) if start else (0, 0)
+        return {
+            "input_tokens": prompt - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": n_generated,
+        }
+
+    def _end(self, stop: StopEvent) -> dict[str, Any]:
+        """Why the message ended. If the server ended it early, a client may send it back to continue it: a pause."""
+        if self._parts.ends_with_calls:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        if stop.finish_reason == "stop":
+            reason = "stop_sequence" if stop.stop_reason else "end_turn"
+            return {"stop_reason": reason, "stop_sequence": stop.stop_reason}
+        reason = "max_tokens" if stop.finish_reason == "length" else "pause_turn"
+        return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _block(part: Part, text: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
+    """The block for a part of a message: a text, or a call with its arguments."""
+    if part.name is None:
+        return {"type": "text", "text": text}
+    return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+
+
+def _said(change: Change) -> dict[str, Any] | None:
+    """Anthropic's event for a change. None if there is nothing to send."""
+    part, place = change.part, {"index": change.part.index}
+    if change.kind == "begin":
+        return {"type": "content_block_start", **place, "content_block": _block(part, "", {})}
+    if change.kind == "end":
+        return {"type": "content_block_stop", **place}
+    if not change.text:
+        return None
+    if part.name is None:
+        return {"type": "content_block_delta", **place, "delta": {"type": "text_delta", "text": change.text}}
+    return {"type": "content_block_delta", **place, "delta": {"type": "input_json_delta", "partial_json": change.text}}

@@ -1,0 +1,1 @@
+"""KoboldCpp's format: `body.py` reads, `reply.py` writes."""

@@ -1,0 +1,194 @@
+"""Reads the bodies of KoboldAI's routes, and makes requests for the engine of them. Pure functions."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import ANY_CASE
+from srb.errors import InvalidRequestError
+from srb.wire.limits import Limits
+from srb.wire.request import body
+from srb.wire.request.alternatives import count_alternatives, make_branches
+from srb.wire.request.body_fields import BodyFields, Int
+from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.shift import with_shift
+from srb.wire.tokens.named_tokens import Tokenize, is_text
+from srb.wire.tokens.texts import Vocabulary
+
+MAX_LENGTH = 896
+"""KoboldCpp's `max_length` for bodies that send none, in tokens."""
+
+TOP_LOGPROBS = 5
+"""How many of the likeliest tokens `"logprobs": true` shows, as in KoboldCpp."""
+
+_BEFORE, _AFTER = ("dry", "top_n_sigma"), ("xtc",)
+_SAMPLERS = {0: ("top_k",), 1: (), 2: ("top_p", "min_p"), 3: (), 4: ("typ_p",), 5: ("temperature",), 6: ("penalties",)}
+"""The samplers that each id in `sampler_order` stands for. 1 and 3 are top_a and tfs, which llama.cpp doesn't have."""
+
+
+_WITHOUT_EFFECT = (
+    *("bypass_eos", "render_special", "images", "messages", "chat_template_kwargs", "tools", "functions", "suffix"),
+    *("echo", "best_of", "stream_options", "top_logprobs", "post_sampling_probs", "return_tokens", "return_progress"),
+    "timings_per_token",
+)
+
+
+class KoboldFields(CompletionFields):
+    """The body of `POST /api/v1/generate` and `POST /api/extra/generate/stream`."""
+
+    memory: str = Field("", description="a text that stands before the prompt, and stays if the prompt is cut.")
+    max_context_length: Int | None = Field(
+        None,
+        description="how many tokens prompt and text may have; a longer prompt is cut at its beginning.",
+    )
+    genkey: str = Field("", description="a name for the request, with which you can look at the request, or end it.")
+    sampler_order: list[Int] | None = Field(
+        None, description="ids: 0 top_k, 1 top_a, 2 top_p and min_p, 3 tfs, 4 typical_p, 5 temperature, 6 penalties."
+    )
+    quiet: bool = Field(False, description="texts are never logged here.")
+    trim_stop: bool = Field(True, description="a stop sequence is never a part of the text; false is ignored.")
+    bypass_eos: bool = Field(False, description="ignored.")
+    render_special: bool = Field(False, description="ignored.")
+    images: list[Any] = Field([], description="ignored.")
+
+
+class KeyFields(BodyFields):
+    """The body of `POST /api/extra/generate/check` and `POST /api/extra/abort`. It may be left out."""
+
+    genkey: str = Field("", description="the `genkey` that the request was sent with.")
+
+
+class CountFields(BodyFields):
+    """The body of `POST /api/extra/tokencount`."""
+
+    prompt: str = Field("", description="a text.")
+    special: bool = Field(True, description="begin with the BOS token if the model wants it.")
+
+
+class IdsFields(BodyFields):
+    """The body of `POST /api/extra/detokenize`."""
+
+    ids: list[Int] | None = Field(None, description="the ids of tokens.")
+
+
+@dataclass(frozen=True)
+class KoboldParsed:
+    """The request that a body makes.
+
+    ignored: the names of the body's fields that have no effect. logprobs: whether to show probabilities.
+    detach: whether the request goes on without readers.
+    """
+
+    completion: CompletionRequest
+    ignored: list[str]
+    genkey: str
+    logprobs: bool
+    detach: bool
+
+
+def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabulary, *, stream: bool) -> KoboldParsed:
+    """Reads a body. Raises `InvalidRequestError`.
+
+    A stream has one alternative, because its events have no place for an index. Their readers join all texts into one.
+    """
+    with depth_refused():
+        fields = read_fields(data, KoboldFields)
+        ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream)
+        ignored += _without_effect(fields)
+        _take_phrases(fields)
+        n = count_alternatives(fields, 1, limits)
+        if fields.max_tokens in (None, -1):
+            fields.max_tokens = default_length(vocabulary.n_cells)
+        if fields.sampler_order and fields.samplers is None:
+            fields.samplers = _ordered(fields.sampler_order)
+        fields.stop = [text for text in fields.stop or () if text]
+        branches = make_branches(fields, n, tokenize)
+        prompt, n_cut = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
+        if n_cut:
+            ignored.append(f"prompt (its first {n_cut} tokens)")
+        logprobs = TOP_LOGPROBS if fields.logprobs is True else fields.logprobs or fields.n_probs
+        completion = CompletionRequest(
+            (prompt,),
+            branches,
+            distinct=bool(fields.distinct),
+            heal=bool(fields.heal),
+            **fields.search_settings,
+            logprobs=logprobs or None,
+            cache_prompt=fields.cache_prompt is not False,
+        )
+    return KoboldParsed(
+        with_shift(completion, fields, limits), ignored, fields.genkey, bool(logprobs), bool(fields.detach)
+    )
+
+
+def default_length(n_cells: int) -> int:
+    """How many tokens to generate if the body doesn't say, in a context of `n_cells`."""
+    return min(MAX_LENGTH, max(1, n_cells // 2))
+
+
+def _cut_to_one(fields: KoboldFields, stream: bool) -> list[str]:
+    """Reduces a stream to its first alternative, and returns the names of the fields that asked for more."""
+    if not stream:
+        return []
+    ignored = []
+    if fields.n is not None and fields.n > 1:
+        fields.n = 1
+        ignored.append("n")
+    if fields.branches is not None and len(fields.branches) > 1:
+        fields.branches = fields.branches[:1]
+        ignored.append("branches (all but the first)")
+    return ignored
+
+
+def _without_effect(fields: KoboldFields) -> list[str]:
+    """The names of the body's fields that are known, but have no effect in this format."""
+    ignored = [name for name in _WITHOUT_EFFECT if getattr(fields, name)]
+    ignored += [] if fields.trim_stop else ["trim_stop"]
+    return ignored + (["sampler_order"] if fields.sampler_order and fields.samplers is not None else [])
+
+
+def _take_phrases(fields: KoboldFields) -> None:
+    """Moves the phrases in `banned_tokens` to `banned_strings`. Ids stay where they are.
+
+    KoboldCpp takes phrases in both fields, and finds them without regard to case.
+    """
+    banned = fields.banned_tokens or []
+    phrases = [*(fields.banned_strings or ()), *filter(is_text, banned)]
+    fields.banned_tokens = [each for each in banned if not is_text(each)]
+    fields.banned_strings = [ANY_CASE + text.removeprefix(ANY_CASE) for text in phrases if text]
+
+
+def _ordered(ids: list[int]) -> list[str]:
+    for each in ids:
+        if each not in _SAMPLERS:
+            raise InvalidRequestError(
+                f"sampler_order takes ids from 0 to {max(_SAMPLERS)}, got {show(each)}", param="sampler_order"
+            )
+    return [*_BEFORE, *(name for each in ids for name in _SAMPLERS[each]), *_AFTER]
+
+
+def _prompt(fields: KoboldFields, vocabulary: Vocabulary, max_length: int) -> tuple[tuple[int, ...], int]:
+    """The tokens of the memory and the prompt, and how many the prompt loses at its beginning so that both fit."""
+    prompt, limit = fields.prompt, fields.max_context_length
+    if not isinstance(prompt, str):
+        raise InvalidRequestError(f"prompt must be a string, got {show(prompt)}", param="prompt")
+    if limit is not None and limit < 1:
+        raise InvalidRequestError(f"max_context_length must be at least 1, got {limit}", param="max_context_length")
+    kept = vocabulary.encode(fields.memory, "memory")
+    rest = vocabulary.encode(prompt, "prompt", add_special=not fields.memory)[0 if fields.memory else len(kept) :]
+    room = min(limit or vocabulary.n_cells, vocabulary.n_cells) - max_length - len(kept)
+    n_cut = max(0, len(rest) - room) if room > 0 else 0  # without room, the engine says what is too long
+    return (*kept, *rest[n_cut:]), n_cut
+
+
+def read_key(data: bytes) -> tuple[str, list[str]]:
+    """The `genkey` of a body, empty if it has none, and the names of the fields that have no effect.
+
+    Some clients send no body. Raises `InvalidRequestError`.
+    """
+    with depth_refused():
+        fields = read_fields(data.strip() or b"{}", KeyFields)
+    return fields.genkey, list(fields.model_extra or ())

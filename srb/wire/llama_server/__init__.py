@@ -1,0 +1,1 @@
+"""llama-server's format: `body.py` reads, `reply.py` writes."""

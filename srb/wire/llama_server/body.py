@@ -1,0 +1,255 @@
+"""Reads the bodies of llama-server's routes, and makes requests for the engine of them. Pure functions."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, RootModel
+
+from srb.engine.asking.model import Tokenizer
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.prompts.media import Media
+from srb.errors import InvalidRequestError
+from srb.wire.limits import Limits
+from srb.wire.request import body
+from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room
+from srb.wire.request.body_fields import BodyFields, Int
+from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.fields import AdapterScale
+from srb.wire.request.infill import infill
+from srb.wire.request.media import Take, not_here
+from srb.wire.request.prompts import make_prompts
+from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.shift import tokenize_for, with_shift
+from srb.wire.tokens.named_tokens import Tokenize, is_token, join_tokens
+
+_INFILL_TOKENS = 256
+"""How many tokens of room each alternative of an infill gets if the body doesn't say how long it may be."""
+
+
+_NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
+"""Characters that names of files must not have. Here or on another system they may lead out of a folder, or look so."""
+
+_LONGEST_NAME = 255
+"""How many bytes the name of a file may have."""
+
+
+def _as_parts(value: Any) -> Any:
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, str) or is_token(part) for part in parts):
+        raise ValueError("Input should be a string, or a list of token ids and strings")
+    return parts
+
+
+Parts = Annotated[list[Any], BeforeValidator(_as_parts)]
+"""A text, or token ids and texts."""
+
+
+class LlamaFields(CompletionFields):
+    """The body of `POST /completion`."""
+
+    response_fields: list[str] | None = Field(
+        None, description="which fields to return; a slash names a field of an object: timings/prompt_n."
+    )
+    t_max_predict_ms: Int | None = Field(
+        None,
+        description="milliseconds from its first token after which an alternative ends at its next new line; 0: never.",
+    )
+
+
+class SlotFields(BodyFields):
+    """The body of `POST /slots/{id_slot}`."""
+
+    filename: str = Field(description="the file in `--slot-save-path`: a name without slashes, colons and the like.")
+
+
+class AdapterFields(RootModel[list[AdapterScale]]):
+    """The body of `POST /lora-adapters`."""
+
+
+class ExtraFields(BodyFields):
+    """One file of `input_extra`."""
+
+    text: str = Field(description="the text of the file.")
+    filename: str = Field("file", description="the name of the file.")
+
+
+class InfillFields(LlamaFields):
+    """The body of `POST /infill`."""
+
+    input_prefix: Parts = Field(description="the text before the gap.")
+    input_suffix: Parts = Field(description="the text after the gap.")
+    input_extra: list[ExtraFields] | None = Field(None, description="other files that may help.")
+
+
+@dataclass(frozen=True)
+class LlamaParsed:
+    """The request that a body makes.
+
+    ignored: the names of the body's fields that have no effect. detach: whether the request goes on without readers.
+    t_max_predict_ms: milliseconds after which an alternative ends at its next new line; 0: never.
+    response_fields: the only fields of a result to return, empty for all; `a/b` is the field b of the object a.
+    """
+
+    completion: CompletionRequest
+    ignored: list[str]
+    stream: bool
+    detach: bool
+    return_tokens: bool
+    timings_per_token: bool
+    t_max_predict_ms: int
+    response_fields: tuple[str, ...]
+
+
+def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take = not_here) -> LlamaParsed:
+    """Reads the body of `POST /completion`. Raises `InvalidRequestError`."""
+    with depth_refused():
+        fields = read_fields(data, LlamaFields)
+        n = _count(fields, limits)
+        prompts, media = make_prompts(fields.prompt, limits, n, tokenize_for(fields, limits, tokenize), take)
+        return _parsed(fields, prompts, n, limits, tokenize, media)
+
+
+def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
+    """Reads the body of `POST /infill`, for a context of `n_cells`.
+
+    If there is no room for all of `input_extra`, it is cut at its beginning, and `ignored` says so. Raises
+    `InvalidRequestError`, and `NotSupportedError` if the model has no fill-in-the-middle tokens.
+    """
+    with depth_refused():
+        fields = read_fields(data, InfillFields)
+        n = _count(fields, limits)
+        if not isinstance(fields.prompt, str | None):
+            raise InvalidRequestError(f"prompt must be a string, got {show(fields.prompt)}", param="prompt")
+
+        def plain(text: str) -> tuple[int, ...]:
+            return tokenizer.tokenize(check_text(text, "input_extra"), is_prompt=False, parse_special=False)
+
+        prompt = tokens_of(fields.input_prefix, "input_prefix", tokenizer, parse_special=False)
+        prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
+        suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
+        files = [(each.filename, each.text) for each in fields.input_extra or ()]
+        made = infill(prompt, suffix, files, tokenizer.special, plain)
+        head = tokenizer.tokenize("")
+        most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens
+        room = max(0, n_cells - len(head) - len(made.gap) - n * (most or 0))
+        extra = made.extra[max(0, len(made.extra) - room) :]
+        parsed = _parsed(fields, ((*head, *extra, *made.gap),), n, limits, tokenize)
+        unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
+        parsed.ignored.extend(f"input_extra.{name}" for name in dict.fromkeys(unknown))
+        if len(extra) < len(made.extra):
+            parsed.ignored.append(f"input_extra (its first {len(made.extra) - len(extra)} tokens)")
+        return parsed
+
+
+def parse_adapters(data: bytes) -> tuple[tuple[int | str, float], ...]:
+    """Reads the body of `POST /lora-adapters`: adapters, and their scales. Raises `InvalidRequestError`."""
+    with depth_refused():
+        fields = read_fields(data, AdapterFields)
+    return tuple(each.asked for each in fields.root)
+
+
+def parse_filename(data: bytes) -> str:
+    """The name of the file that a slot is saved to. Raises `InvalidRequestError` if it might be outside of its folder.
+
+    The same names are refused as by llama-server, and those with half a surrogate pair.
+    """
+    with depth_refused():
+        name = check_text(read_fields(data, SlotFields).filename, "filename")
+    bad = next((char for char in name if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in _NOT_IN_NAMES), None)
+    if bad is not None or ".." in name or name.endswith((" ", ".")) or name.startswith(" ") or not name:
+        raise InvalidRequestError(
+            f"filename must be the name of a file, without slashes, '..' and {_NOT_IN_NAMES[2:9]}, got {show(name)}",
+            param="filename",
+        )
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InvalidRequestError(
+            f"filename has {len(name.encode())} bytes; the limit is {_LONGEST_NAME}", param="filename"
+        )
+    return name
+
+
+def _count(fields: LlamaFields, limits: Limits) -> int:
+    return count_alternatives(fields, 1, limits)
+
+
+def _parsed(
+    fields: LlamaFields,
+    prompts: tuple[tuple[int, ...], ...],
+    n: int,
+    limits: Limits,
+    tokenize: Tokenize,
+    media: tuple[Media, ...] = (),
+) -> LlamaParsed:
+    stream = fields.stream or False
+    if isinstance(stream, str):
+        raise InvalidRequestError(f"stream must be true or false, got {show(stream)}", param="stream")
+    take_all_room(fields, limits)
+    n_probs = fields.logprobs if fields.n_probs is None else fields.n_probs
+    without_effect = {
+        "best_of": fields.best_of is not None,
+        "stream_options": fields.stream_options is not None,
+        "post_sampling_probs": bool(fields.post_sampling_probs and not n_probs),
+        "return_progress": bool(fields.return_progress and not stream),
+        "timings_per_token": bool(fields.timings_per_token and not stream),
+        "logprobs": fields.logprobs is not None and fields.n_probs is not None,
+    }
+    limit = fields.t_max_predict_ms or 0
+    if limit < -1:
+        raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
+    completion = CompletionRequest(
+        prompts,
+        make_branches(fields, n, tokenize),
+        media=media,
+        distinct=bool(fields.distinct),
+        heal=bool(fields.heal),
+        **fields.search_settings,
+        logprobs=n_probs or None,
+        post_sampling_probs=bool(fields.post_sampling_probs),
+        echo=bool(fields.echo),
+        return_tokens=stream or bool(fields.return_tokens),
+        return_progress=stream and bool(fields.return_progress),
+        cache_prompt=fields.cache_prompt is not False,
+        slot=body.take_slot(fields, limits),
+    )
+    return LlamaParsed(
+        with_shift(completion, fields, limits),
+        [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
+        stream,
+        detach=bool(fields.detach),
+        return_tokens=bool(fields.return_tokens),
+        timings_per_token=bool(fields.timings_per_token),
+        t_max_predict_ms=max(0, limit),
+        response_fields=tuple(fields.response_fields or ()),
+    )
+
+
+def tokens_of(
+    parts: list[int | str], name: str, tokenizer: Tokenizer, *, add_special: bool = False, parse_special: bool = True
+) -> tuple[int, ...]:
+    """The tokens of the ids and texts in the field `name`. Raises `InvalidRequestError`."""
+
+    def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
+        return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
+
+    return check_tokens(tuple(join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
+
+
+def check_text(text: str, name: str) -> str:
+    """Returns the text. Raises `InvalidRequestError` if it isn't valid Unicode. name: the field that has it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} is not valid Unicode: half a surrogate pair at character {error.start}", param=name
+        ) from None
+    return text
+
+
+def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int, ...]:
+    """Returns the tokens. Raises `InvalidRequestError` if one isn't in the vocabulary. name: of the field with them."""
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise InvalidRequestError(
+                f"{name} has the token id {token!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=name
+            )
+    return tokens

@@ -1,0 +1,1 @@
+"""srb's own format: `start / stream / stop / done` events (`reply.py`), `/v1/explore`, and stories."""

@@ -1,0 +1,109 @@
+"""`POST /v1/explore`: the tree of likely continuations, as native events. Pure functions."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields as dataclass_fields
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from srb.engine.asking.meanings import meanings
+from srb.engine.asking.request import CompletionRequest, Explore
+from srb.engine.telling.events import ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.errors import InvalidRequestError
+from srb.wire.limits import Limits
+from srb.wire.native import reply as native
+from srb.wire.reply.reply import Reply, Serving
+from srb.wire.request.body_fields import BodyFields, Float, Int
+from srb.wire.request.completion_fields import Prompt
+from srb.wire.request.prompts import make_prompts
+from srb.wire.request.read import depth_refused, read_fields
+from srb.wire.tokens.named_tokens import Tokenize
+
+_MEANINGS = meanings(Explore)
+
+
+def _field(name: str) -> Any:
+    return Field(None, description=_MEANINGS[name])
+
+
+class ExploreFields(BodyFields):
+    """The body of `POST /v1/explore`."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
+
+    prompt: Prompt = Field(None, description="a text, or a list of token ids.")
+    depth: Int | None = _field("depth")
+    top_k: Int | None = _field("top_k")
+    min_probability: Float | None = _field("min_probability")
+    max_nodes: Int | None = _field("max_nodes")
+    min_entropy: Float | None = _field("min_entropy")
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect."""
+        return self._unknown
+
+
+def read(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of a request for a tree. Raises `InvalidRequestError`."""
+    return read_with(body, serving.limits, serving.tokenize, serving.now)
+
+
+def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:
+    """Does what `read` does, with the parts of `Serving` that it needs. now: in seconds since 1970."""
+    with depth_refused():
+        fields = read_fields(body, ExploreFields)
+        names = {each.name for each in dataclass_fields(Explore)} & fields.model_fields_set
+        explore = Explore(**{name: getattr(fields, name) for name in names})
+        prompts, _ = make_prompts(fields.prompt, limits, 1, tokenize)
+    if len(prompts) != 1:
+        raise InvalidRequestError(
+            f"prompt must be one here, a text or a list of token ids; got {len(prompts)}", param="prompt"
+        )
+    completion = CompletionRequest.exploring(prompts[0], explore)
+    ignored = fields.ignored + (["model"] if fields.model not in (None, limits.model) else [])
+
+    def begin() -> Callable[[list[Event]], Iterator[dict[str, Any]]]:
+        return _Answer(limits.model, int(now), ignored).events
+
+    def blame(error: InvalidRequestError) -> InvalidRequestError:
+        if error.param != "max_tokens":
+            return error
+        return InvalidRequestError(
+            f"the context has no room for this prompt with texts of {explore.max_path} tokens behind it; explore "
+            f"with a smaller depth and min_entropy 0, or start with a larger --ctx-size ({error.message})",
+            param="depth" if explore.max_path == explore.depth else "min_entropy",
+            code=error.code,
+        )
+
+    return Reply(completion, ignored, stream=True, begin=begin, blame=blame)
+
+
+class _Answer:
+    """Makes the answer for one reader: `start`, a `node` for each, maybe `error`, and `done` with the reason why."""
+
+    def __init__(self, model: str, created: int, ignored: list[str]) -> None:
+        self._fixed: dict[str, Any] = {"model": model, "created": created, "ignored": ignored}
+        self._count = 0
+        self._stop: StopEvent | None = None
+
+    def events(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """The JSON objects for the next events."""
+        for event in events:
+            if isinstance(event, StopEvent):
+                self._stop = event
+                continue
+            value = native.to_json(event, **self._fixed)
+            if isinstance(event, NodeEvent):
+                self._count += 1
+            elif isinstance(event, StartEvent):
+                value = {name: value[name] for name in _START}
+            elif not isinstance(event, ErrorEvent):
+                value["count"] = self._count
+                if self._stop:
+                    value |= {"finish_reason": self._stop.finish_reason, "stop_reason": self._stop.stop_reason}
+            yield value
+
+
+_START = ("event", "id", "created", "model", "prompt_tokens", "cached_tokens", "ignored")

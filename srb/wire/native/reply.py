@@ -1,0 +1,175 @@
+"""The native wire format: `start / stream / stop / done` events. Pure functions."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    NodeEvent,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Token,
+    Usage,
+)
+from srb.wire.openai.reply import LEAST_LOGPROB
+
+
+def to_json(
+    event: Event, *, model: str, created: int, ignored: list[str], nodes: list[int] | None = None
+) -> dict[str, Any]:
+    """The JSON object of an event.
+
+    created: when the request came, in seconds since 1970. ignored: the names of its fields that have no effect.
+    nodes: the ids of the nodes that its alternatives become, if the request writes to a story.
+    """
+    match event:
+        case StreamEvent():
+            stream: dict[str, Any] = {"event": "stream", "index": event.index, "text": event.text}
+            if event.tokens:
+                stream["tokens"] = event.tokens
+            if event.token:
+                stream |= token_json(event.token)
+                stream["top_logprobs"] = [token_json(each) for each in event.token.top_logprobs]
+            return stream
+        case NodeEvent():
+            return {
+                "event": "node",
+                "id": event.id,
+                "parent": event.parent,
+                "text": event.text,
+                "tokens": event.tokens,
+                "logprob": round(event.logprob, 6),
+                "cumulative_logprob": round(event.cumulative_logprob, 6),
+                "entropy": None if event.entropy is None else round(event.entropy, 6),
+                "finish_reason": event.finish_reason,
+            }
+        case StopEvent():
+            return {
+                "event": "stop",
+                "index": event.index,
+                "length": event.length,
+                "stop": int(event.finish_reason == "stop"),
+                "finish_reason": event.finish_reason,
+                "stop_reason": event.stop_reason,
+                **({} if event.mean_logprob is None else {"mean_logprob": round(event.mean_logprob, 6)}),
+                **_special(event),
+            }
+        case StartEvent():
+            start = {
+                "event": "start",
+                "count": event.count,
+                "id": event.request_id,
+                "created": created,
+                "model": model,
+                "prompt_tokens": event.prompt_tokens,
+                "cached_tokens": event.cached_tokens,
+                "max_tokens": event.max_tokens,
+                "seeds": event.seeds,
+                "ignored": ignored,
+            }
+            if any(event.labels):
+                start["labels"] = event.labels
+            if event.n_cut:
+                start["n_cut"] = event.n_cut
+            if event.guided:
+                start["guided"] = event.guided
+            return start | ({} if nodes is None else {"nodes": nodes})
+        case ProgressEvent():
+            return {
+                "event": "progress",
+                "evaluated": event.evaluated,
+                "cached": event.cached,
+                "total": event.total,
+            }
+        case ErrorEvent():
+            index = {} if event.index is None else {"index": event.index}
+            return {"event": "error", **index, "error": event.error.body()}
+        case DoneEvent():
+            usage, timings = event.usage, dataclasses.asdict(event.timings)
+            if not timings["n_cut"]:
+                del timings["n_cut"]
+            return {
+                "event": "done",
+                "count": event.count,
+                "id": event.request_id,
+                "usage": _usage(usage),
+                "timings": {name: round(value, 3) for name, value in timings.items()},
+            }
+
+
+def _special(event: StopEvent) -> dict[str, Any]:
+    """The fields that only some alternatives have: if they may go back, if a search found them, or if they are cut."""
+    said: dict[str, Any] = {}
+    if event.rewinds is not None:
+        said = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
+        said |= {"rewinds_exhausted": True} if event.rewinds_exhausted else {}
+    if event.logprob is not None:
+        said["logprob"] = round(event.logprob, 6)
+    if event.truncated:
+        said["truncated"] = True
+    return said if event.weight is None else said | {"weight": event.weight}
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+    }
+
+
+def state(
+    request: CompletionRequest,
+    *,
+    created: int,
+    started: bool,
+    texts: list[str],
+    lengths: list[int],
+    stops: Iterable[StopEvent],
+    done: DoneEvent | None,
+    last_event_id: int,
+) -> dict[str, Any]:
+    """How far a request has come. Fields that are known only at its end are null until then."""
+    ends = {stop.index: stop for stop in stops}
+    branches = request.branches
+    choices = []
+    for index, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+        params, end = branches[index % len(branches)], ends.get(index)
+        choices.append(
+            {
+                "index": index,
+                "label": params.label,
+                "seed": params.seed,
+                "text": text,
+                "length": length,
+                "finish_reason": end.finish_reason if end else None,
+                "stop_reason": end.stop_reason if end else None,
+                **(_special(end) if end else {}),
+            }
+        )
+    return {
+        "id": request.id,
+        "object": "srb.request",
+        "status": "finished" if done else "running" if started else "waiting",
+        "created": created,
+        "choices": choices,
+        "usage": _usage(done.usage) if done else None,
+        "last_event_id": last_event_id,
+    }
+
+
+def token_json(token: Token) -> dict[str, Any]:
+    """A token in the form of llama-server's `completion_probabilities`."""
+    return {
+        "id": token.id,
+        "token": token.piece.decode(errors="replace"),
+        "bytes": list(token.piece),
+        "logprob": None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6),
+    }

@@ -1,0 +1,112 @@
+"""The fields in the bodies of the routes for stories."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from srb.wire.request.body_fields import Int
+
+MAX_TITLE_CHARS = 1_000
+MAX_ID = 2**53
+
+
+def _check_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not valid Unicode: half a surrogate pair at character {error.start}") from None
+    return text
+
+
+def _check_numbers(settings: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(settings, allow_nan=False)  # raises `ValueError`: 1e999 is read as an infinity, which JSON can't have
+    return settings
+
+
+Text = Annotated[str, AfterValidator(_check_unicode)]
+Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
+Tokens = list[Annotated[int, Field(ge=0, lt=2**31)]]
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect."""
+        return list(self.model_extra or ())
+
+
+class NodeFields(_Fields):
+    """The body of `POST /v1/stories/{story}/nodes`."""
+
+    parent: Id | None = Field(
+        None, description="the id of the node that this one goes on from. Left out: this node begins the story."
+    )
+    text: Text = Field(description="the text of the node.")
+    author: Literal["person", "model"] = Field("person", description="who has written the node.")
+    notes: Text | None = Field(None, description="a note about the node.")
+    tokens: Tokens | None = Field(None, description="the ids of the tokens of exactly this text, if they are known.")
+    kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
+    label: Text | None = Field(None, description="a name for the node.")
+    request: Text | None = Field(None, description="the id of the request that the node comes from.")
+    index: Id | None = Field(None, description="the index of the alternative in this request.")
+    seed: Id | None = Field(None, description="the seed that the text was drawn with.")
+    settings: Annotated[dict[str, Any], AfterValidator(_check_numbers)] | None = Field(
+        None, description="the settings that the text was drawn with, without those at their defaults."
+    )
+    length: Id | None = Field(None, description="how many tokens were generated.")
+    finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why the text ended.")
+    stop_reason: Text | None = Field(
+        None, description="the stop string at which the text ended, or why somebody ended it."
+    )
+    created: Id | None = Field(None, description="when it was written, in seconds since 1970. Left out: now.")
+
+
+class ImportedNodeFields(NodeFields):
+    """A node of a whole tree, as `GET /v1/stories/{story}` shows it."""
+
+    id: Id | Text | None = Field(
+        None, description="an id that the `parent` of other nodes names; the node gets a new one."
+    )
+    parent: Id | Text | None = Field(  # type: ignore[assignment]
+        None, description="the id of the node that this one goes on from. Left out: this node begins the story."
+    )
+    change: Any = Field(None, description="has no effect.")
+    ends_at: Any = Field(None, description="has no effect: the text ends there already.")
+
+
+class StoryFields(_Fields):
+    """The body of `POST /v1/stories`: a title, or all that `GET /v1/stories/{story}` shows of another one."""
+
+    title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
+    nodes: list[ImportedNodeFields] = Field([], description="the nodes that the story begins with.")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect.
+
+        Fields that `GET /v1/stories/{story}` shows, such as `created`, aren't among them.
+        """
+        known = {"id", "object", "created", "changed", "change", "node_count"}
+        of_nodes = {f"nodes.{name}": None for node in self.nodes for name in node.ignored}
+        return [*(name for name in super().ignored if name not in known), *of_nodes]
+
+
+class TitleFields(_Fields):
+    """The body of `PATCH /v1/stories/{story}`."""
+
+    title: Text = Field(max_length=MAX_TITLE_CHARS, description="the title of the story.")
+
+
+class RemarkFields(_Fields):
+    """The body of `PATCH /v1/stories/{story}/nodes/{node}`. Fields that are left out stay; null removes a value."""
+
+    kept: bool | None = Field(None, description="true: it was chosen; false: it was discarded.")
+    notes: Text | None = Field(None, description="a note about the node.")
+    ends_at: Id | None = Field(
+        None,
+        description="how many characters of its text belong to the story: the node ends there. What is behind isn't "
+        "shown, and isn't in the prompts of those that go on from it.",
+    )

@@ -1,0 +1,1 @@
+"""Ollama's format: `/api/generate`, `/api/chat`, and what tells of models."""

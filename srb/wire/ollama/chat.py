@@ -1,0 +1,270 @@
+"""Ollama's wire format: `/api/generate`, `/api/chat`, and the routes that describe models. Pure functions."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from srb.engine.telling.events import ErrorEvent, Event
+from srb.errors import InvalidRequestError, SrbError
+from srb.wire.openai.chat import content_of
+from srb.wire.reply.one import Answer, parse_one
+from srb.wire.reply.parts import Part, Parts
+from srb.wire.reply.reply import Reply, Serving
+from srb.wire.request.body_fields import BodyFields, Int
+from srb.wire.request.fields import SamplingFields
+from srb.wire.request.media import with_images
+from srb.wire.request.messages import Message
+from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.tokens.texts import Vocabulary
+from srb.wire.tools.offered import ToolFields
+
+VERSION = "0.13.0"
+"""The version of Ollama whose interface this is. Clients decide by the version what they send."""
+
+NEVER = "9999-12-31T23:59:59Z"
+"""The time that is given for when the model will be unloaded."""
+
+
+class OllamaFields(BodyFields):
+    """The fields that the bodies of `/api/generate` and `/api/chat` have in common."""
+
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+    stream: bool = Field(True, description="true: one line of JSON for each piece of text. false: one object.")
+    options: SamplingFields | None = Field(None, description="how to draw tokens; num_predict is max_tokens.")
+    format: Any = Field(None, description='"json", or a JSON schema that the text must match.')
+    detach: bool | None = Field(None, description="the request goes on when its connection is closed.")
+    think: bool | str | None = Field(
+        None, description="the variable `enable_thinking` of the chat template. Thoughts stay in the text."
+    )
+    logprobs: bool | None = Field(None, description="report each token with its log-probability.")
+    top_logprobs: Int | None = Field(None, description="report this many of the likeliest tokens at each place.")
+
+
+class OllamaGenerateFields(OllamaFields):
+    """The body of `POST /api/generate`."""
+
+    prompt: str = Field("", description="a user's message, or with `raw` a text to go on from.")
+    system: str | None = Field(None, description="a system message.")
+    raw: bool = Field(False, description="take the prompt as it is, without the chat template.")
+    suffix: str | None = Field(None, description="refused, unless it is empty.")
+    images: list[str] | None = Field(None, description="images before the prompt, in base64.")
+
+
+class OllamaChatFields(OllamaFields):
+    """The body of `POST /api/chat`."""
+
+    messages: list[Message] | None = Field(None, description="the conversation.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
+
+
+class OllamaShowFields(BodyFields):
+    """The body of `POST /api/show`."""
+
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+
+    def ignored(self, model: str) -> list[str]:
+        """The names of the fields that have no effect. model: the name of the server's model."""
+        return [*(self.model_extra or ()), *(["model"] if self.model not in (None, model) else [])]
+
+
+def generate(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /api/generate`."""
+    with depth_refused():
+        fields = read_fields(body, OllamaGenerateFields)
+        if fields.raw:
+            if fields.images:
+                raise InvalidRequestError("images go with a chat template; leave raw out", param="images")
+            prompt: dict[str, Any] = {"prompt": fields.prompt}
+        else:
+            system = [{"role": "system", "content": fields.system}] if fields.system else []
+            content = with_images(fields.prompt, fields.images, "images")
+            prompt = {"messages": [*system, {"role": "user", "content": content}]}
+        return _reply(
+            fields, serving, lambda text: {"response": text}, bool(fields.prompt), suffix=fields.suffix, **prompt
+        )
+
+
+def chat(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /api/chat`."""
+    with depth_refused():
+        fields = read_fields(body, OllamaChatFields)
+        for k, message in enumerate(fields.messages or ()):
+            images = (message.model_extra or {}).pop("images", None)
+            message.content = with_images(message.content, images, f"messages[{k}].images")
+        _number_calls(fields.messages or [])
+
+        def content(text: str) -> dict[str, Any]:
+            return {"message": {"role": "assistant", "content": text}}
+
+        return _reply(fields, serving, content, bool(fields.messages), messages=fields.messages, tools=fields.tools)
+
+
+def _number_calls(messages: list[Message]) -> None:
+    """Gives ids to calls and to their results, in order. Ollama's clients send none, but some templates need them."""
+    n, unanswered = 0, list[str]()
+    for message in messages:
+        for call in message.tool_calls or ():
+            n += 1
+            assert call.model_extra is not None
+            unanswered.append(str(call.model_extra.setdefault("id", f"{n:09}")))
+        if message.role == "tool" and unanswered:
+            assert message.model_extra is not None
+            message.model_extra.setdefault("tool_call_id", unanswered.pop(0))
+
+
+def _reply(
+    fields: OllamaFields, serving: Serving, content: Callable[[str], dict[str, Any]], asked: bool, **given: Any
+) -> Reply:
+    """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
+    make = partial(_Out, serving.limits.model, time_of(serving.now), content)
+    if not asked:  # clients load a model with an empty request
+        loaded = make(Parts("", None)).head("") | {"done": True, "done_reason": "load"}
+        return Reply(None, [], False, lambda: lambda _events: loaded)
+    options = fields.options
+    if options and options.max_tokens == -2:  # Ollama's number for all the room that the context has
+        options.max_tokens = -1
+    parsed = parse_one(
+        fields,
+        options,
+        serving,
+        **given,
+        json_schema=_schema(fields.format) if fields.format else None,
+        chat_template_kwargs=None if fields.think is None else {"enable_thinking": bool(fields.think)},
+        stream=fields.stream,
+        detach=fields.detach,
+        logprobs=bool(fields.logprobs),
+        top_logprobs=fields.top_logprobs if fields.logprobs else None,
+        model=fields.model,
+    )
+    parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
+
+    request_id, calls, stream = parsed.completion.id, parsed.calls, fields.stream
+
+    def begin() -> Callable[[list[Event]], Any]:
+        out = make(Parts(request_id, calls))
+        return out.chunks if stream else out.object
+
+    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
+
+
+def _schema(form: Any) -> dict[str, Any]:
+    if form == "json":
+        return {"type": "object"}
+    if not isinstance(form, dict):
+        raise InvalidRequestError(f'format is "json" or a JSON schema, got {show(form)}', param="format")
+    return form
+
+
+class _Out:
+    """Makes one answer: takes the events of a request, and returns its JSON."""
+
+    def __init__(self, model: str, created: str, content: Callable[[str], dict[str, Any]], parts: Parts) -> None:
+        self._model = model
+        self._created = created
+        self._content = content
+        self._parts = parts
+
+    def head(self, text: str, calls: list[Part] | None = None) -> dict[str, Any]:
+        """The fields that every object has."""
+        head = {"model": self._model, "created_at": self._created, **self._content(text)}
+        if shown := [_call(part) for part in calls or () if part.arguments is not None]:
+            head["message"]["tool_calls"] = shown
+        return head
+
+    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """The lines for the next events of a stream. A call gets its line when it is complete."""
+        for event in events:
+            if isinstance(event, ErrorEvent):
+                yield error(event.error)
+                continue
+            for change in self._parts.take(event):
+                part = change.part
+                if part.name is None and (change.text or change.tokens):
+                    shown = {"logprobs": content_of(list(change.tokens))} if change.tokens else {}
+                    yield self.head(change.text) | {"done": False} | shown
+                elif change.kind == "end" and part.arguments is not None:
+                    yield self.head("", [part]) | {"done": False}
+        if self._parts.answer.done:
+            yield self._last(self.head(""), self._parts.answer)
+
+    def object(self, events: list[Event]) -> dict[str, Any]:
+        """The answer of a finished request. Raises `SrbError` if the request failed."""
+        for event in events:
+            for _ in self._parts.take(event):
+                pass
+        texts = [part for part in self._parts.all if part.name is None]
+        tokens = [token for part in texts for token in part.tokens]
+        head = self.head("".join(part.text for part in texts), self._parts.calls)
+        return self._last(head, self._parts.answer) | ({"logprobs": content_of(tokens)} if tokens else {})
+
+    def _last(self, head: dict[str, Any], answer: Answer) -> dict[str, Any]:
+        """The last object, which says how the answer ended. Times are in nanoseconds."""
+        assert answer.stop
+        assert answer.done
+        timings, usage = answer.done.timings, answer.done.usage
+        prompt, predicted = round(timings.prompt_ms * 1e6), round(timings.predicted_ms * 1e6)
+        return head | {
+            "done": True,
+            "done_reason": answer.stop.finish_reason,
+            "total_duration": round(timings.queued_ms * 1e6) + prompt + predicted,
+            "load_duration": 0,
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": prompt,
+            "eval_count": usage.completion_tokens,
+            "eval_duration": predicted,
+        }
+
+
+def _call(part: Part) -> dict[str, Any]:
+    """A complete call, in Ollama's notation."""
+    return {"id": part.id, "function": {"name": part.name, "arguments": part.arguments}}
+
+
+def error(error: SrbError) -> dict[str, Any]:
+    """The body of an error."""
+    return {"error": error.message}
+
+
+def time_of(seconds: float) -> str:
+    """A time in the notation of Ollama. seconds: since 1970."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+DETAILS: dict[str, Any] = {
+    "parent_model": "",
+    "format": "gguf",
+    "family": "",
+    "families": [],
+    "parameter_size": "",
+    "quantization_level": "",
+}
+"""Ollama's details of how a model was made. Most are empty, because the server doesn't know them."""
+
+
+def model_json(name: str, size: int, modified: float) -> dict[str, Any]:
+    """A model in a list of models. size: of its file, in bytes. modified: in seconds since 1970."""
+    times = {"modified_at": time_of(modified)}
+    return {"name": name, "model": name, **times, "size": size, "digest": "", "details": DETAILS}
+
+
+def read_show(body: bytes) -> OllamaShowFields:
+    """Reads the body of `POST /api/show`."""
+    with depth_refused():
+        return read_fields(body, OllamaShowFields)
+
+
+def show_json(vocabulary: Vocabulary, modified: float, *, embeds: bool) -> dict[str, Any]:
+    """The answer of `POST /api/show`. embeds: whether the server makes embeddings."""
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": vocabulary.template.source if vocabulary.template else "",
+        "details": DETAILS,
+        # Clients look for a name that ends with `.context_length`.
+        "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
+        "capabilities": ["completion", *(["embedding"] if embeds else [])],
+        "modified_at": time_of(modified),
+    }

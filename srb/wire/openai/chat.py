@@ -1,0 +1,95 @@
+"""OpenAI's wire format for chat completions, where it differs from that for completions."""
+
+from typing import Any, ClassVar
+
+from srb.engine.telling.events import FinishReason, Timings, Token
+from srb.wire.openai.reply import Completion, logprob_of, text_of
+from srb.wire.reply.timings import timings as timings_json
+from srb.wire.tools.call_format import CallFormat
+from srb.wire.tools.tool_calls import CallReader, Delta, call_id
+
+
+class ChatCompletion(Completion):
+    """Makes the answer of one chat completion. calls: how the model writes calls; None if it may call nothing."""
+
+    kind: ClassVar[str] = "chat.completion"
+    chunk_kind: ClassVar[str] = "chat.completion.chunk"
+    first: ClassVar[dict[str, Any]] = {"delta": {"role": "assistant", "content": ""}}
+
+    def __init__(self, request_id: str, *, calls: CallFormat | None = None, **more: Any) -> None:
+        super().__init__(request_id, **more)
+        self._request_id = request_id
+        self._calls = calls
+        self._readers: dict[int, CallReader] = {}
+
+    def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """The fields for an alternative's whole text: a message, with the calls that are in the text."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if not self._calls:
+            return {"message": message}
+        reader = CallReader(self._calls)
+        content, calls = "", []
+        for delta in [*reader.push(text), *reader.flush()]:
+            if delta.kind == "text":
+                content += delta.text
+            elif delta.kind == "name":
+                calls.append(self._call(index, delta))
+            else:
+                calls[-1]["function"]["arguments"] += delta.text
+        if not calls:
+            return {"message": message | {"content": content}}
+        return {"message": message | {"content": content or None, "tool_calls": calls}} | _finish(reader, finish_reason)
+
+    def parts(self, index: int, text: str) -> list[dict[str, Any]]:
+        """The contents of the chunks for the next piece of a message."""
+        if not self._calls:
+            return [{"delta": {"content": text}}] if text else []
+        reader = self._readers.setdefault(index, CallReader(self._calls))
+        return [self._delta(index, delta) for delta in reader.push(text)]
+
+    def rest(self, index: int) -> list[dict[str, Any]]:
+        """The contents of the chunks for the text that `parts` kept back."""
+        reader = self._readers.get(index)
+        return [self._delta(index, delta) for delta in reader.flush()] if reader else []
+
+    def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """The content of a chunk that adds nothing to the message."""
+        reader = self._readers.get(index)
+        return {"delta": {}} | (_finish(reader, finish_reason) if reader else {})
+
+    def _delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        if delta.kind == "text":
+            return {"delta": {"content": delta.text}}
+        if delta.kind == "name":
+            return {"delta": {"tool_calls": [{"index": delta.call, **self._call(index, delta)}]}}
+        return {"delta": {"tool_calls": [{"index": delta.call, "function": {"arguments": delta.text}}]}}
+
+    def _call(self, index: int, delta: Delta) -> dict[str, Any]:
+        """A call without its arguments."""
+        return {
+            "id": call_id(self._request_id, index, delta.call or 0),
+            "type": "function",
+            "function": {"name": delta.text, "arguments": ""},
+        }
+
+    def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
+        """How long the prompt and the message took, in llama-server's notation."""
+        return {} if timings is None else {"timings": timings_json(timings, n_prompt)}
+
+    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+        """The probabilities of the message's tokens."""
+        return {"content": content_of(tokens), "refusal": None}
+
+
+def _finish(reader: CallReader, finish_reason: FinishReason | None) -> dict[str, Any]:
+    """The finish reason `tool_calls`, if the answer ends with complete calls; else nothing."""
+    return {"finish_reason": "tool_calls"} if reader.is_complete and finish_reason == "stop" else {}
+
+
+def content_of(tokens: list[Token]) -> list[dict[str, Any]]:
+    """The JSON of tokens, each with the likeliest tokens at its place."""
+    return [_token(token) | {"top_logprobs": [_token(each) for each in token.top_logprobs]} for token in tokens]
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"token": text_of(token), "logprob": logprob_of(token), "bytes": list(token.piece)}

@@ -1,0 +1,255 @@
+"""OpenAI's wire format for completions: turns the engine's events into chunks, or into one object."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from srb.engine.telling.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Token,
+    Usage,
+)
+from srb.errors import SrbError
+from srb.wire.reply.timings import RunningTimings, prompt_progress
+
+LEAST_LOGPROB = -9999.0
+"""Stands for the logprob of an impossible token, since JSON has no infinity."""
+
+
+@dataclass
+class _Choice:
+    """One alternative, as far as its events have come."""
+
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    mean_logprob: float = 0.0
+    error: SrbError | None = None
+
+    def add(self, event: StreamEvent) -> None:
+        if event.token:
+            self.tokens.append(event.token)
+            self.offsets.append(len(self.text))
+        self.text += event.text
+
+    def drop_textless(self) -> None:
+        """Forgets the tokens at the end that add no text."""
+        while self.tokens and self.offsets[-1] == len(self.text):
+            self.tokens.pop()
+            self.offsets.pop()
+
+
+class Completion:
+    """Makes one answer: takes the events of a completion, and returns its JSON.
+
+    created: in seconds since 1970. fingerprint: the program that made the answer, for `system_fingerprint`.
+    n: how many alternatives of each prompt to return, of the `per_prompt` that are run.
+    logprobs, usage, times: whether to show them. times: `timings` with each piece of text.
+    clock: seconds from any beginning, for the time in `prompt_progress`.
+    """
+
+    kind: ClassVar[str] = "text_completion"
+    chunk_kind: ClassVar[str] = "text_completion"
+
+    def __init__(
+        self,
+        request_id: str,
+        *,
+        model: str,
+        created: int,
+        fingerprint: str,
+        per_prompt: int,
+        n: int,
+        logprobs: bool,
+        usage: bool = True,
+        times: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._head = {"id": request_id, "created": created, "model": model, "system_fingerprint": fingerprint}
+        self._per_prompt = per_prompt
+        self._n = n
+        self._logprobs = logprobs
+        self._usage = usage
+        self._clock = clock
+        self._times = RunningTimings(clock) if times else None
+        self._started = 0.0
+        self._prompt_tokens = 0
+        self._choices: dict[int, _Choice] = {}
+
+    def object(self, events: Iterable[Event]) -> dict[str, Any]:
+        """The object of a finished request. events: all of its events.
+
+        Of `per_prompt` alternatives the n with the highest mean log-probability are returned, the best first. Raises
+        `SrbError` for a fault in the whole request, or if all alternatives failed.
+        """
+        usage: dict[str, Any] = {}
+        timings: dict[str, Any] = {}
+        error: SrbError | None = None
+        for event in events:
+            match event:
+                case StreamEvent():
+                    self._choice(event.index).add(event)
+                case StopEvent():
+                    self._end(event)
+                case ErrorEvent(index=None):
+                    raise event.error
+                case ErrorEvent(index=int(index)):
+                    error = self._choice(index).error = event.error
+                case DoneEvent():
+                    usage = _usage(event.usage)
+                    timings = self.timings(event.timings, event.usage.prompt_tokens)
+        if error and all(choice.finish_reason == "error" for choice in self._choices.values()):
+            raise error
+        choices = [
+            self._choice_object(k, self.whole(k, choice.text, choice.finish_reason), choice)
+            for k, choice in enumerate(self._returned())
+        ]
+        return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings
+
+    def _returned(self) -> list[_Choice]:
+        """The alternatives to return, in the order of their prompts."""
+        in_order = [self._choices[index] for index in sorted(self._choices)]
+        if self._n == self._per_prompt:
+            return in_order
+        result = []
+        for start in range(0, len(in_order), self._per_prompt):
+            ran = in_order[start : start + self._per_prompt]
+            result += sorted(ran, key=lambda choice: (choice.finish_reason == "error", -choice.mean_logprob))[: self._n]
+        return result
+
+    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
+        """The chunks of the next events of a stream. After the last chunk comes `[DONE]`."""
+        for event in events:
+            match event:
+                case StartEvent():
+                    self._started, self._prompt_tokens = self._clock(), event.prompt_tokens
+                    if self._times:
+                        self._times.begin(event)
+                    for index in range(event.count) if self.first else ():
+                        yield self._chunk(index, self.first, _Choice())
+                case ProgressEvent():
+                    progress = prompt_progress(event, self._clock() - self._started)
+                    yield self._chunk(0, self.end(0, None), _Choice()) | {"prompt_progress": progress}
+                case StreamEvent():
+                    self._choice(event.index).add(event)
+                    times = {"timings": self._times.after(event)} if self._times else {}
+                    yield from (chunk | times for chunk in self._said(event.index, self.parts(event.index, event.text)))
+                case StopEvent():
+                    yield from self._said(event.index, self.rest(event.index))
+                    chunk = self._chunk(event.index, self.end(event.index, event.finish_reason), self._end(event))
+                    yield chunk | self.timings(event.timings, self._prompt_tokens)
+                case ErrorEvent(index=None):
+                    yield {"error": event.error.body()}
+                case ErrorEvent(index=int(index)):  # sent with the last chunk: clients end a stream at a bare error
+                    self._choice(index).error = event.error
+                case DoneEvent():
+                    if self._usage:
+                        chunk = {"object": self.chunk_kind, "choices": [], "usage": _usage(event.usage)}
+                        yield self._head | chunk | self.timings(event.timings, event.usage.prompt_tokens)
+                    yield "[DONE]"
+
+    def _said(self, index: int, contents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """A chunk for each of these contents. The first one has all tokens since the chunk before."""
+        choice = self._choice(index)
+        for content in contents:
+            yield self._chunk(index, content, choice)
+            choice.tokens, choice.offsets = [], []
+
+    def _end(self, event: StopEvent) -> _Choice:
+        choice = self._choice(event.index)
+        choice.finish_reason = event.finish_reason
+        choice.mean_logprob = event.mean_logprob or 0.0
+        if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
+            choice.drop_textless()
+        return choice
+
+    def _choice(self, index: int) -> _Choice:
+        return self._choices.setdefault(index, _Choice())
+
+    def _chunk(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+        usage = {"usage": None} if self._usage else {}
+        choices = [self._choice_object(index, content, choice)]
+        return self._head | {"object": self.chunk_kind, "choices": choices} | usage
+
+    def _choice_object(self, index: int, content: dict[str, Any], choice: _Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            **content,
+            "logprobs": self.logprobs(choice.tokens, choice.offsets) if self._logprobs else None,
+            "finish_reason": choice.finish_reason,
+            **({"error": choice.error.body()} if choice.error else {}),
+        } | content
+
+    # Chat completions override these.
+
+    shows_end: ClassVar[bool] = True
+    """Whether the probabilities include that of the end token, which has no text."""
+
+    first: ClassVar[dict[str, Any]] = {}
+    """The content of the chunk that begins every choice, before its text. Empty: there is no such chunk."""
+
+    def whole(self, index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """The fields for an alternative's whole text, in the object."""
+        return {"text": text}
+
+    def parts(self, index: int, text: str) -> list[dict[str, Any]]:
+        """The contents of the chunks for the next piece of an alternative's text."""
+        return [{"text": text}] if text else []
+
+    def rest(self, index: int) -> list[dict[str, Any]]:
+        """The contents of the chunks for the text that `parts` kept back, when no more text comes."""
+        return []
+
+    def end(self, index: int, finish_reason: FinishReason | None) -> dict[str, Any]:
+        """The content of a chunk that has no text."""
+        return {"text": ""}
+
+    def timings(self, timings: Timings | None, n_prompt: int) -> dict[str, Any]:
+        """`timings` of an alternative or of all, with a prompt of n_prompt tokens; a completion has none."""
+        return {}
+
+    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+        """The probabilities of tokens that begin at these offsets in the text, in characters."""
+        return {
+            "tokens": [text_of(token) for token in tokens],
+            "token_logprobs": [logprob_of(token) for token in tokens],
+            "top_logprobs": [
+                None
+                if token.logprob is None
+                else {text_of(each): logprob_of(each) for each in (*token.top_logprobs, token)}
+                for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def text_of(token: Token) -> str:
+    """A token's text. Bytes that aren't text are written as OpenAI does, as in `bytes:\\xe2\\x80`."""
+    try:
+        return token.piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
+
+
+def logprob_of(token: Token) -> float | None:
+    """A token's logprob as a number that JSON has. None if the token has none."""
+    return None if token.logprob is None else round(max(token.logprob, LEAST_LOGPROB), 6)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }

@@ -1,0 +1,151 @@
+"""The fields of `POST /v1/completions` and of `POST /v1/chat/completions`."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+
+from srb.engine.asking.combinations import SEARCHES
+from srb.engine.asking.meanings import meanings
+from srb.engine.asking.request import CompletionRequest
+from srb.wire.native.stories import Id, Text
+from srb.wire.request.body_fields import Float, Int
+from srb.wire.request.fields import SEARCH_FIELDS, SamplingFields
+from srb.wire.request.messages import Message
+from srb.wire.tools.offered import ToolFields
+
+_TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
+Prompt = Annotated[Any, WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]})]
+Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})]
+
+_CHOICES = [{"enum": ["auto", "none", "required"]}, {"type": "object"}]
+ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": _CHOICES})]
+Parallel = Annotated[Any, WithJsonSchema({"type": "boolean"})]
+
+Search = Annotated[str, WithJsonSchema({"enum": list(SEARCHES)})]
+
+
+def _as_text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+EarlyStopping = Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"enum": [True, False, "never"]})]
+
+
+class BranchFields(SamplingFields):
+    """One object of `branches`. Fields that it leaves out are those of the request."""
+
+    label: str | None = None
+
+
+class CompletionFields(SamplingFields):
+    """The body of `POST /v1/completions` and `POST /v1/chat/completions`."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
+
+    prompt: Prompt = Field(None, description="a text, a list of token ids, or a list of either.")
+    messages: list[Message] | None = Field(
+        None, description="a conversation in place of the prompt; the model's chat template makes the prompt of it."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call, in a chat.")
+    tool_choice: ToolChoice = Field(
+        None, description='"auto", "none", "required", or the one function that must be called.'
+    )
+    parallel_tool_calls: Parallel = Field(
+        None,
+        description="whether one answer may have several calls. Left out: if the model's template can write several.",
+    )
+    functions: list[Any] | None = Field(None, description="refused, unless it is empty: send tools instead.")
+    suffix: str | None = Field(None, description="refused, unless it is empty.")
+    n: Int | None = Field(
+        None,
+        description="how many alternatives each prompt gets. Left out: the server's `--n`, or 1 in OpenAI's format.",
+    )
+    branches: list[BranchFields] | None = Field(
+        None,
+        description="one object per alternative, with the fields that are different for this one; `n` may be left out.",
+    )
+    seed: Int | None = Field(
+        None,
+        description="alternative k has the seed (seed + k) mod 2^32, and random numbers of its own; -1: drawn.",
+    )
+    distinct: bool | None = None
+    heal: bool | None = None
+    search: Search | None = None
+    beams: Int | None = None
+    length_penalty: Float | None = None
+    early_stopping: EarlyStopping | None = None
+    logprobs: Int | StrictBool | None = None
+    top_logprobs: Int | None = Field(
+        None, description="for chats, in which logprobs is true or false: how many of the likeliest tokens to show."
+    )
+    n_probs: Int | None = Field(None, description="the same as logprobs, but 0 means off.")
+    post_sampling_probs: bool | None = None
+    echo: bool | None = None
+    return_tokens: bool | None = None
+    return_progress: bool | None = None
+    timings_per_token: bool | None = Field(
+        None,
+        description="in the streams of chats and of llama-server's routes: send `timings` with each piece of text.",
+    )
+    cache_prompt: bool | None = None
+    context_shift: bool | None = Field(
+        None,
+        description=f"{meanings(CompletionRequest)['context_shift']} Left out: the server's `--context-shift`, where "
+        "it can be done.",
+    )
+    n_keep: Int | None = Field(
+        None, description=f"{meanings(CompletionRequest)['n_keep']} Left out: the server's `--keep`, 0."
+    )
+    n_discard: Int | None = None
+    n_cache_reuse: Int | None = Field(
+        None, description=f"{meanings(CompletionRequest)['n_cache_reuse']} Left out: the server's `--cache-reuse`, 0."
+    )
+    id_slot: Int | None = Field(
+        None,
+        description="with `--slot-save-path`: the slot of the first alternative, for POST /slots/{id_slot}; "
+        "the other alternatives have the next slots. Left out, or -1: 0.",
+    )
+    best_of: Int | None = Field(
+        None,
+        description="run this many alternatives, and return the n with the highest mean log-probability; "
+        'only with "stream": false.',
+    )
+    stream_options: dict[str, Any] | None = Field(
+        None, description='{"include_usage": true} adds a last chunk with the usage.'
+    )
+    story: Text | None = Field(
+        None,
+        description="with `--history`: the id of a story. The alternatives become nodes of the story while they grow.",
+    )
+    node: Id | None = Field(
+        None,
+        description="the node of the story that the alternatives go on from. Left out: they begin the story. Without a "
+        "prompt, the prompt is the text of the path to this node.",
+    )
+    detach: bool | None = Field(
+        None,
+        description="the request goes on when its connection is closed; GET /v1/completions/{id}/events reads it "
+        "again. Without it, closing the connection cancels the request.",
+    )
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+    stream: Stream | None = Field(
+        None,
+        description="\"events\" for native events, true for OpenAI's chunks, false for OpenAI's object. Left out: "
+        "native events, or OpenAI's object with a `model`, at /openai/v1, and with `--default-format openai`.",
+    )
+
+    @property
+    def searches(self) -> bool:
+        """Whether a beam search finds the texts, instead of drawing tokens."""
+        return self.search not in (None, "sample")
+
+    @property
+    def search_settings(self) -> dict[str, Any]:
+        """The fields of the search, as `CompletionRequest` takes them. Those of other kinds of search are left out."""
+        if self.search is None:
+            return {}
+        sent = {name: getattr(self, name) for name in SEARCH_FIELDS.get(self.search, ())}
+        stopping = {"true": True, "false": False}
+        sent = {name: stopping.get(value, value) for name, value in sent.items() if value is not None}
+        return {"search": self.search} | sent

@@ -1,0 +1,154 @@
+"""Reads conversations, and makes prompts of them: bodies with `messages` in place of a prompt."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from srb.engine.asking.model import ChatTemplate
+from srb.errors import InvalidRequestError
+from srb.wire.request.media import TEXTS, Mixed, as_content, new_marker, not_here, split
+from srb.wire.tools.call_format import arguments_text, call_format
+from srb.wire.tools.offered import Tools
+from srb.wire.tools.plain_tools import without_tools
+
+
+def as_text(content: Any) -> Any:
+    """The text of a content that may come in parts. As in llama-server, each part begins a new line."""
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for k, part in enumerate(content):
+        if not isinstance(part, dict):
+            raise ValueError(f"part {k} should be an object")
+        if part.get("type") not in TEXTS:
+            raise ValueError(f"part {k} is of the type {part.get('type')!r:.40}; this server takes only text")
+        if not isinstance(part.get("text"), str):
+            raise ValueError(f"part {k} should have a text")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
+"""A text, or the parts of one."""
+
+
+Content = Annotated[str | Mixed, BeforeValidator(as_content, json_schema_input_type=str | list[dict[str, Any]])]
+"""A text, or parts that may be texts, images and sounds."""
+
+
+class CalledFields(BaseModel):
+    """The function of a call."""
+
+    name: str = Field(description="the name of the function.")
+    arguments: str | dict[str, Any] = Field("{}", description="the arguments: an object, or the JSON text of one.")
+
+
+class CallFields(BaseModel):
+    """A call that an assistant's message has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field("function", description="no other type is accepted.")
+    function: CalledFields = Field(description="the function that was called, and its arguments.")
+
+
+class Message(BaseModel):
+    """One message. Other fields that a client puts into it are given to the template unchanged."""
+
+    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
+
+    role: str
+    content: Content
+    tool_calls: list[CallFields] | None = Field(None, description="the calls that the assistant made.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = {name: value for name, value in data.items() if value is not None}
+        return {"content": ""} | fields if fields.get("tool_calls") else fields
+
+
+def system_message(text: str | None) -> list[Message]:
+    """A list with the system message of this text. Empty without a text."""
+    return [Message(role="system", content=text, tool_calls=None)] if text else []
+
+
+def mixed_prompt_of(
+    messages: list[Message], variables: dict[str, Any], template: ChatTemplate | None, tools: Tools | None
+) -> str | Mixed:
+    """Does what `prompt_of` does, for messages that may have files."""
+    files = [file for message in messages if isinstance(message.content, Mixed) for file in message.content.files]
+    if not files:
+        return prompt_of(messages, variables, template, tools)
+    marker = new_marker()
+    return split(prompt_of(messages, variables, template, tools, marker=marker), marker, files)
+
+
+def prompt_of(
+    messages: list[Message],
+    variables: dict[str, Any],
+    template: ChatTemplate | None,
+    tools: Tools | None = None,
+    *,
+    marker: str | None = None,
+) -> str:
+    """The prompt that a template makes of a conversation and its tools. Raises `InvalidRequestError`.
+
+    If the last message is the assistant's, the prompt ends with its text, so that the model continues this message, as
+    in llama-server.
+
+    marker: stands for each image or sound. None: the messages may have none.
+    """
+    if not messages:
+        raise InvalidRequestError("messages must not be empty", param="messages")
+    if template is None:
+        raise InvalidRequestError(
+            "the server was started with --chat-template none; send a prompt to /v1/completions, or leave that out",
+            param="messages",
+            code="no_chat_template",
+        )
+    conversation = [message.model_dump(exclude_none=True) for message in messages]
+    for message in conversation:
+        if isinstance(mixed := message["content"], Mixed):
+            message["content"] = mixed.as_text(marker) if marker else not_here(mixed.parts)
+    if "developer" not in template.source:  # OpenAI's newer name for `system`
+        for message in conversation:
+            if message["role"] == "developer":
+                message["role"] = "system"
+    last = conversation[-1]
+    if [message["role"] for message in conversation[-2:]] == ["assistant"] * 2:
+        raise InvalidRequestError(
+            "messages must not end with two messages of the assistant: the last one is continued; join them, or put a "
+            "user's between them",
+            param="messages",
+        )
+    continued = ""
+    if last["role"] == "assistant" and "tool_calls" not in last:
+        continued = conversation.pop()["content"]
+    described = tools.described if tools else None
+    if tools or any("tool_calls" in message or message["role"] == "tool" for message in conversation):
+        form = call_format(template)
+        if not form.is_native:
+            conversation, described = without_tools(conversation, described or []), None
+        else:
+            _convert_arguments(conversation, arguments_text if form.as_text else _read)
+    return template.render(conversation, variables, described) + continued
+
+
+def _convert_arguments(conversation: list[dict[str, Any]], convert: Callable[[Any], Any]) -> None:
+    for message in conversation:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = convert(call["function"]["arguments"])
+
+
+def _read(arguments: Any) -> Any:
+    """The arguments of a call as an object. If their JSON is incomplete, they stay a text."""
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            return json.loads(arguments or "{}")
+    return arguments

@@ -1,0 +1,185 @@
+"""Turns texts into tokens and back, in the formats of several servers. Pure functions from a body to an answer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from srb.engine.asking.model import ChatTemplate, Tokenizer
+from srb.wire.llama_server.body import Parts, check_tokens, tokens_of
+from srb.wire.request.body import chat_prompt
+from srb.wire.request.body_fields import BodyFields, Int
+from srb.wire.request.completion_fields import CompletionFields, ToolChoice
+from srb.wire.request.media import MARKER
+from srb.wire.request.messages import Message, prompt_of
+from srb.wire.request.read import read_fields
+from srb.wire.tools.offered import ToolFields, tools_of
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What these functions need of a model: its name, its tokenizer, and its chat template if it has one.
+
+    n_cells: the size of the context, in tokens.
+    """
+
+    model: str
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    n_cells: int
+
+    def encode(self, text: str, name: str, *, add_special: bool = True, parse_special: bool = True) -> tuple[int, ...]:
+        """The tokens of the text in the field `name`. Raises `InvalidRequestError`."""
+        return tokens_of([text], name, self.tokenizer, add_special=add_special, parse_special=parse_special)
+
+    def decode(self, tokens: list[int] | None, name: str) -> str:
+        """The text of the tokens in the field `name`. Raises `InvalidRequestError`."""
+        known = check_tokens(tuple(tokens or ()), name, self.tokenizer.n_vocab)
+        return self.tokenizer.detokenize(known).decode(errors="replace")
+
+    def name_of(self, token: int | None) -> str:
+        """The text of a special token; empty if the model has none."""
+        return "" if token is None else self.decode([token], "token")
+
+
+Answer = tuple[dict[str, Any], list[str]]
+"""The JSON of an answer, and the names of the fields that have no effect."""
+
+
+class TemplateFields(BodyFields):
+    """The body of `POST /apply-template`."""
+
+    messages: list[Message] | None = Field(None, description="the conversation.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables for the chat template.")
+    tools: list[ToolFields] | None = Field(None, description="functions that the model may call.")
+    tool_choice: ToolChoice = Field(None, description='"none" leaves them out.')
+
+
+class TokenizeFields(TemplateFields):
+    """The body of `POST /tokenize`: llama-server's with `content`, vLLM's with `prompt` or `messages`."""
+
+    content: Parts | None = Field(None, description="a text, or a list of token ids and texts.")
+    add_special: bool = Field(False, description="begin `content` with BOS where the model wants it.")
+    parse_special: bool = Field(True, description="the names of special tokens in `content` stand for these.")
+    with_pieces: bool = Field(False, description="show what each token of `content` stands for.")
+    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+    prompt: Parts | None = Field(None, description="a text, or a list of token ids and texts, to be counted too.")
+    add_special_tokens: bool = Field(True, description="begin `prompt` with BOS where the model wants it.")
+    return_token_strs: bool = Field(False, description="show what each token of a prompt or a chat stands for.")
+
+
+class DetokenizeFields(BodyFields):
+    """The body of `POST /detokenize`, `/v1/token/decode` and `/v1/internal/decode`."""
+
+    tokens: list[Int] | None = Field(None, description="their ids.")
+    model: str | None = Field(None, description="there is one; another name is ignored, and reported.")
+
+
+class EncodeFields(BodyFields):
+    """The body of `POST /v1/token/encode`, `/v1/internal/encode` and `/v1/internal/token-count`."""
+
+    text: str | list[Message] = Field(description="a text, or a conversation.")
+    add_bos_token: bool = Field(True, description="begin with BOS where the model wants it.")
+    encode_special_tokens: bool = Field(True, description="the names of special tokens stand for these.")
+
+
+def tokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /tokenize` as llama-server answers `content`, and as vLLM answers `prompt` and `messages`."""
+    fields = read_fields(data, TokenizeFields)
+    tokenizer, ignored = vocabulary.tokenizer, _ignored(fields, vocabulary)
+    if fields.content is not None or (fields.prompt is None and fields.messages is None):
+        ignored += [name for name in ("prompt", "messages") if getattr(fields, name) is not None]
+        special = {"add_special": fields.add_special, "parse_special": fields.parse_special}
+        tokens = tokens_of(fields.content or [], "content", tokenizer, **special)
+        pieces = [{"id": token, "piece": _piece(tokenizer, token)} for token in tokens] if fields.with_pieces else None
+        return {"tokens": pieces or tokens}, ignored
+    if fields.prompt is not None:
+        ignored += ["messages"] if fields.messages is not None else []
+        tokens = tokens_of(fields.prompt, "prompt", tokenizer, add_special=fields.add_special_tokens)
+    else:
+        tokens = vocabulary.encode(_apply(fields, vocabulary), "messages")
+    names = [vocabulary.name_of(token) for token in tokens] if fields.return_token_strs else None
+    return {
+        "count": len(tokens),
+        "max_model_len": vocabulary.n_cells,
+        "tokens": tokens,
+        "token_strs": names,
+    }, ignored
+
+
+def detokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /detokenize`, under llama-server's name for the text and under vLLM's."""
+    fields = read_fields(data, DetokenizeFields)
+    text = vocabulary.decode(fields.tokens, "tokens")
+    return {"content": text, "prompt": text}, _ignored(fields, vocabulary)
+
+
+def apply_template(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /apply-template`: the prompt that the model's chat template makes of a conversation."""
+    fields = read_fields(data, TemplateFields)
+    return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, _ignored(fields, vocabulary)
+
+
+def encode(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /v1/token/encode` (TabbyAPI) and `/v1/internal/encode` (text-generation-webui)."""
+    fields = read_fields(data, EncodeFields)
+    text = fields.text
+    if not isinstance(text, str):
+        text = prompt_of(text, {}, vocabulary.template)
+    special = {"add_special": fields.add_bos_token, "parse_special": fields.encode_special_tokens}
+    tokens = vocabulary.encode(text, "text", **special)
+    return {"tokens": tokens, "length": len(tokens)}, _ignored(fields, vocabulary)
+
+
+def token_count(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /v1/internal/token-count` (text-generation-webui)."""
+    answer, ignored = encode(data, vocabulary)
+    return {"length": answer["length"]}, ignored
+
+
+def decode(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /v1/token/decode` (TabbyAPI) and `/v1/internal/decode` (text-generation-webui)."""
+    answer, ignored = detokenize(data, vocabulary)
+    return {"text": answer["content"]}, ignored
+
+
+def input_tokens(data: bytes, vocabulary: Vocabulary) -> Answer:
+    """`POST /v1/chat/completions/input_tokens`: how many tokens the prompt of a chat has.
+
+    The body is that of the chat. Fields that say how to draw the answer have no effect here, and aren't reported.
+    """
+    text = chat_prompt(read_fields(data, CompletionFields), vocabulary.template)
+    return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "messages"))}, []
+
+
+def tokenizer_info(vocabulary: Vocabulary) -> dict[str, Any]:
+    """`GET /tokenizer_info`: the fields of a `tokenizer_config.json` that vLLM shows. A missing token is null."""
+    tokenizer = vocabulary.tokenizer
+    return {
+        "tokenizer_class": "llama.cpp",
+        "bos_token": vocabulary.name_of(tokenizer.special.bos) or None,
+        "eos_token": vocabulary.name_of(tokenizer.special.eos) or None,
+        "add_bos_token": bool(tokenizer.tokenize("")),
+        "model_max_length": vocabulary.n_cells,
+        "chat_template": vocabulary.template.source if vocabulary.template else None,
+    }
+
+
+def _apply(fields: TemplateFields, vocabulary: Vocabulary, marker: str | None = None) -> str:
+    tools = tools_of(fields.tools, fields.tool_choice, None)
+    variables = fields.chat_template_kwargs or {}
+    return prompt_of(fields.messages or [], variables, vocabulary.template, tools, marker=marker)
+
+
+def _ignored(fields: BodyFields, vocabulary: Vocabulary) -> list[str]:
+    ignored = list(fields.model_extra or ())
+    return ignored + (["model"] if getattr(fields, "model", None) not in (None, vocabulary.model) else [])
+
+
+def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
+    """The text of a token; a list of its bytes if they aren't text."""
+    piece = tokenizer.detokenize((token,))
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

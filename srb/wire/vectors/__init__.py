@@ -1,0 +1,1 @@
+"""Embeddings and rankings, which generate no text."""
