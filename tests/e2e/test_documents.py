@@ -41,7 +41,7 @@ NEEDS = {
 
 MADE_BEFORE = """
 import srb
-engine = srb.Engine(srb.LlamaBackend(srb.Settings()), cache_bytes=1 << 30)
+engine = srb.Engine(srb.LlamaBackend(srb.Settings()), default_max_tokens=4, cache_bytes=1 << 30)
 rules = "Answer each question in one word, and never say what you think of it yourself, please."
 """
 """What the programs go on with."""
@@ -134,8 +134,26 @@ def test_they_work(place: tuple[Path, Server]) -> None:
         assert done.stdout.strip() or ">" in written or "DELETE" in written or "prune" in written, f"{file}: {written}"
 
 
-@pytest.mark.parametrize(("file", "program"), list(blocks("python")))
-def test_the_programs_work(tmp_path: Path, file: str, program: str) -> None:
-    program = MADE_BEFORE + re.sub(r"max_tokens=\d+", "max_tokens=4", program)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, f"{file}: {program}\n{done.stderr}"
+RUNS_ALL = """
+import json, sys
+for name, program in json.load(sys.stdin):
+    exec(compile(program, name, "exec"), dict(globals()))
+"""
+SHORT = {r"max_tokens=\d+": "max_tokens=4", r"\bSettings\(\)": "Settings(max_tokens=4)"}
+
+
+def test_the_programs_work(tmp_path: Path) -> None:
+    """One process runs them all, each with names of its own."""
+    programs = list(blocks("python"))
+    assert len(programs) > 5
+    for long, short in SHORT.items():
+        programs = [(file, re.sub(long, short, program)) for file, program in programs]
+    done = subprocess.run(
+        [sys.executable, "-c", MADE_BEFORE + RUNS_ALL],
+        input=json.dumps(programs),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
