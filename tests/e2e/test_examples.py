@@ -32,13 +32,13 @@ def test_curl(server: Server) -> None:
 def test_stream(server: Server) -> None:
     lines = run(sys.executable, str(EXAMPLES / "stream.py"), "Once upon a time,", "3", server=server).splitlines()
     assert [line[:3] for line in lines] == ["0: ", "1: ", "2: "]
-    assert all(len(line) > 10 for line in lines)
+    assert all(line[3:] for line in lines)
 
 
 def test_chat(server: Server) -> None:
     lines = run(sys.executable, str(EXAMPLES / "chat.py"), "Who are you?", "3", server=server).splitlines()
     assert [line[:3] for line in lines] == ["0: ", "1: ", "2: "]
-    assert all(len(line) > 10 for line in lines)
+    assert all(line[3:] for line in lines)
 
 
 def test_library() -> None:
@@ -51,8 +51,8 @@ def test_logits_processor() -> None:
     lines = run(sys.executable, str(EXAMPLES / "logits_processor.py")).splitlines()
     texts = dict(line.split(": ") for line in lines)
     assert "e" in texts["any letter"]
+    assert texts["no letter e"]
     assert "e" not in texts["no letter e"].lower()
-    assert len(texts["no letter e"]) > 10
 
 
 def test_saved_prompt() -> None:
@@ -64,8 +64,12 @@ def test_saved_prompt() -> None:
 
 
 def test_compare(tmp_path: Path) -> None:
-    output = run(sys.executable, "-m", "srb", "compare", str(EXAMPLES / "compare.toml"), "--out", str(tmp_path / "out"))
-    assert output.startswith("48 of 48 alternatives; ")
+    spec = (
+        (EXAMPLES / "compare.toml").read_text().replace("n = 4", "n = 2").replace("max_tokens = 24", "max_tokens = 6")
+    )
+    (tmp_path / "short.toml").write_text(spec)
+    output = run(sys.executable, "-m", "srb", "compare", str(tmp_path / "short.toml"), "--out", str(tmp_path / "out"))
+    assert output.startswith("24 of 24 alternatives; ")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("results.jsonl", "results.csv", "results.parquet", "measures.csv", "tests.csv", "judged.jsonl", "report.html")
     }
@@ -77,9 +81,11 @@ def test_compare(tmp_path: Path) -> None:
 def test_compare_with_another_file(tmp_path: Path) -> None:
     """Two models with nothing in common."""
     write_tiny_model(tmp_path / "tiny.gguf")
+    other = write_tiny_model(tmp_path / "other.gguf", arch="gemma3")
     spec = (EXAMPLES / "compare.toml").read_text().replace('cache-type-k = "q4_0"', 'model = "tiny.gguf"')
     (tmp_path / "two.toml").write_text(spec.replace("n = 4", "n = 2") + 'model = "usual"\n')
-    output = run(sys.executable, "-m", "srb", "compare", str(tmp_path / "two.toml"), "--out", str(tmp_path / "out"))
+    command = [sys.executable, "-m", "srb", "compare", str(tmp_path / "two.toml"), "-m", str(other)]
+    output = run(*command, "--out", str(tmp_path / "out"))
     assert output.startswith("24 of 24 alternatives; ")
     page = (tmp_path / "out/report.html").read_text()
     assert "<h3>small-cache · wild</h3>" in page
