@@ -18,6 +18,6 @@ def test_everybody_gets_what_they_asked_for(start_server: Callable[..., Server],
     model = write_tiny_model(tmp_path / "tiny.gguf")
     server = start_server("-m", str(model), "--cache-ram", "20", "--ctx-size", "2048", "--linger", "0")
     arguments = [server.url, "--rounds", "2", "--requests", "40", "--seconds", "5"]
-    done = subprocess.run([sys.executable, str(SOAK), *arguments], capture_output=True, text=True, timeout=500)
+    done = subprocess.run([sys.executable, str(SOAK), *arguments], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert done.stdout.count("length") == 2
