@@ -168,6 +168,7 @@ class Stream:
 
 @pytest.mark.parametrize("how", ["killed", "cut"])
 def test_alternatives_outlive_a_node(nodes: Nodes, how: str) -> None:
+    """The one that is killed comes back, and gets requests; the second test has both nodes again."""
     until(lambda: nodes.health() == {HEAD: "ready", OTHER: "ready"})
     streams = [Stream() for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -186,8 +187,7 @@ def test_alternatives_outlive_a_node(nodes: Nodes, how: str) -> None:
     later.read(nodes, 99)
     later.check()
     if how == "cut":
-        nodes.join()
-        nodes.kill("srb-b")  # Ray has given it up by now, or soon will
+        return  # what comes back was shown before
     nodes.start_other()
     until(lambda: nodes.health().get(OTHER) == "ready")
     seen = threading.Event()
