@@ -9,8 +9,11 @@ from real_server import Server, start
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One server for all tests that leave it as it was. Who leaves it has cancelled at once."""
-    server = start("--linger", "0")
+    """One server for all tests that leave it as it was. Who leaves it has cancelled at once.
+
+    Who doesn't say how much gets little, since few tokens show as much as many.
+    """
+    server = start("--linger", "0", "--max-tokens", "48")
     yield server
     code = server.stop()
     server.close()

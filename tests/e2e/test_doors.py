@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from real_server import command
+from tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.e2e
 
@@ -69,9 +70,10 @@ def test_a_unix_socket_with_tls_and_keys(tmp_path: Path) -> None:
 
 
 def test_a_server_for_everybody_says_so(tmp_path: Path) -> None:
+    model = str(write_tiny_model(tmp_path / "tiny.gguf"))
     key = ["--api-key", "sk-given"]
     for host, options, warned in (("0.0.0.0", [], True), ("0.0.0.0", key, False), ("127.0.0.1", [], False)):
-        with run(["--host", host, *options], tmp_path / "log"):
+        with run(["-m", model, "--host", host, *options], tmp_path / "log"):
             assert ("--api-key asks for a key" in (tmp_path / "log").read_text()) == warned
 
 
