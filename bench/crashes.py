@@ -4,7 +4,8 @@
 
 Four writers add nodes, and let the model continue some of them in requests that live on without readers. After each
 kill, the file must pass SQLite's integrity check, and must have each node that the server has acknowledged. After the
-next start the requests go on. At the end each text must begin with what a reader had seen of it, and must be complete.
+next start the requests go on. At the end each text must begin with what a reader had seen of it, and must be complete,
+but for requests that three servers had begun when they were killed, and that had no token more of any of them.
 """
 
 import argparse
@@ -20,10 +21,12 @@ import tempfile
 import threading
 import time
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 WRITERS = 4
+MOST_LOSSES = 3
 
 
 class Round:
@@ -122,11 +125,14 @@ def main() -> None:
             time.sleep(0.2)
         requests = {request_id: server.send(f"/v1/history/{request_id}") for request_id, _ in seen}
         server.kill()
+        with closing(sqlite3.connect(path)) as db:
+            losses = dict(db.execute("SELECT id, losses FROM requests"))
     for (request_id, index), text in seen.items():
         choice = requests[request_id]["choices"][index]
         assert choice["text"].startswith(text), f"{request_id} {index}: {text!r} was seen, {choice['text']!r} is there"
-        assert choice["finish_reason"] in ("stop", "length"), choice
-    print(f"all {len(known)} nodes and {len(seen)} texts are there, of {len(requests)} requests")
+        assert choice["finish_reason"] in ("stop", "length") or losses[request_id] >= MOST_LOSSES, choice
+    n_lost = sum(each["status"] == "interrupted" for each in requests.values())
+    print(f"all {len(known)} nodes and {len(seen)} texts are there, of {len(requests)} requests; {n_lost} interrupted")
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from srb.engine.rules.opening import opening_of
 from srb.engine.telling.events import StopEvent, StreamEvent
 from srb.llama import LlamaBackend
 from srb.options.settings import Settings
-from srb.terminal.measures import Result, distinct, measure
-from srb.terminal.results import read_results
-from srb.terminal.spec import Spec, read_spec
+from srb.terminal.comparison.measures import Result, distinct, measure
+from srb.terminal.comparison.results import read_results
+from srb.terminal.comparison.spec import Spec, read_spec
 
 SPEC = Path(__file__).with_name("diversity.toml")
 ROUNDS = 5

@@ -78,7 +78,7 @@ def _exploring() -> tuple[AddOptions, Run]:
 
 
 def _comparing() -> tuple[AddOptions, Run]:
-    from srb.terminal.compare import add_compare_arguments, compare
+    from srb.terminal.comparison.compare import add_compare_arguments, compare
 
     return add_compare_arguments, compare
 

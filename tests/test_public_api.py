@@ -5,6 +5,7 @@ import inspect
 import re
 import tomllib
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import srb
@@ -21,14 +22,23 @@ def test_public_names_have_docstrings() -> None:
                 assert member.startswith("_") or function.__doc__, f"{name}.{member}"
 
 
+class WithoutTypeChecking(ast.NodeTransformer):
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
+
+
 @cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imports(path: Path) -> set[str]:
+def imports(path: Path, *, is_run: bool = False) -> set[str]:
+    """The modules that a file imports, and their names. is_run: without what only a type checker imports."""
     names: set[str] = set()
-    for node in ast.walk(parsed(path)):
+    tree = parsed(path)
+    if is_run:
+        tree = WithoutTypeChecking().visit(ast.parse(path.read_text()))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -107,6 +117,19 @@ def check_walls(path: Path) -> None:
     if room == "engine":
         assert not roots & {"asyncio", "json"}
         assert all(name.startswith(("srb.engine", "srb.errors")) for name in found if name.startswith("srb"))
+
+
+def test_the_rooms_are_small_and_say_what_they_are_for() -> None:
+    for folder in {path.parent for path in ROOT.rglob("*.py")}:
+        modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+        assert len(modules) <= 15, folder
+        assert ast.get_docstring(parsed(folder / "__init__.py")), folder
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
+    needs = {name: {each for each in imports(path, is_run=True) if each in paths} for name, path in paths.items()}
+    tuple(TopologicalSorter(needs).static_order())  # raises CycleError
 
 
 HEAVY = {"argcomplete", "jsonschema", "matplotlib", "pandas", "pyarrow", "sacrebleu", "scipy"}

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from srb.terminal.measures import Findings, Result, distinct, measure, perplexity, repeats, self_bleu
-from srb.terminal.report import render
+from srb.terminal.comparison.measures import Findings, Result, distinct, measure, perplexity, repeats, self_bleu
+from srb.terminal.comparison.report import render
 
 
 def result(text: str, length: int = 1, mean_logprob: float | None = None) -> Result:

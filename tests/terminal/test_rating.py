@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srb.errors import SettingsError
-from srb.terminal.measures import Findings, Kind, Result, groups_of
-from srb.terminal.rate import create_app
-from srb.terminal.rating import Rating, Ratings, Strength, pairs_of, read_ratings, strengths
-from srb.terminal.report import render
+from srb.terminal.comparison.measures import Findings, Kind, Result, groups_of
+from srb.terminal.comparison.rate import create_app
+from srb.terminal.comparison.rating import Rating, Ratings, Strength, pairs_of, read_ratings, strengths
+from srb.terminal.comparison.report import render
 
 A, B, C = kinds = [("", "m", name) for name in "abc"]
 

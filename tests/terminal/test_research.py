@@ -13,8 +13,8 @@ from terminal.test_compare import lines, table
 
 from srb.errors import SettingsError
 from srb.llama.text.chat_template import ChatTemplate
-from srb.terminal.measures import Findings
-from srb.terminal.results import Results, read_results
+from srb.terminal.comparison.measures import Findings
+from srb.terminal.comparison.results import Results, read_results
 
 pytestmark = pytest.mark.e2e  # it needs no model, but drawing the plots takes long
 
@@ -205,7 +205,7 @@ def test_a_function_that_fails_is_named(srb: Run, capsys: pytest.CaptureFixture[
 
 
 def test_what_a_function_returns_and_changes(tmp_path: Path) -> None:
-    from srb.terminal.scorers import read_scorers
+    from srb.terminal.comparison.scorers import read_scorers
 
     (tmp_path / "returning.py").write_text("def what(row):\n    row['settings']['n'] = 5\n    return row.pop('text')\n")
     rule = read_scorers({"s": {"function": "returning:what"}}, tmp_path, [""]).rules["s"]
@@ -274,7 +274,7 @@ def test_no_plot_is_constant_and_the_head_says_what_it_is(srb: Run) -> None:
 
 
 def test_the_numbers_of_a_judge_are_weighed_by_their_probabilities(srb: Run) -> None:
-    from srb.terminal.scorers import Judge
+    from srb.terminal.comparison.scorers import Judge
 
     judge = Judge({"prompt": "{text}"}, {"yes": 1.0, "no": 0.0, "maybe": 0.5}, "")
     tokens = {" Yes": 0.2, "no": 0.1, "N": 0.1, "may": 0.2, "x": 0.3, " ": 0.1}
@@ -284,7 +284,7 @@ def test_the_numbers_of_a_judge_are_weighed_by_their_probabilities(srb: Run) -> 
 
 
 def test_json_schemas_in_files(srb: Run) -> None:
-    from srb.terminal.scorers import read_scorers
+    from srb.terminal.comparison.scorers import read_scorers
 
     Path("schema.json").write_text(json.dumps({"type": "object", "required": ["a"]}))
     rule = read_scorers({"s": {"schema": "schema.json"}}, Path(), [""]).rules["s"]

@@ -6,8 +6,8 @@ import pytest
 
 from srb.errors import SettingsError
 from srb.options.settings import Settings
-from srb.terminal.prompts import Prompt
-from srb.terminal.spec import Spec, read_spec
+from srb.terminal.comparison.prompts import Prompt
+from srb.terminal.comparison.spec import Spec, read_spec
 
 
 def read(tmp_path: Path, text: str, **settings: int) -> Spec:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from srb.terminal.measures import Findings, Result, groups_of, shared_means
-from srb.terminal.measures import tests_of as compared
-from srb.terminal.report import render
-from srb.terminal.results import result_of
-from srb.terminal.statistics import interval, margin, p_value
+from srb.terminal.comparison.measures import Findings, Result, groups_of, shared_means
+from srb.terminal.comparison.measures import tests_of as compared
+from srb.terminal.comparison.report import render
+from srb.terminal.comparison.results import result_of
+from srb.terminal.comparison.statistics import interval, margin, p_value
 
 RUNS = 4_000
 NOISE = 4 * (0.05 * 0.95 / RUNS) ** 0.5

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from srb.errors import SrbError
+from srb.terminal.comparison.prompts import Prompt
+from srb.terminal.comparison.results import Alternative, Results
+from srb.terminal.comparison.scorers import Judge, Row
+from srb.terminal.comparison.spec import Spec, check_prompts
 from srb.terminal.progress import error_console
-from srb.terminal.prompts import Prompt
-from srb.terminal.results import Alternative, Results
-from srb.terminal.scorers import Judge, Row
 from srb.terminal.source import Body, Events, Source
-from srb.terminal.spec import Spec, check_prompts
 
 MAX_REQUESTS = 64
 """How many requests are sent at once: fewer than a server's queue takes."""

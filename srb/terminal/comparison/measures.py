@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from srb.terminal.statistics import Interval, Paired, adjusted, interval, paired
+from srb.terminal.comparison.statistics import Interval, Paired, adjusted, interval, paired
 
 
 @dataclass(frozen=True)

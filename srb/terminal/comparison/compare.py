@@ -12,15 +12,15 @@ from pathlib import Path
 from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.options.extras import pip_install
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
+from srb.terminal.comparison.measures import Findings, groups_of
+from srb.terminal.comparison.rate import rate
+from srb.terminal.comparison.rating import Ratings, read_ratings, strengths
+from srb.terminal.comparison.report import write_report
+from srb.terminal.comparison.results import Results, read_results, write_tables
+from srb.terminal.comparison.running import Usage, judge, run
+from srb.terminal.comparison.spec import read_spec
 from srb.terminal.generate import check_url_options
-from srb.terminal.measures import Findings, groups_of
-from srb.terminal.rate import rate
-from srb.terminal.rating import Ratings, read_ratings, strengths
-from srb.terminal.report import write_report
-from srb.terminal.results import Results, read_results, write_tables
-from srb.terminal.running import Usage, judge, run
 from srb.terminal.source import Source, open_source
-from srb.terminal.spec import read_spec
 
 EXTRAS = ("matplotlib", "sacrebleu", "scipy")
 """The modules that every comparison needs beside srb's own requirements."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import SettingsError
-from srb.terminal.measures import Group, Kind, Place, Result
-from srb.terminal.statistics import SEED, Interval, margin
+from srb.terminal.comparison.measures import Group, Kind, Place, Result
+from srb.terminal.comparison.statistics import SEED, Interval, margin
 
 MEAN_ELO = 1_000
 ITERATIONS = 500

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from srb.errors import SettingsError
-from srb.terminal.measures import Findings, Result, perplexity
-from srb.terminal.scorers import Judge, Row
-from srb.terminal.spec import Spec, is_joint
+from srb.terminal.comparison.measures import Findings, Result, perplexity
+from srb.terminal.comparison.scorers import Judge, Row
+from srb.terminal.comparison.spec import Spec, is_joint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.extras import pip_install
+from srb.terminal.comparison.prompts import body_of, filled_body, read_text
 from srb.terminal.options import check_names
-from srb.terminal.prompts import body_of, filled_body, read_text
 
 KINDS = ("regex", "schema", "function", "judge")
 ANSWERS = {"yes": 1.0, "no": 0.0}

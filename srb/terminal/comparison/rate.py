@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from srb.terminal.rating import Ratings
+from srb.terminal.comparison.rating import Ratings
 
 PAGE = Path(__file__).with_name("rate.html")
 

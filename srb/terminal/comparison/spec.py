@@ -12,10 +12,10 @@ from srb.engine.asking.request import MAX_LOGPROBS
 from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS, MAX_SEED
 from srb.errors import InvalidRequestError, SettingsError
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings
+from srb.terminal.comparison.prompts import Prompt, read_prompts
+from srb.terminal.comparison.scorers import Scorers, read_scorers
 from srb.terminal.generate import tokenize_nothing
 from srb.terminal.options import BRANCH_NAMES, check_names
-from srb.terminal.prompts import Prompt, read_prompts
-from srb.terminal.scorers import Scorers, read_scorers
 from srb.wire.limits import Limits
 from srb.wire.request.body import parse
 from srb.wire.request.body_fields import ALIASES

@@ -5,7 +5,7 @@ import math
 import warnings
 from typing import Any
 
-from srb.terminal.measures import Findings, Kind, Measures
+from srb.terminal.comparison.measures import Findings, Kind, Measures
 
 PANELS = {
     "mean_logprob": "mean log-probability",

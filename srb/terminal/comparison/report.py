@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from srb import __version__
-from srb.terminal.measures import Cells, Findings, Measures, Result, groups_of, repeats
-from srb.terminal.plots import MAX_BARS, panels_of, plot
-from srb.terminal.rating import Rating, strengths
+from srb.terminal.comparison.measures import Cells, Findings, Measures, Result, groups_of, repeats
+from srb.terminal.comparison.plots import MAX_BARS, panels_of, plot
+from srb.terminal.comparison.rating import Rating, strengths
+from srb.terminal.comparison.statistics import Interval
 from srb.terminal.show import harmless
-from srb.terminal.statistics import Interval
 
 STYLE = """
 :root { color-scheme: light dark; }
