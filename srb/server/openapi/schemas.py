@@ -124,7 +124,7 @@ class Operation:
     query: the parameters of the query, and the meaning of each.
     reply: the media types that a good answer may have, and the schema of each. Without any, a good answer is a 204.
     error: the schema of its errors, if it isn't `ERROR`.
-    errors: the statuses of its errors, beside those that all operations of a kind have (openapi.py).
+    errors: the statuses of its errors, beside those that all operations of a kind have (describe.py).
     """
 
     method: str
