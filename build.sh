@@ -51,7 +51,7 @@ main() {
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         quick) setup; install_dev; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
-        bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
+        bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         dist)  make_dist ;;
         into)  install_into "$(cd "$CALLED_FROM" && realpath -m "${1:?into which folder?}")" ;;

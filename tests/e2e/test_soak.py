@@ -1,4 +1,4 @@
-"""bench/soak.py: many requests, two thirds of them cancelled."""
+"""bench/checks/soak.py: many requests, two thirds of them cancelled."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.e2e
 
-SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
+SOAK = Path(__file__).parents[2] / "bench" / "checks" / "soak.py"
 
 
 def test_everybody_gets_what_they_asked_for(start_server: Callable[..., Server], tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["description"])
 def test_texts_match_and_what_the_suite_calls_invalid_is_impossible(writer: Writer, case: dict[str, Any]) -> None:
-    """bench/schema_suite.py does this with all of the suite."""
+    """bench/checks/schema_suite.py does this with all of the suite."""
     schema = case["schema"]
     tests = [{"data": data, "valid": valid} for valid, name in enumerate(("invalid", "valid")) for data in case[name]]
     matches = judge_of(schema, jsonschema.Draft202012Validator, tests)

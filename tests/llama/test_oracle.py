@@ -1,7 +1,7 @@
 """Whatever the traffic, each text equals that of the same request alone, on each kind of memory that llama.cpp has.
 
-ORACLE_MODEL=FILE looks at a model file, too. `bench/oracle.py` looks for longer, and shrinks what it finds to a program
-like those in FOUND.
+ORACLE_MODEL=FILE looks at a model file, too. `bench/checks/oracle.py` looks for longer, and shrinks what it finds to a
+program like those in FOUND.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@ import llama_cpp
 
 from srb.engine.costs import NEVER, Costs
 
-# What one thread of a server processor with AVX2 or better does in a second. From bench/pieces.py on two of them.
+# What one thread of a server processor with AVX2 or better does in a second: bench/kernels/pieces.py on two of them.
 _WEIGHTS_OF_ROWS = 1.3e10  # weights multiplied with a row
 _WEIGHTS_OF_PROMPTS = 2e10
 _CELLS_OF_ROWS = 1e10  # multiplications with numbers that cells hold

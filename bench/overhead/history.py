@@ -1,6 +1,6 @@
 """Measures what the history costs, in a step of 32 alternatives, and in a file with many requests.
 
-.venv/bin/python bench/history.py --requests 100000
+.venv/bin/python bench/overhead/history.py --requests 100000
 """
 
 import argparse

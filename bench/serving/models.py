@@ -12,7 +12,7 @@ import llama_cpp
 from srb.files.cache_folder import cache_folder
 from srb.llama.native import log
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 
 K_QUANTS = "k-quants"
 """16 layers of 1,024 in Q4_K_M, the format of most files. K-quants need rows whose length is a multiple of 256."""

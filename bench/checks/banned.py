@@ -1,6 +1,6 @@
 """Tests `banned_strings` with the model's most frequent phrases: if one still appears, and how much time they take.
 
-usage: python bench/banned.py [--model FILE | --kind window [--large]] [--alternatives 1000] [--rounds 20]
+usage: python bench/checks/banned.py [--model FILE | --kind window [--large]] [--alternatives 1000] [--rounds 20]
 
 First the program asks for many alternatives, and counts which three tokens in a row come most often in them. It bans
 the texts of the 50 most frequent ones, and asks for the same alternatives again. It looks for each phrase in the
@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from alone import KINDS
 from tiny_model import write_tiny_model

@@ -1,6 +1,6 @@
 """Measures the processor time that Chromium takes while the page shows 8 x 400 tokens as they come.
 
-usage: PYTHONPATH=.:tests:tests/support python bench/page_cost.py [STEPS_PER_SECOND]
+usage: PYTHONPATH=.:tests:tests/support python bench/overhead/page_cost.py [STEPS_PER_SECOND]
 
 The tokens come from a small server of this program, at a fixed pace of 20 steps a second. So a slow model or a busy
 machine doesn't make the page look cheap. It prints the share of one core, and how long the page took to show all.

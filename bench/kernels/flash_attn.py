@@ -1,6 +1,6 @@
 """Measures when flash attention is faster on a CPU, to check the rule of `--flash-attn auto`.
 
-usage: python bench/flash_attn.py
+usage: python bench/kernels/flash_attn.py
 
 The program prints the milliseconds of a step for n alternatives of a prompt, by how many tokens each has generated,
 with flash attention on and off in turn. Beside them it prints what turning it off saves according to the rule.

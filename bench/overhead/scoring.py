@@ -1,6 +1,6 @@
 """Measures what it costs to score 4 continuations of each of 50 contexts, as programs that compare models do.
 
-usage: python bench/scoring.py [MODEL.gguf]
+usage: python bench/overhead/scoring.py [MODEL.gguf]
 
 Each way but `again` begins with an engine that knows nothing. `together` is one request with `echo`, `logprobs` and
 `max_tokens` 1, as lm-eval sends it; `again` is the same request once more; `one by one` has a request for each text.

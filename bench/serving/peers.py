@@ -1,4 +1,4 @@
-"""Starts the servers that bench/compare.py measures, and asks all of them in the same way."""
+"""Starts the servers that bench/serving/compare.py measures, and asks all of them in the same way."""
 
 import asyncio
 import itertools

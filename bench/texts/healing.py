@@ -1,6 +1,6 @@
 """Measures what `heal` does to a prompt that ends with a space.
 
-usage: python bench/healing.py [MODEL.gguf]
+usage: python bench/texts/healing.py [MODEL.gguf]
 
 The program draws 2,000 first tokens of each prompt, with all samplers off: without the space, with the space, and with
 the space and `heal`. It prints how many of them begin with a digit. It also compares the healed tokens with the model's

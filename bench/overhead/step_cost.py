@@ -1,6 +1,6 @@
 """Measures what a step costs beside the decode: sampling, text and bookkeeping, and writing the events.
 
-usage: python bench/step_cost.py [MODEL.gguf | --vocab N]
+usage: python bench/overhead/step_cost.py [MODEL.gguf | --vocab N]
 
 --vocab makes a model with random weights, as large as Gemma 3 270M, with N tokens in its vocabulary.
 The program prints milliseconds per step, and everything but the decode as a share of the decode. The numbers are
@@ -131,7 +131,7 @@ def measure(backend: TimedBackend, params: SamplingParams, n: int, logprobs: int
 
 def model_with(n_vocab: int, folder: Path) -> Path:
     """A random-weight model as large as Gemma 3 270M, with so many tokens."""
-    sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+    sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
     from tiny_model import write_tiny_model
 
     q8 = gguf.GGMLQuantizationType.Q8_0

@@ -1,6 +1,6 @@
 """Measures what it costs to keep finished answers, beside evaluating them again, and how long the next request waits.
 
-usage: python bench/keeping.py [MODEL.gguf]
+usage: python bench/overhead/keeping.py [MODEL.gguf]
 
 8 alternatives of 400 tokens end together, and another request is there at once. On a graphics card the cells of such
 answers are copied one by one; docs/benchmarks.md tells what srb does about it.

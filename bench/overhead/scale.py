@@ -1,6 +1,6 @@
 """Measures the bookkeeping of a step, with few and many requests that wait and that are retained.
 
-usage: python bench/scale.py [--quick]
+usage: python bench/overhead/scale.py [--quick]
 
 The engine runs on a backend that does nothing, so only Python is timed: admission, the search for what prompts have in
 common, forks, rows, draws, text, events. Prompts have 2,000, 20,000 and 100,000 tokens, with and without 500 waiting

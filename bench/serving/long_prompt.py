@@ -1,6 +1,6 @@
 """Measures how much a long prompt slows the requests that stream beside it.
 
-usage: python bench/long_prompt.py [--tokens 6000] [flags of serve]
+usage: python bench/serving/long_prompt.py [--tokens 6000] [flags of serve]
 
 Four clients stream short stories, one after another: alone for ten seconds, and then until a long prompt has its first
 token. The program prints the time between a story's texts, as a multiple of the median of the first ten seconds: for

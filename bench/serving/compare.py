@@ -37,7 +37,7 @@ from srb.llama.native.context import physical_cores
 from srb.llama.tune.tuned import choose
 from srb.options.settings import Settings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORDS = re.findall(r"\w+", "".join(path.read_text() for path in sorted(ROOT.glob("srb/**/*.py"))))
 CELLS = 8192
 TOKENS_PER_WORD = 1.36  # of this program's texts with the default model

@@ -1,6 +1,6 @@
 """Counts how often a text is the same again: alone, and beside others that run.
 
-usage: python bench/repeating.py [MODEL.gguf [WEIGHTS]]
+usage: python bench/checks/repeating.py [MODEL.gguf [WEIGHTS]]
 
 10 prompts of 20 to 200 tokens are continued by 48 tokens each, with a seed. `one of four` has three more alternatives.
 `after others` begins while three streams run, so that its cells lie behind theirs; `before others` begins before them.

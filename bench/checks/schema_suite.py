@@ -1,6 +1,6 @@
 """Tests which schemas `json_schema` takes, and if the texts match them: JSON-Schema-Test-Suite and `jsonschema` judge.
 
-usage: python bench/schema_suite.py SUITE [--texts 200] [--model MODEL.gguf] [--only TEXT]
+usage: python bench/checks/schema_suite.py SUITE [--texts 200] [--model MODEL.gguf] [--only TEXT]
 
 SUITE is the suite's folder `tests`; the source package of jsonschema has it as json/tests (pip download --no-deps
 --no-binary :all: jsonschema). Needs jsonschema[format-nongpl]: without it some formats aren't judged.

@@ -1,6 +1,6 @@
 """Runs random traffic until a request gets another text than it gets alone: the long run of tests/support/alone.py.
 
-usage: python bench/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE]
+usage: python bench/checks/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE]
 
 It runs programs of tests/support/traffic.py one after the other, on the tiny model of each kind of memory in turn, or
 on a GGUF file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as
@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from alone import KINDS, Model, exact_copy, failure, report, tiny_model
 from traffic import Program, generate, shrink

@@ -1,6 +1,6 @@
 """Sends many requests to a running server, cancels two thirds of them, and checks that all get what they asked for.
 
-    python bench/soak.py http://127.0.0.1:9090 --rounds 10 [--everything] [--api-key a,b] [--pause 10]
+    python bench/checks/soak.py http://127.0.0.1:9090 --rounds 10 [--everything] [--api-key a,b] [--pause 10]
 
 In each round, requests (--requests) with mixed n, lengths and samplers come at random moments. A third is cancelled
 with DELETE, and a third by closing the connection. The others must deliver exactly their tokens. Every stream must have

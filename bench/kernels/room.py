@@ -1,6 +1,6 @@
 """Prints for how long a text the models in README's table have room, as srb itself calculates it from their shapes.
 
-    .venv/bin/python bench/room.py      # needs the extra bench
+    .venv/bin/python bench/kernels/room.py      # needs the extra bench
 
 The model files are hollow: they have the names, types and shapes of tensors, and no data, because nothing reads the
 data. Everything counts as if it were in the memory of the card, also what llama.cpp keeps in the machine's memory.

@@ -1,8 +1,8 @@
 """Measures how a cluster places requests, and how much is gained by it.
 
-usage: python bench/cluster.py families [--fronts 2] [--seeds 5]
-       python bench/cluster.py simulation [--requests 100000]
-       python bench/cluster.py speed [--repeat 5]
+usage: python bench/serving/cluster.py families [--fronts 2] [--seeds 5]
+       python bench/serving/cluster.py simulation [--requests 100000]
+       python bench/serving/cluster.py speed [--repeat 5]
 
 families: 200 requests in 20 families on 4 replicas. The prompts of a family begin alike. The cache of each replica has
 room for 8 families. Only the choice of the replica is real: the replicas are simulated, as fast as a small model on a

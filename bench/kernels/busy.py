@@ -1,4 +1,4 @@
-"""Measures decoding while other programs use the cores, too: `python bench/busy.py [MODEL.gguf]`.
+"""Measures decoding while other programs use the cores, too: `python bench/kernels/busy.py [MODEL.gguf]`.
 
 Each printed line is a process of its own that runs 8 alternatives beside 0 to 2 busy loops. Its threads wait for each
 other spinning or sleeping, or as srb chooses. The program prints tokens a second, and milliseconds of a step.

@@ -1,6 +1,6 @@
 """Kills a server with SIGKILL at random moments while stories are written, and checks what the file has.
 
-    .venv/bin/python bench/crashes.py --rounds 100
+    .venv/bin/python bench/checks/crashes.py --rounds 100
 
 Four writers add nodes, and let the model continue some of them in requests that live on without readers. After each
 kill, the file must pass SQLite's integrity check, and must have each node that the server has acknowledged. After the

@@ -1,8 +1,8 @@
 """Measures what `diversity` and `avoid` do to the texts, and draws a plot of it.
 
-usage: python bench/diversity.py FOLDER [--plot docs/diversity.svg]
+usage: python bench/texts/diversity.py FOLDER [--plot docs/diversity.svg]
 
-First the program runs `srb compare bench/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and
+First the program runs `srb compare bench/texts/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and
 perplexity of eight alternatives, for twelve prompts of three genres and two seeds each. It prints and draws the means
 of each genre, and how much they change. Then it asks five times for eight alternatives of each prompt, without `avoid`
 and with all texts so far in it, and counts how many of the 40 begin with different words. The model is srb's default

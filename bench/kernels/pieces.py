@@ -1,6 +1,6 @@
 """Compares a piece of a prompt and running sequences in one decode with two decodes: `srb.engine.plan` builds on this.
 
-usage: python bench/pieces.py
+usage: python bench/kernels/pieces.py
 
 Each two sequences continue a prompt of 300 tokens. The piece follows 300 tokens of a prompt of its own. Both ways are
 measured in turn. The program prints medians in milliseconds.

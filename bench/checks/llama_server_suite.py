@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs llama-server's own tests, from llama.cpp's sources, against srb.
 
-    python bench/llama_server_suite.py llama.cpp/tools/server/tests [pytest arguments]
+    python bench/checks/llama_server_suite.py llama.cpp/tools/server/tests [pytest arguments]
 
 Each test starts its server through this file, which turns llama-server's options into srb's. The model is srb's
 default one and not that of the tests. So texts aren't compared, and tests that count a prompt's tokens fail.
