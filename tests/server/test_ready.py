@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +39,7 @@ async def test_a_server_that_is_ready(monkeypatch: pytest.MonkeyPatch, systemd: 
         AsyncEngine, "from_settings", lambda *_: AsyncEngine(lambda _progress: FakeBackend(), make=MAKE)
     )
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    monkeypatch.setattr(serve_module, "_stop_signal", lambda: stop)
+    monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
     (tmp_path / "begin").write_text("Once upon a time, ")
     told, tells = os.pipe()
     settings = Settings(port=0, ready_fd=tells, preload=tmp_path / "begin", host="127.0.0.1,::1")
@@ -63,7 +64,7 @@ async def test_a_preloaded_prompt_that_is_too_long(
 ) -> None:
     monkeypatch.setattr(AsyncEngine, "from_settings", lambda *_: AsyncEngine(lambda _progress: FakeBackend(n_cells=16)))
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    monkeypatch.setattr(serve_module, "_stop_signal", lambda: asyncio.get_running_loop().create_future())
+    monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(asyncio.get_running_loop().create_future()))
     (tmp_path / "begin").write_text("x" * 100)
     with pytest.raises(SettingsError, match=r"--preload: prompt has (at least )?[0-9]+ tokens, more than the 16 cells"):
         await serve_module.serve(Settings(port=0, preload=tmp_path / "begin"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.http.malformed import Runner
 from srb.server.run import serve as serve_module
+from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.log_format import LogFormatter
 from srb.wire.limits import Limits
@@ -42,7 +44,7 @@ async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_to
     stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(AsyncEngine, "from_settings", lambda _settings, _observe, _record: engine)
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    monkeypatch.setattr(serve_module, "_stop_signal", lambda: stop)
+    monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
     serving = asyncio.create_task(serve_module.serve(Settings(port=0, exit_on_fatal=exit_on_fatal)))
     output = ""
     while not (match := re.search(r"is ready at (http://\S+)", output)):
@@ -84,7 +86,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
 
     async def start(backend: FakeBackend) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(serve_module, "_stop_signal", lambda: stop)
+        monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
         monkeypatch.setattr(
             AsyncEngine,
             "from_settings",
@@ -157,7 +159,7 @@ from pathlib import Path
 from srb import cli
 from srb.serving.async_engine import AsyncEngine
 from srb.server import app
-from srb.server.run import serve
+from srb.server.run import serve, stopping
 sys.path.insert(0, {tests!r})
 from fake_backend import FakeBackend
 
@@ -170,7 +172,7 @@ def script(_params, _tokens):
     print("it hangs", flush=True)
     threading.Event().wait()
 
-serve.STOP_SECONDS = {seconds}
+stopping.STOP_SECONDS = {seconds}
 app.docs = hang
 serve.find_model = lambda _model: Path("fake.gguf")
 cli.fetch_model = lambda settings, _show: settings
@@ -222,3 +224,13 @@ def test_the_exit_code_of_a_server_whose_engine_failed(
     monkeypatch.setattr("srb.server.run.serve.serve", serve)
     assert cli.main(["serve", "--exit-on-fatal"]) == 1
     assert capsys.readouterr().err == "srb: the engine has failed: no luck\n"
+
+
+async def test_signals_mean_what_they_meant_when_a_server_has_ended_by_itself() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with stop_signal() as stop:
+        assert signal.getsignal(signal.SIGINT) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert not stop.done()
+    assert not any(thread.name == "srb-signals" for thread in threading.enumerate())
+    assert signal.set_wakeup_fd(-1) == -1

@@ -1,13 +1,7 @@
 """`srb serve`: starts the server from its settings, and stops it."""
 
 import asyncio
-import faulthandler
 import logging
-import os
-import signal
-import socket
-import threading
-from contextlib import suppress
 from typing import Any
 
 from srb.errors import HistoryError, SettingsError
@@ -25,6 +19,7 @@ from srb.server.routes.slots import check_folder
 from srb.server.run.keeping import Keeper
 from srb.server.run.listen import describe, is_exposed, listening, urls_of
 from srb.server.run.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
+from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import EngineClient
 from srb.terminal.progress import show_loading
@@ -37,11 +32,6 @@ GRACE_SECONDS = 5.0
 
 LINGER_SECONDS = 2.0
 """How long a reader has after that to take its last events."""
-
-STOP_SECONDS = 60.0
-"""So long after the first signal the process ends, also if a thread hangs, and says on stderr where each of them is."""
-
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 async def serve(settings: Settings) -> None:
@@ -87,39 +77,41 @@ async def serve(settings: Settings) -> None:
         shares_prompts=settings.share_prompts == "all",
     )
     runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
-    stop = _stop_signal()
-    await runner.setup()
-    try:
-        async with listening(runner, settings):
-            if is_exposed(runner) and not api_keys:
-                logger.warning("whoever reaches %s can use this server; --api-key asks for a key", settings.host)
-            logger.info("loading %s", path)
-            engine.start()
-            try:
-                ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
-                with show_loading(lambda: engine.health.progress):
-                    await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if not ready.done():
-                    ready.cancel()
-                else:
-                    ready.result()
-                    place, url, curl = describe(runner, settings)
-                    engine.urls = urls_of(runner, settings)
-                    print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
-                    print(
-                        f"""{curl}/v1/completions -d '{{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}}'\n""",
-                        flush=True,
-                    )
-                    tell_ready(settings, url)
-                await _end(engine, stop, settings.exit_on_fatal)
-                tell_systemd("STOPPING=1")
-                logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
-            finally:
-                await engine.stop(GRACE_SECONDS)
-    finally:
-        await runner.cleanup()
-        if isinstance(history, History):
-            await asyncio.to_thread(history.close)
+    with stop_signal() as stop:
+        await runner.setup()
+        try:
+            async with listening(runner, settings):
+                if is_exposed(runner) and not api_keys:
+                    logger.warning("whoever reaches %s can use this server; --api-key asks for a key", settings.host)
+                logger.info("loading %s", path)
+                engine.start()
+                try:
+                    ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
+                    with show_loading(lambda: engine.health.progress):
+                        await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+                    if not ready.done():
+                        ready.cancel()
+                    else:
+                        ready.result()
+                        _say_ready(runner, settings, engine, model)
+                    await _end(engine, stop, settings.exit_on_fatal)
+                    tell_systemd("STOPPING=1")
+                    logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
+                finally:
+                    await engine.stop(GRACE_SECONDS)
+        finally:
+            await runner.cleanup()
+            if isinstance(history, History):
+                await asyncio.to_thread(history.close)
+
+
+def _say_ready(runner: Runner, settings: Settings, engine: EngineClient, model: str) -> None:
+    place, url, curl = describe(runner, settings)
+    engine.urls = urls_of(runner, settings)
+    print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
+    body = '{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}'
+    print(f"{curl}/v1/completions -d '{body}'\n", flush=True)
+    tell_ready(settings, url)
 
 
 async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper, model: str, *, goes_on: bool) -> None:
@@ -166,29 +158,3 @@ async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: 
     if exit_on_fatal and died.done():
         raise died.result()
     died.cancel()
-
-
-def _stop_signal() -> asyncio.Future[None]:
-    """A future that the first SIGTERM or SIGINT completes. The second one ends the process.
-
-    The signals come to a thread of their own: the event loop may be what hangs.
-    """
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[None] = loop.create_future()
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
-    for number in _STOPPING:
-        signal.signal(number, lambda *_: None)  # without a function of Python's, nothing would come to the socket
-        signal.siginterrupt(number, False)
-
-    def watch() -> None:
-        numbers = (number for number in iter(lambda: reader.recv(1)[0], None) if number in _STOPPING)
-        next(numbers)
-        faulthandler.dump_traceback_later(STOP_SECONDS, exit=True)
-        with suppress(RuntimeError):  # the loop has ended by itself
-            loop.call_soon_threadsafe(stop.set_result, None)
-        os._exit(128 + next(numbers))
-
-    threading.Thread(target=watch, name="srb-signals", daemon=True).start()
-    return stop
