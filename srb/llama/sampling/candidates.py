@@ -9,6 +9,7 @@ import numpy as np
 from srb.llama.sampling.logprobs import Floats, Places, likeliest
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
+_ROW = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class Candidates:
@@ -20,7 +21,7 @@ class Candidates:
     def __init__(self, n_vocab: int) -> None:
         self._ids = np.arange(n_vocab, dtype=np.int32)
         # No sampler reads a p that it didn't compute itself, so `fill` needn't reset p.
-        self._rows = np.zeros(n_vocab, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+        self._rows = np.zeros(n_vocab, _ROW)
         self._rest = np.empty(n_vocab, np.float32)
         self._data: Any = self._rows.ctypes.data_as(llama_cpp.llama_token_data_p)
         self.array = llama_cpp.llama_token_data_array()
@@ -59,14 +60,19 @@ class Candidates:
     @property
     def left(self) -> "tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.float32]]]":
         """The ids and the logits of the tokens that the samplers have not removed."""
-        rows = np.ctypeslib.as_array(ctypes.cast(self.array.data, _BYTES), (self.array.size * self._rows.itemsize,))
-        left = rows.view(self._rows.dtype)
-        return left["id"], left["logit"]
+        rows = rows_of(self.array)
+        return rows["id"], rows["logit"]
 
     @property
     def selected(self) -> int:
         """The token that a chain has chosen."""
         return int(self.array.data[self.array.selected].id)
+
+
+def rows_of(array: Any) -> "np.ndarray[Any, np.dtype[np.void]]":
+    """The candidates in a `llama_token_data_array`, each with `id`, `logit` and `p`. It shares their memory."""
+    rows = np.ctypeslib.as_array(ctypes.cast(array.data, _BYTES), (array.size * _ROW.itemsize,))
+    return rows.view(_ROW)
 
 
 def alone(token: int) -> Any:
