@@ -23,6 +23,7 @@ export const GROUPS = {
     min_p: ["Least chance", "A word must be at least so likely, measured by the likeliest one. 0.05 keeps nonsense out; 0 is off."],
     typical_p: ["Typical words", "Prefers words that are neither obvious nor odd; 1 is off."],
     top_n_sigma: ["Far from the best", "Leaves out what is far less likely than the best words; 1 is strict, 0 is off."],
+    p_less: ["By itself", "The text says how many words may come: few where one is sure, many where it's open. Try it with a temperature of 1.5."],
     xtc_probability: ["Skip the obvious", "How often the most obvious words are left out. Try 0.5; 0 is off."],
     xtc_threshold: ["What is obvious", "From which chance on a word counts as obvious for that."],
     dynatemp_range: ["Temperature that follows", "Wilder where many words fit, tamer where few do: by so much; 0 is off."],

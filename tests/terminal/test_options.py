@@ -52,7 +52,7 @@ def test_every_field_is_an_option(name: str) -> None:
         "response_format": '{"type": "text"}',
         "structured_outputs": '{"regex": "a+"}',
     }
-    if name in ("distinct", "heal", "ignore_eos", "post_sampling_probs", "echo") or name.startswith(
+    if name in ("distinct", "heal", "ignore_eos", "p_less", "post_sampling_probs", "echo") or name.startswith(
         ("return", "cache", "context_shift")
     ):
         assert read(flag) == {name: True}

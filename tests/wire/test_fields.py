@@ -213,7 +213,7 @@ def test_probabilities_have_two_names() -> None:
 
 
 def test_what_mirostat_replaces_is_named() -> None:
-    assert ignored(mirostat=2, top_k=5, temperature=1, mirostat_tau=4, min_p=0.1) == ["min_p", "top_k"]
+    assert ignored(mirostat=2, top_k=5, temperature=1, mirostat_tau=4, p_less=True) == ["p_less", "top_k"]
     assert ignored(mirostat=0, top_k=5) == []
     assert ignored(mirostat=1, branches=[{"top_p": 0.5}, {"top_p": 0.5, "mirostat": 0}]) == ["branches[0].top_p"]
 

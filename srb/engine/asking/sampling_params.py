@@ -82,8 +82,8 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """The lowest and the highest value of each number in `SamplingParams`, both allowed."""
 
-SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
-"""llama-server's samplers that narrow or reshape the distribution, in its default order."""
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "p_less")
+"""The samplers that narrow or reshape the distribution: llama-server's, in its default order, and one of our own."""
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
 """The fields that say what a text must match. Only one of them may be given."""
@@ -113,6 +113,11 @@ class SamplingParams:
     )
     top_n_sigma: float = described(
         -1.0, "drop tokens whose logit is more than n standard deviations below the highest; 0 or less: off."
+    )
+    p_less: bool = described(
+        False,
+        "drop tokens that are less likely than the sum of the squares of all probabilities, after temperature: few "
+        "are left where the model is sure, and many where it isn't.",
     )
     xtc_probability: float = described(
         0.0,

@@ -15,6 +15,7 @@ from srb.llama.sampling.candidates import Candidates, alone
 from srb.llama.sampling.compiled import CompiledSampling, checked
 from srb.llama.sampling.constraint import Constraint
 from srb.llama.sampling.logprobs import ROWS, Floats, Places, logprobs
+from srb.llama.sampling.p_less import p_less
 from srb.llama.sampling.processor import Processor
 from srb.llama.text.tokenizer import LlamaTokenizer
 
@@ -140,6 +141,8 @@ class LlamaSampler:
                 return llama_cpp.llama_sampler_init_temp_ext(
                     _temperature(params), params.dynatemp_range, params.dynatemp_exponent
                 )
+            case "p_less" if params.p_less:
+                return p_less()
         return None
 
     def _mirostat(self, params: SamplingParams) -> Any:

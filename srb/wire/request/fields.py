@@ -19,7 +19,7 @@ REPLACED_BY_MIROSTAT = {
     *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
     *("xtc_probability", "xtc_threshold", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-    *("adaptive_target", "adaptive_decay", "samplers"),
+    *("adaptive_target", "adaptive_decay", "p_less", "samplers"),
 }
 """The fields that have no effect with mirostat, which replaces all samplers except temperature and biases."""
 
@@ -86,6 +86,7 @@ class SamplingFields(BodyFields):
     min_p: Float | None = None
     typical_p: Float | None = None
     top_n_sigma: Float | None = None
+    p_less: bool | None = None
     xtc_probability: Float | None = None
     xtc_threshold: Float | None = None
     repeat_penalty: Float | None = None
