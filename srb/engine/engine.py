@@ -23,6 +23,7 @@ from srb.engine.kept.slots import Slots
 from srb.engine.kept.store import Store, StoreStats
 from srb.engine.kv.cells import Cells
 from srb.engine.kv.kv_cache import KVCache
+from srb.engine.kv.memory import memory_of
 from srb.engine.kv.needs import work_of
 from srb.engine.mailbox import Abort, Mailbox, Question
 from srb.engine.ports import Listener
@@ -70,14 +71,15 @@ class Engine(Facade, ForPrograms):
         self._store = store
         self._retained = Retained(backend, cache_bytes, store)
         self._totals = Totals()
-        index = PrefixIndex(backend, self._retained)
+        memory = memory_of(backend, self._cache)
+        index = PrefixIndex(backend, self._retained, memory)
         self._scheduler = Scheduler(
             self._cache,
             index,
             backend.n_parallel,
             default_max_tokens,
+            memory=memory,
             suits=self._suits,
-            forgets=backend.window is not None,
         )
         self._slots = Slots(self._retained, backend.n_parallel)
         self._outbox = Outbox(backend, clock)
@@ -98,7 +100,7 @@ class Engine(Facade, ForPrograms):
             clock,
         )
         self._tools = Tools(
-            backend, self._scheduler, self._cells, self._outbox, self._decoding, self._totals, observe, clock
+            backend, self._scheduler, self._cells, memory, self._outbox, self._decoding, self._totals, observe, clock
         )
         self._mail = Mailbox()
         self._questions: list[Question] = []  # not answered yet

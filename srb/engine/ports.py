@@ -148,7 +148,7 @@ class Rule:
     """What changes the draws of one alternative. Only the engine's thread calls it, and its rules in their order."""
 
     goes_back = False
-    """Whether it may take tokens back. Then a model that forgets keeps a mark for the alternative."""
+    """Whether it may take tokens back."""
 
     n_held = 0
     """How many of the last tokens it may still take back. They aren't told before that is decided."""
@@ -212,6 +212,9 @@ class Listener:
 
     def forked(self, seq: Any) -> None:
         """Called when a sequence has the cells of its prompt. From now on it goes on by itself."""
+
+    def gives_away(self, prompt: Any) -> None:
+        """Called before the last sequence that continues a prompt gets the prompt's seq_id, which then has its text."""
 
     def loses_end(self, prompt: Any) -> None:
         """Called when something is about to change the cells of an evaluated prompt, so that its end is lost."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from srb.engine.kept.prefix import PrefixIndex
 from srb.engine.kv.kv_cache import KVCache
+from srb.engine.kv.memory import Memory
 from srb.engine.kv.needs import (
     Needs,
     has_row,
@@ -12,10 +13,10 @@ from srb.engine.kv.needs import (
     new_cells,
     own_cells,
     rows_held,
-    spare,
     together,
     way_cells,
 )
+from srb.engine.kv.room import Room
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
 _PATIENCE = 5.0
@@ -39,8 +40,6 @@ class Scheduler:
     seq_ids.
 
     suits: whether a request can run as the backend is prepared now. One that can't waits until nothing runs.
-    forgets: whether the model forgets. Then a prompt keeps its seq_id as long as other seq_ids are free, and a sequence
-        that may go back leases a second seq_id for its mark.
     """
 
     def __init__(
@@ -50,8 +49,8 @@ class Scheduler:
         n_parallel: int,
         default_max_tokens: int,
         *,
+        memory: Memory,
         suits: Callable[[ActiveRequest], bool],
-        forgets: bool,
     ) -> None:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
@@ -62,9 +61,10 @@ class Scheduler:
         self._cache = cache
         self._index = index
         self._n_parallel = n_parallel
-        self._needs = Needs(cache, n_parallel, default_max_tokens, forgets=forgets)
+        self._needs = Needs(cache, n_parallel, default_max_tokens, memory)
+        self._room = Room(cache, self.prompts)
+        self._memory = memory
         self._suits = suits
-        self._forgets = forgets
 
     def find(self, request_id: str) -> ActiveRequest | None:
         """The waiting or running request with this id."""
@@ -114,7 +114,7 @@ class Scheduler:
             if without_room == _IN_SIGHT or (is_passed and self._holds_others(active, active.first_wave, now)):
                 return
         if not self.waiting and not in_part:
-            self._give_room()
+            self._room.give()
 
     def _holds_others(self, active: ActiveRequest, wave: list[Sequence], now: float) -> bool:
         """Whether others may no longer pass a request, of which these sequences wait."""
@@ -139,26 +139,22 @@ class Scheduler:
             prompt.beginning = self._index.find(prompt, shared.get(prompt, 0))
             self._index.add(prompt)  # so that the next prompt of this request can share with it
         cells = generated + sum(map(new_cells, prompts))
-        if not self._make_room(cells):
+        if not self._room.make(cells):
             for prompt in prompts:
                 self._index.remove(prompt)
                 prompt.beginning = None
             return []
-        rest = [seq for seq in wave if seq.wants_rest]
-        share = (self._cache.free_cells - cells) // max(1, sum(len(seq.together) for seq in rest))
-        for seq in rest:
-            seq.way.allow(seq, min(seq.room + share, seq.most_tokens))
-            seq.most_room = seq.room
+        self._room.divide(wave, cells)
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:
             self._lease_prompt(prompt)
+        self.prefilling += sorted(wave, key=is_last)
         self._lease_all(rows)
         return prompts
 
     def _continue(self, active: ActiveRequest) -> Iterator[list[Prompt]]:
         """Leases cells for the waiting sequences of a request that runs in part, one by one, while there is room."""
         waiting = active.waiting
-        most = max(seq.most_room for seq in active.first_wave)  # `StartEvent.max_tokens` has promised no more
         for k, seq in enumerate(waiting):
             rows = seq.together
             new = [each.prompt for each in rows if not each.prompt.span]
@@ -169,19 +165,16 @@ class Scheduler:
             for prompt in new:
                 prompt.beginning = self._index.find(prompt)
             cells = generated + sum(map(new_cells, new))
-            if not self._make_room(cells):
+            if not self._room.make(cells):
                 for prompt in new:
                     prompt.beginning = None
                 return
-            if seq.wants_rest:  # it shares the free cells with those that can begin now, too
-                free = min(self._n_parallel - self.leased, self._cache.free_seqs - len(new))
-                n = max(1, min(len(waiting) - k, free // len(rows)))
-                share = (self._cache.free_cells - cells) // n // len(rows)
-                seq.way.allow(seq, min(most, seq.room + share))
-                seq.most_room = most
+            free = min(self._n_parallel - self.leased, self._cache.free_seqs - len(new))
+            self._room.join(seq, active.first_wave, cells, n=max(1, min(len(waiting) - k, free // len(rows))))
             for prompt in new:
                 self._index.add(prompt)
                 self._lease_prompt(prompt)
+            self.prefilling.append(seq)
             self._lease_all(rows)
             yield new
 
@@ -189,55 +182,14 @@ class Scheduler:
         """Whether so many cells can be had, and enough seq_ids for these sequences and new prompts."""
         n_rows = sum(prompt.way.n_rows for prompt in prompts)
         return (
-            cells <= self._cache.free_cells + sum(map(spare, self._open_ended))
+            cells <= self._room.cells
             and len(prompts) + n_rows + sum(map(self._needs.seq_ids, sequences)) <= self._cache.free_seqs
         )
 
-    def _make_room(self, cells: int) -> bool:
-        """Frees cells, until so many are free, by taking some from sequences that have leased all the room there was.
-
-        All of these give the same number if they can. Each keeps the room that it needs for now, see `Way.least_room`.
-        Returns False, and takes nothing, if there would still be too few.
-        """
-        givers = sorted(self._open_ended, key=spare)
-        if cells > self._cache.free_cells + sum(map(spare, givers)):
-            return False
-        for k, seq in enumerate(givers):
-            lacking = max(0, cells - self._cache.free_cells)
-            given = min(spare(seq), -(-lacking // (len(givers) - k)))
-            self._resize(seq, -given // len(seq.together))
-        return True
-
-    def _give_room(self) -> None:
-        """Gives free cells to sequences that had to give some, up to the room that each had at its start."""
-        lacking = [seq for seq in self._open_ended if seq.room < seq.most_room]
-        for k, seq in enumerate(lacking):
-            share = self._cache.free_cells // (len(lacking) - k) // len(seq.together)
-            self._resize(seq, min(seq.most_room - seq.room, share))
-
-    def _resize(self, seq: Sequence, n_tokens: int) -> None:
-        for each in seq.together:
-            assert each.span
-            self._cache.resize(each.span, each.span.end + n_tokens)
-        seq.way.allow(seq, seq.room + n_tokens)
-
     def drop(self, prompt: Prompt, n_tokens: int, *, gain: int) -> None:
-        """Gives cells that a prompt has dropped to its sequences, as room. Cells that these don't need become free.
-
-        gain: how much room each sequence gets.
-        """
-        assert prompt.span
-        self._cache.drop(prompt.span, n_tokens)
-        for seq in prompt.living:
-            more = min(gain, seq.max_tokens - seq.room)
-            self._resize(seq, more)
-            seq.most_room += more
+        """Takes cells that a prompt has dropped. gain: for how many tokens each of its sequences gets room by that."""
+        self._room.drop(prompt, n_tokens, gain)
         self._has_news = True
-
-    @property
-    def _open_ended(self) -> list[Sequence]:
-        """The running sequences that have leased all the room there was."""
-        return [seq for prompt in self.prompts for seq in prompt.sequences if seq.wants_rest and seq.state == "running"]
 
     def _lease_prompt(self, prompt: Prompt) -> None:
         source = prompt.beginning.source if prompt.beginning else None
@@ -253,18 +205,10 @@ class Scheduler:
         in_order = sorted(sequences, key=is_last)
         for seq in in_order:
             self._lease(seq)
-        going_back = [seq for seq in in_order if self._needs.has_mark(seq)]
-        for seq in in_order:
-            if self._forgets and seq.span and seq.seq_id is None and self._cache.free_seqs > len(going_back):
-                seq.seq_id = self._cache.lease_seq()
-        # Marks come last: llama.cpp evaluates recurrent sequences together only if their seq_ids are consecutive.
-        for seq in going_back:
-            seq.mark_id = self._cache.lease_seq()
+        self._memory.lease(in_order)
 
     def _lease(self, seq: Sequence) -> None:
         seq.state = "prefilling"
-        if not seq.leader:
-            self.prefilling.append(seq)
         if not has_row(seq):
             return
         start = len(seq.prompt.tokens)
@@ -283,10 +227,9 @@ class Scheduler:
         if holder.seq_id is not None:
             self._cache.release_seq(holder.seq_id)
             holder.seq_id = None
-        if isinstance(holder, Sequence) and holder.mark_id is not None:
-            self._cache.release_seq(holder.mark_id)
-            holder.mark_id = None
-        if isinstance(holder, Prompt):
+        if isinstance(holder, Sequence):
+            self._memory.release(holder)
+        else:
             for seq_id in holder.row_ids:
                 self._cache.release_seq(seq_id)
             holder.row_ids = []
@@ -300,12 +243,6 @@ class Scheduler:
             for seq in prompt.sequences:
                 self.release(seq)
             self.release(prompt)
-
-    def give_away(self, prompt: Prompt, seq: Sequence) -> None:
-        """Gives the seq_id of a prompt to the last of its sequences. All of them still share the prompt's cells."""
-        seq.seq_id, prompt.seq_id = prompt.seq_id, None
-        if self._forgets:
-            self._index.remove(prompt)
 
     @property
     def shared_cells(self) -> int:

@@ -180,18 +180,6 @@ class Prompt:
         return self.active.request.cache_prompt and not self.n_dropped
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A point that a sequence can go back to, if its model forgets: a number of its tokens, and the logits behind them.
-
-    beside: the logits of its companions at the same point.
-    """
-
-    n_tokens: int
-    logits: Logits
-    beside: tuple[Logits, ...]
-
-
 class Sequence:
     """One alternative: its parameters, its text, and what it has leased.
 
@@ -227,8 +215,6 @@ class Sequence:
         self.sum_logprob = resumed.sum_logprob
         self.untold: list[int] = []  # tokens that were drawn, and that no event has yet
         self.seq_id: int | None = None
-        self.mark_id: int | None = None  # the seq_id that keeps the state at its mark, if its model forgets
-        self.mark: Mark | None = None
         self.behind = 0  # how many tokens before the last must be evaluated again; -1: even the last is in its cells
         self.span: Span | None = None
         self.sampler: Sampler | None = None

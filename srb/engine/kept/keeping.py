@@ -60,6 +60,11 @@ class Keeping(Listener):
                 assert prompt.seq_id is not None
                 self._keep(prompt, prompt.packed[: prompt.evaluated], prompt.seq_id)
 
+    def gives_away(self, prompt: Prompt) -> None:
+        """Keeps the state at the end of a prompt, if the model forgets it as soon as the sequence goes on."""
+        if self._backend.window is not None:
+            self._keep_prompt(prompt)
+
     def loses_end(self, prompt: Prompt) -> None:
         """Keeps the state at the end of a prompt, which the backend is about to lose."""
         self._keep_prompt(prompt)

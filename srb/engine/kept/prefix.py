@@ -18,6 +18,7 @@ from srb.engine.kept.moved import Moved, find_moved
 from srb.engine.kept.pieces import Hit
 from srb.engine.kept.restored import Restored
 from srb.engine.kept.retained import Retained
+from srb.engine.kv.memory import Memory
 from srb.engine.kv.radix import WORTH_SHARING, PrefixTree, pack
 from srb.engine.ports import Listener
 from srb.engine.prompts.media import whole
@@ -38,8 +39,9 @@ _CHECKPOINTS = 8
 class PrefixIndex(Listener):
     """Knows all beginnings: those of prompts and sequences that hold cells, or will, and those that were retained."""
 
-    def __init__(self, backend: Backend, retained: Retained) -> None:
+    def __init__(self, backend: Backend, retained: Retained, memory: Memory) -> None:
         self._backend = backend
+        self._memory = memory
         self._retained = retained
         self._tree: PrefixTree[Prompt | Sequence] = PrefixTree()
         self._growing: dict[Sequence, None] = {}
@@ -56,6 +58,11 @@ class PrefixIndex(Listener):
         """See `Listener.forked`."""
         if seq.way.holds_texts:
             self.add(seq)
+
+    def gives_away(self, prompt: Prompt) -> None:
+        """See `Listener.gives_away`. A model that forgets can't be forked off the prompt's end any more."""
+        if self._memory.forgets:
+            self.remove(prompt)
 
     def remove(self, holder: Prompt | Sequence) -> None:
         """Forgets a prompt or a sequence that can no longer be forked."""
@@ -107,7 +114,7 @@ class PrefixIndex(Listener):
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
         """The longest beginning that is held or will be, and how many of the prompt's tokens the tree has in all."""
         for seq in self._growing:
-            end = _n_settled(seq)
+            end = self._memory.n_settled(seq)
             self._tree.grow(seq, pack(seq.tokens[seq.n_indexed : end]))
             seq.n_indexed = end
         match = self._tree.find(prompt.packed, prompt.key)
@@ -158,11 +165,3 @@ class PrefixIndex(Listener):
         points = {*(whole(prompt.tokens, n) for n in range(every, most + 1, every)), parting}
         least, end = begun + WORTH_SHARING, len(prompt.tokens)
         prompt.checkpoints = sorted((n for n in points if least <= n < end), reverse=True)
-
-
-def _n_settled(seq: Sequence) -> int:
-    """How many of a sequence's own tokens are in its cells and will never be taken back."""
-    mark = (seq.leader or seq).mark
-    if mark and (seq.behind or seq.n_sure < len(seq.tokens)):
-        return mark.n_tokens
-    return max(0, seq.n_sure - 1)

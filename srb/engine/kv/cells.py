@@ -4,13 +4,12 @@ Ways with rows of their own fork these themselves (`ways/beams.py`, `ways/explor
 """
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Many
 from dataclasses import replace
 
-from srb.engine.backend import Backend, Logits
+from srb.engine.backend import Backend
 from srb.engine.ports import Listener
 from srb.engine.scheduler import Scheduler
-from srb.engine.sequence import Holder, Mark, Prompt, Sequence
+from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.telling.stats import Totals
 
 
@@ -63,9 +62,9 @@ class Cells:
                     seq.seq_id, each.seq_id = each.seq_id, None
                     break
         if seq.seq_id is None:
-            if self._backend.window is not None:  # once the sequence goes on, the state at the prompt's end is lost
-                self.loses_end(prompt)
-            self._scheduler.give_away(prompt, seq)
+            for listener in self._listeners:
+                listener.gives_away(prompt)
+            seq.seq_id, prompt.seq_id = prompt.seq_id, None
         else:
             self._backend.fork(prompt.seq_id, seq.seq_id, len(prompt.tokens))
             self._totals.forks += 1
@@ -85,38 +84,6 @@ class Cells:
             is_whole &= self._backend.truncate(each.seq_id, each.position)
         return is_whole
 
-    def set_mark(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
-        """Sets the mark of a sequence to where the sequence is now. Models that forget can only go back to a mark.
-
-        logits: those of the token that follows here. beside: those of its companions.
-        """
-        n_tokens = len(seq.evaluated_tokens)
-        if seq.mark and seq.mark.n_tokens == n_tokens:
-            return
-        seq.mark = Mark(n_tokens, logits.copy(), tuple(each.copy() for each in beside))
-        for each in seq.together:
-            assert each.seq_id is not None
-            assert each.mark_id is not None
-            self._backend.remove(each.mark_id)
-            self._backend.fork(each.seq_id, each.mark_id, each.evaluated)
-
-    def go_back(self, seq: Sequence) -> None:
-        """Removes the cells of tokens that a sequence has taken back.
-
-        A sequence with a mark is forked off the mark anew. Its tokens behind the mark are then evaluated again.
-        """
-        if seq.mark_id is None:
-            is_cut = self.repair(seq)
-            assert is_cut, "a model that forgets has marks"
-            return
-        assert seq.mark
-        for each in seq.together:
-            assert each.seq_id is not None
-            assert each.mark_id is not None
-            each.behind = len(seq.tokens) - 1 - seq.mark.n_tokens
-            self._backend.remove(each.seq_id)
-            self._backend.fork(each.mark_id, each.seq_id, each.evaluated)
-
     def give_back(self, seq: Sequence) -> None:
         """Gives back what a finished sequence has leased. The last one of a prompt gives back the prompt's, too."""
         prompt = seq.prompt
@@ -127,9 +94,6 @@ class Cells:
             listener.leaves(seq)
         if seq.seq_id is not None:
             self._backend.remove(seq.seq_id)
-        if seq.mark_id is not None:
-            self._backend.remove(seq.mark_id)
-            seq.mark = None
         self._scheduler.release(seq)
         if prompt.span and not prompt.living:
             self._bequeath(prompt)

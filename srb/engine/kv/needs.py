@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from srb.engine.kv.kv_cache import KVCache
+from srb.engine.kv.memory import Memory
 from srb.engine.kv.radix import WORTH_SHARING
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
@@ -17,14 +18,14 @@ LEAST_ROOM = 128
 class Needs:
     """Computes what requests need of a cache, if at most `n_parallel` rows are in a step.
 
-    forgets: whether the model forgets. Then a sequence that may go back needs a second seq_id, for its mark.
+    memory: says how many seq_ids a sequence needs to go back.
     """
 
-    def __init__(self, cache: KVCache, n_parallel: int, default_max_tokens: int, *, forgets: bool) -> None:
+    def __init__(self, cache: KVCache, n_parallel: int, default_max_tokens: int, memory: Memory) -> None:
         self._cache = cache
         self._n_parallel = n_parallel
         self._default_max_tokens = default_max_tokens
-        self._forgets = forgets
+        self._memory = memory
 
     def set_max_tokens(self, active: ActiveRequest) -> None:
         """Sets how many tokens each sequence may at least generate: all it wants, or fewer in a small context."""
@@ -72,7 +73,7 @@ class Needs:
     def shared_in(self, prompts: list[Prompt]) -> dict[Prompt, int]:
         """How many tokens the prompts of resumed alternatives share with the prompt before them in the list."""
         shared: dict[Prompt, int] = {}
-        if not self._forgets:  # if the model forgets, each may have to evaluate them itself
+        if not self._memory.forgets:  # if the model forgets, each may have to evaluate them itself
             for before, prompt in pairwise(prompts):
                 is_resumed = prompt.asked is before.asked and len(prompt.tokens) > len(prompt.asked)
                 if (
@@ -111,12 +112,8 @@ class Needs:
         return cells <= self._cache.n_cells and seq_ids <= self._cache.n_seqs
 
     def seq_ids(self, seq: Sequence) -> int:
-        """How many seq_ids a sequence needs: one, unless it gets its prompt's, and another one if it has a mark."""
-        return (not is_last(seq)) + self.has_mark(seq)
-
-    def has_mark(self, seq: Sequence) -> bool:
-        """Whether a sequence needs a mark: it may go back, and its model forgets."""
-        return self._forgets and seq.may_go_back
+        """How many seq_ids a sequence needs: one, unless it gets its prompt's, and those for going back."""
+        return (not is_last(seq)) + self._memory.n_ids(seq)
 
 
 def new_cells(prompt: Prompt) -> int:

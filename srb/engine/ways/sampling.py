@@ -8,10 +8,6 @@ from srb.engine.sequence import Sequence
 from srb.engine.ways.tools import OfPrompt
 from srb.errors import BackendError
 
-_FAR = 32
-"""When a sequence's mark lies this many tokens or more before its held text, the sequence sets a new mark nearer to it.
-"""
-
 
 class Sampling(OfPrompt):
     """Draws the next token of a sequence from its logits, as its rules let it, and ends it where its text ends."""
@@ -22,16 +18,13 @@ class Sampling(OfPrompt):
         return [seq for seq in self._prompt.sequences if seq.state == "running"]
 
     def begin(self, seq: Sequence) -> None:
-        """See `Way.begin`. The first token is drawn from the logits of the prompt, or of the sequence's mark."""
+        """See `Way.begin`. The next token is drawn from logits that were kept: those of the prompt, mostly."""
         for each in seq.together:
             if not each.has_begun:
                 self._tools.cells.fork(each)
         for each in seq.together:
             each.state, each.behind = "running", 0
-        logits: tuple[Logits | None, ...] = tuple(each.prompt.logits for each in seq.together)
-        if seq.mark:  # it has gone back to its mark
-            logits = (seq.mark.logits, *seq.mark.beside)
-        first, *beside = [each for each in logits if each is not None]
+        first, *beside = self._tools.memory.logits(seq)
         self.take(seq, first, beside)
 
     def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
@@ -45,7 +38,7 @@ class Sampling(OfPrompt):
             for each in seq.together:
                 each.behind -= 1
             if len(seq.evaluated_tokens) == seq.n_sure:
-                self._tools.cells.set_mark(seq, logits, beside)
+                self._tools.memory.keep(seq, logits, beside)
             return
         try:
             token, n_back = self._draw(seq, Draw(logits, beside))
@@ -53,8 +46,8 @@ class Sampling(OfPrompt):
             self._tools.outbox.error(self._active, seq.index, error)
             self._tools.decoding.finish(seq, "error", None)
             return
-        if seq.mark_id is not None and len(seq.held) + n_back == 1:
-            self._tools.cells.set_mark(seq, logits, beside)  # this token is the first that may be taken back
+        if len(seq.held) + n_back == 1:  # this token is the first that may be taken back
+            self._tools.memory.keep(seq, logits, beside)
         self._go_on(seq, token, n_back)
 
     def _draw(self, seq: Sequence, draw: Draw) -> tuple[int, int]:
@@ -99,9 +92,8 @@ class Sampling(OfPrompt):
             finish(seq, "stop", seq.text.matched)
         elif len(seq.tokens) == seq.max_tokens:
             finish(seq, "length", None)
-        elif seq.mark and seq.held and seq.n_sure - seq.mark.n_tokens >= _FAR:
-            # The next steps evaluate the sure tokens again, and set the mark behind the last.
-            self._tools.cells.go_back(seq)
+        else:
+            self._tools.memory.move_on(seq)
 
     def _go_back(self, seq: Sequence, n_tokens: int) -> None:
         """Takes the last tokens of a sequence back. The next step draws another one in place of the first of them.
@@ -115,7 +107,7 @@ class Sampling(OfPrompt):
             rule.taken_back()
         seq.sampler.close()
         seq.sampler = None  # the next draw makes a new sampler, which has seen only the tokens that stay
-        self._tools.cells.go_back(seq)
+        self._tools.memory.go_back(seq)
         for each in seq.together:
             each.saved = min(each.saved, each.evaluated)
         if not seq.tokens or seq.behind < 0:  # nothing is evaluated again: the logits of its prompt or mark are kept

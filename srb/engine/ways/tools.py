@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from srb.engine.backend import Backend
 from srb.engine.decoding import Decoding
 from srb.engine.kv.cells import Cells
+from srb.engine.kv.memory import Memory
 from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Way
 from srb.engine.scheduler import Scheduler
@@ -21,6 +22,7 @@ class Tools:
     backend: Backend
     scheduler: Scheduler
     cells: Cells
+    memory: Memory
     outbox: Outbox
     decoding: Decoding
     totals: Totals

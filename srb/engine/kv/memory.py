@@ -1,0 +1,151 @@
+"""`Memory`: how a sequence goes back, when a rule takes some of its tokens back.
+
+A full cache remembers every token, so the cells behind a token are cut, and the sequence goes on there (`Memory`).
+Other models forget: a recurrent state belongs to a sequence's end alone. There a sequence sets a mark: a second seq_id
+that keeps the state at a point which the sequence may go back to (`Marks`).
+"""
+
+from collections.abc import Sequence as Many
+
+from srb.engine.backend import Backend, Logits
+from srb.engine.kv.kv_cache import KVCache
+from srb.engine.sequence import Sequence
+
+_FAR = 32
+"""When a sequence's mark lies this many tokens or more before its held text, the sequence sets a new mark nearer to it.
+"""
+
+
+class Memory:
+    """That of a model that remembers every token of a sequence."""
+
+    forgets = False
+
+    def __init__(self, backend: Backend, cache: KVCache) -> None:
+        self._backend = backend
+        self._cache = cache
+
+    def n_ids(self, seq: Sequence) -> int:
+        """How many seq_ids a sequence needs beside its own."""
+        return 0
+
+    def lease(self, sequences: Many[Sequence]) -> None:
+        """Leases these, for sequences that have their own."""
+
+    def release(self, seq: Sequence) -> None:
+        """Gives back what `lease` has leased for a sequence."""
+
+    def n_settled(self, seq: Sequence) -> int:
+        """How many of a sequence's own tokens are in its cells and will never be taken back."""
+        return max(0, seq.n_sure - 1)
+
+    def logits(self, seq: Sequence) -> list[Logits]:
+        """The logits from which a sequence without a row draws, and those of its companions."""
+        return [each.prompt.logits for each in seq.together if each.prompt.logits is not None]
+
+    def keep(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
+        """Called where a sequence may go back to: the token that it draws from these logits may be taken back.
+
+        beside: the logits of its companions.
+        """
+
+    def move_on(self, seq: Sequence) -> None:
+        """Called for each token that a sequence has drawn and that stays for now."""
+
+    def go_back(self, seq: Sequence) -> None:
+        """Removes the cells of tokens that a sequence has taken back, and sets how many it must evaluate again."""
+        for each in seq.together:
+            assert each.seq_id is not None
+            is_cut = self._backend.truncate(each.seq_id, each.position)
+            assert is_cut, "this model remembers"
+
+
+class _Mark:
+    """A point that a sequence can go back to: a number of its tokens, and the logits behind them; None: not set yet."""
+
+    __slots__ = ("logits", "n_tokens", "seq_id")
+
+    def __init__(self, seq_id: int) -> None:
+        self.seq_id = seq_id
+        self.n_tokens = 0
+        self.logits: Logits | None = None
+
+
+class Marks(Memory):
+    """That of a model that forgets. A sequence that may go back has a mark, and so have its companions."""
+
+    forgets = True
+
+    def __init__(self, backend: Backend, cache: KVCache) -> None:
+        super().__init__(backend, cache)
+        self._marks: dict[Sequence, _Mark] = {}
+
+    def n_ids(self, seq: Sequence) -> int:
+        """See `Memory.n_ids`: one for the mark."""
+        return int(seq.may_go_back)
+
+    def lease(self, sequences: Many[Sequence]) -> None:
+        """See `Memory.lease`. A prompt keeps its seq_id as long as others are free: its end may still be forked."""
+        going_back = [seq for seq in sequences if seq.may_go_back]
+        for seq in sequences:
+            if seq.span and seq.seq_id is None and self._cache.free_seqs > len(going_back):
+                seq.seq_id = self._cache.lease_seq()
+        # Marks come last: llama.cpp evaluates recurrent sequences together only if their seq_ids are consecutive.
+        for seq in going_back:
+            self._marks[seq] = _Mark(self._cache.lease_seq())
+
+    def release(self, seq: Sequence) -> None:
+        """See `Memory.release`."""
+        if mark := self._marks.pop(seq, None):
+            if mark.logits is not None:
+                self._backend.remove(mark.seq_id)
+            self._cache.release_seq(mark.seq_id)
+
+    def n_settled(self, seq: Sequence) -> int:
+        """See `Memory.n_settled`. A sequence that evaluates tokens again is settled only up to its mark."""
+        mark = self._marks.get(seq.leader or seq)
+        if mark and mark.logits is not None and (seq.behind or seq.n_sure < len(seq.tokens)):
+            return mark.n_tokens
+        return super().n_settled(seq)
+
+    def logits(self, seq: Sequence) -> list[Logits]:
+        """See `Memory.logits`: those of the marks, if the sequence has gone back to its mark."""
+        marks = self._set_marks(seq)
+        return [each.logits for each in marks if each.logits is not None] or super().logits(seq)
+
+    def keep(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
+        """See `Memory.keep`. Sets the mark of the sequence to where it is now."""
+        n_tokens = len(seq.evaluated_tokens)
+        if seq not in self._marks or any(mark.n_tokens == n_tokens for mark in self._set_marks(seq)):
+            return
+        for each, own in zip(seq.together, (logits, *beside), strict=True):
+            assert each.seq_id is not None
+            mark = self._marks[each]
+            if mark.logits is not None:
+                self._backend.remove(mark.seq_id)
+            mark.n_tokens, mark.logits = n_tokens, own.copy()
+            self._backend.fork(each.seq_id, mark.seq_id, each.evaluated)
+
+    def move_on(self, seq: Sequence) -> None:
+        """See `Memory.move_on`. If its mark is far behind, the sequence evaluates sure tokens again, and sets it."""
+        mark = self._marks.get(seq)
+        if mark and mark.logits is not None and seq.held and seq.n_sure - mark.n_tokens >= _FAR:
+            self.go_back(seq)
+
+    def go_back(self, seq: Sequence) -> None:
+        """See `Memory.go_back`. The sequence is forked off its mark anew, and evaluates the tokens behind it again."""
+        for each in seq.together:
+            assert each.seq_id is not None
+            mark = self._marks[each]
+            each.behind = len(seq.tokens) - 1 - mark.n_tokens
+            self._backend.remove(each.seq_id)
+            self._backend.fork(mark.seq_id, each.seq_id, each.evaluated)
+
+    def _set_marks(self, seq: Sequence) -> list[_Mark]:
+        marks = (self._marks[each] for each in seq.together if each in self._marks)
+        return [mark for mark in marks if mark.logits is not None]
+
+
+def memory_of(backend: Backend, cache: KVCache) -> Memory:
+    """How the sequences of a backend go back."""
+    return Memory(backend, cache) if backend.window is None else Marks(backend, cache)
