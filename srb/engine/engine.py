@@ -15,17 +15,14 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.backend import Backend
 from srb.engine.decoding import Decoding
-from srb.engine.kept.checkpoints import Checkpoints
-from srb.engine.kept.keeping import Keeping
-from srb.engine.kept.prefix import PrefixIndex
-from srb.engine.kept.retained import Retained
+from srb.engine.kept.kept import Kept
 from srb.engine.kept.slots import Slots
-from srb.engine.kept.store import Store, StoreStats
+from srb.engine.kept.store import Store
 from srb.engine.kv.cells import Cells
 from srb.engine.kv.kv_cache import KVCache
 from srb.engine.kv.memory import memory_of
 from srb.engine.kv.needs import work_of
-from srb.engine.mailbox import Abort, Mailbox, Question
+from srb.engine.mailbox import Abort, Mailbox
 from srb.engine.ports import Listener
 from srb.engine.programs.texts import Answer as Answer
 from srb.engine.programs.texts import ForPrograms, with_tokens
@@ -68,25 +65,20 @@ class Engine(Facade, ForPrograms):
         super().__init__(backend, default_max_tokens)
         self._clock = clock
         self._cache = KVCache(backend.n_cells, backend.n_seqs)
-        self._store = store
-        self._retained = Retained(backend, cache_bytes, store)
         self._totals = Totals()
         memory = memory_of(backend, self._cache)
-        index = PrefixIndex(backend, self._retained, memory)
+        self._kept = Kept(backend, memory, cache_bytes, store, self._totals, clock)
         self._scheduler = Scheduler(
             self._cache,
-            index,
+            self._kept.index,
             backend.n_parallel,
             default_max_tokens,
             memory=memory,
             suits=self._suits,
         )
-        self._slots = Slots(self._retained, backend.n_parallel)
         self._outbox = Outbox(backend, clock)
-        keeping = Keeping(backend, self._retained, self._slots, self._totals, clock)
-        self._listeners: list[Listener] = [index, PromptScoring(backend, self._outbox), keeping]
-        if store:
-            self._listeners.append(Checkpoints(self._scheduler, keeping, backend.window, clock))
+        scoring = PromptScoring(backend, self._outbox)
+        self._listeners: list[Listener] = [scoring, *self._kept.listeners(self._scheduler)]
         self._cells = Cells(backend, self._scheduler, self._listeners, self._totals)
         self._decoding = Decoding(
             backend,
@@ -103,7 +95,6 @@ class Engine(Facade, ForPrograms):
             backend, self._scheduler, self._cells, memory, self._outbox, self._decoding, self._totals, observe, clock
         )
         self._mail = Mailbox()
-        self._questions: list[Question] = []  # not answered yet
 
     # From any thread
 
@@ -114,8 +105,7 @@ class Engine(Facade, ForPrograms):
         request = with_tokens(request, self.tokenize)
         self.check(request)
         active = activate(request, self.adapters, self._tools, self._default_max_tokens)
-        for prompt in active.prompts + active.companions if request.cache_prompt else ():
-            self._retained.check(prompt.packed, prompt.keys)  # in the caller's thread, so that no step waits for it
+        self._kept.check(active)  # in the caller's thread, so that no step waits for it
         try:
             self._mail.put(active)
         except SrbError:
@@ -131,9 +121,7 @@ class Engine(Facade, ForPrograms):
 
         The answer is what `question` returns, or the `SrbError` that it raises.
         """
-        answer: Future[Answer] = Future()
-        self._mail.put(Question(slot, question, answer))
-        return answer
+        return self._kept.questions.put(slot, question)
 
     # From the thread that calls step()
 
@@ -142,7 +130,7 @@ class Engine(Facade, ForPrograms):
         """Whether a step would have anything to do."""
         return bool(
             self._mail
-            or self._questions
+            or self._kept.questions
             or self._decoding.finished
             or self._scheduler.running
             or self._scheduler.waiting
@@ -152,15 +140,13 @@ class Engine(Facade, ForPrograms):
         """What the engine holds now, and what it has done."""
         return EngineStats.of(
             self._totals,
-            self._store.stats() if self._store else StoreStats(),
+            **self._kept.sizes(),
             sequences=self._scheduler.leased,
             max_sequences=self._backend.n_parallel,
             cells=self._cache.leased_cells,
             cells_shared=self._scheduler.shared_cells,
             max_cells=self._cache.n_cells,
-            retained_bytes=self._retained.size,
-            max_retained_bytes=self._retained.max_bytes,
-            media_encoded=self._backend.media.n_encoded if self._backend.media else 0,
+            media=self._backend.media,
         )
 
     def step(self) -> list[Event]:
@@ -173,7 +159,7 @@ class Engine(Facade, ForPrograms):
         """
         self._release()
         self._read_mail()
-        self._answer()
+        self._kept.questions.answer({seq.slot for seq in self._decoding.finished})
         self._admit()
         if not self._outbox:
             for listener in self._listeners:
@@ -190,20 +176,15 @@ class Engine(Facade, ForPrograms):
 
         This is for an engine that is broken: the backend isn't touched, and there must be no further step.
         """
-        mail = self._mail.close(error)
-        self._questions += [message for message in mail if isinstance(message, Question)]
-        for question in self._questions:
-            if question.answer.set_running_or_notify_cancel():
-                question.answer.set_exception(error)
-        unread = [message for message in mail if isinstance(message, ActiveRequest)]
+        self._kept.questions.close(error)
+        unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
             self._outbox.fail(active, error)
         return self._outbox.take()
 
     def close(self) -> None:
         """Returns when the store has written all that it was given. There must be no further step."""
-        if self._store:
-            self._store.close()
+        self._kept.close()
 
     # The life of a request
 
@@ -211,8 +192,6 @@ class Engine(Facade, ForPrograms):
         for message in self._mail.take():
             if isinstance(message, ActiveRequest):
                 self._scheduler.add(message)
-            elif isinstance(message, Question):
-                self._questions.append(message)
             elif active := self._scheduler.find(message.request_id):
                 self._abort(active, message.index, message.reason)
 
@@ -229,19 +208,6 @@ class Engine(Facade, ForPrograms):
             self._totals.aborts[reason] = self._totals.aborts.get(reason, 0) + 1
         for seq in doomed:
             self._decoding.finish(seq, "abort", reason)
-
-    def _answer(self) -> None:
-        """Answers the questions about slots, except slots in which a finished sequence still waits to be kept."""
-        ending = {seq.slot for seq in self._decoding.finished}
-        questions, self._questions = self._questions, []
-        for each in questions:
-            if each.slot in ending:
-                self._questions.append(each)
-            elif each.answer.set_running_or_notify_cancel():
-                try:
-                    each.answer.set_result(each.ask(self._slots))
-                except Exception as error:  # a fault in the question is its asker's, and no reason to end all requests
-                    each.answer.set_exception(error)
 
     def _is_unwanted(self) -> bool:
         """Whether every running request is being aborted, so that a long evaluation needn't go on."""

@@ -1,12 +1,9 @@
 """Holds what other threads want of an engine, until the thread that calls its `step` takes it."""
 
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from srb.engine.kept.slots import Slots
 from srb.engine.sequence import ActiveRequest
 from srb.engine.telling.events import AbortReason
 from srb.errors import SrbError, in_use
@@ -21,16 +18,7 @@ class Abort:
     reason: AbortReason
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Asks a function about a slot. The caller waits for `answer`."""
-
-    slot: int
-    ask: Callable[[Slots], Any]
-    answer: "Future[Any]"
-
-
-Message = ActiveRequest | Abort | Question
+Message = ActiveRequest | Abort
 
 
 class Mailbox:
@@ -45,7 +33,7 @@ class Mailbox:
     def __bool__(self) -> bool:
         return bool(self._messages)
 
-    def put(self, message: ActiveRequest | Question) -> None:
+    def put(self, message: ActiveRequest) -> None:
         """Adds a message. Raises the error that the mailbox was closed with.
 
         Raises `InvalidRequestError` if there is a request with the same id already.
@@ -53,9 +41,7 @@ class Mailbox:
         with self._lock:
             if self._failure:
                 raise self._failure
-            if isinstance(message, ActiveRequest) and any(
-                isinstance(each, ActiveRequest) and each.id == message.id for each in self._messages
-            ):
+            if any(isinstance(each, ActiveRequest) and each.id == message.id for each in self._messages):
                 raise in_use(message.id)
             self._messages.append(message)
 

@@ -11,7 +11,7 @@
 `ways/__init__.py` and `rules/__init__.py` choose those of a request. A new way or rule is a file, and a line there.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from srb.engine.backend import Logits, Sampler
@@ -70,9 +70,6 @@ class Way:
     holds_texts = True
     """Whether a sequence holds the text of its alternative, which other prompts may begin with."""
 
-    keeps_step = False
-    """Whether its rows are all in the same steps."""
-
     slides = False
     """Whether tokens leave its cells while it goes on, so that other prompts can't share them."""
 
@@ -86,6 +83,10 @@ class Way:
     def rows(self) -> Sequence[Row]:
         """What has a row in the next step."""
         return ()
+
+    def unit(self, row: Row) -> Hashable:
+        """What all rows are named that are always in the same step as a row: by its own name, it is alone."""
+        return id(row)
 
     def size(self, seq: Any, wanted: int, most: int, n_cells: int) -> bool:
         """Sets how many tokens a sequence may generate at least, in an empty cache of so many cells.
@@ -206,6 +207,12 @@ class Listener:
 
     def evaluated(self, prompt: Any, n_tokens: int, last_row: int) -> None:
         """Called when so many more tokens of a prompt were evaluated. last_row: the number of the last one's row."""
+
+    def shares(self, source: Any, prompt: Any) -> None:
+        """Called before a prompt begins with what another holder, `source`, has evaluated."""
+
+    def inherits(self, prompt: Any, heir: Any) -> None:
+        """Called when a prompt has ended for which others wait, and one of these evaluates in its place."""
 
     def begins(self, prompt: Any) -> None:
         """Called when a prompt is evaluated, before one of its sequences begins."""

@@ -16,7 +16,8 @@ from srb.engine.kv.radix import pack
 from srb.engine.ports import Part, Report, Row, Rule, Way
 from srb.engine.prompts.adapters import Lora, key_of
 from srb.engine.prompts.media import key_of_few, placed, words
-from srb.engine.prompts.scores import Scores
+from srb.engine.prompts.scores import Scores, outputs_from
+from srb.engine.prompts.stretches import Stretch
 from srb.engine.telling.events import AbortReason, FinishReason, Token
 from srb.engine.telling.text import StopStrings, TextState
 
@@ -107,7 +108,7 @@ class Prompt:
         self.packed = pack(self.tokens)
         self.setting = setting
         self.atoms = placed(self.tokens, active.request.media)  # by position: tokens that are evaluated as a whole
-        self.words = words(asked) if self.atoms else asked  # its tokens as samplers see them
+        self.words = words(asked)  # its tokens as samplers see them
         # Only prompts with the same key may begin with what this one has evaluated. What was retained with one of the
         # other keys may be its beginning, too.
         how = key_of(setting) + key_of_few(self.atoms.values()) + (MOVED if active.request.n_cache_reuse else "")
@@ -140,7 +141,12 @@ class Prompt:
     @property
     def outputs_from(self) -> int:
         """From this token on, each one must be evaluated with its logits. So it can't begin with what is behind."""
-        return self.scores.end - 1 if self.scores and self.scores.end < len(self.tokens) else len(self.tokens)
+        return outputs_from(self.scores, len(self.tokens))
+
+    @property
+    def stretch(self) -> Stretch:
+        """The tokens that are evaluated next, in one manner."""
+        return Stretch.of(self.evaluated, len(self.tokens), self.atoms, self.outputs_from)
 
     @property
     def position(self) -> int:

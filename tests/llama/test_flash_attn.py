@@ -3,6 +3,7 @@
 import dataclasses
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tiny_model import write_tiny_model
 
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
+from srb.engine.kept.slots import Slots
 from srb.llama import LlamaBackend
 from srb.llama import backend as backend_module
 from srb.llama.native import flash_attn as rule
@@ -35,9 +37,16 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_module, "MEASURED", dataclasses.replace(rule.MEASURED, off=off, change=0))
 
 
-def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
+def kept_states(backend: LlamaBackend) -> list[bytearray]:
+    """What an engine has kept of a prompt and of its two texts."""
     run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
-    states = [bytearray(piece.state or b"") for piece in engine._retained._by_use]
+    answers = [engine.ask(slot, partial(Slots.save, slot=slot)) for slot in range(2)]
+    engine.step()
+    return [bytearray(each) for each in {bytes(piece.state) for one in answers for piece in one.result().pieces}]
+
+
+def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> None:
+    states = kept_states(backend)
     assert len(states) == 3
     for state in states:
         other = relaid(state)
@@ -50,10 +59,8 @@ def test_a_state_is_laid_out_the_other_way_and_back(backend: LlamaBackend) -> No
 
 
 def test_a_state_is_converted_to_other_types_and_back(backend: LlamaBackend) -> None:
-    run(engine := Engine(backend, cache_bytes=10_000_000), request(STORY, 2, max_tokens=20, ignore_eos=True))
     f16, bf16 = 1, 30
-    for piece in engine._retained._by_use:
-        state = bytearray(piece.state or b"")  # its keys are f16
+    for state in kept_states(backend):  # its keys are f16
         other = retyped(state, bf16, f16)
         assert other != state
         assert retyped(other, bf16, f16) is other

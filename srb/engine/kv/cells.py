@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from srb.engine.backend import Backend
 from srb.engine.ports import Listener
+from srb.engine.prompts.scores import are_alike
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Holder, Prompt, Sequence
 from srb.engine.telling.stats import Totals
@@ -105,8 +106,8 @@ class Cells:
     def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
         assert source.place is not None
         assert prompt.seq_id is not None
-        if prompt.scores and isinstance(source, Prompt) and source.scores:
-            prompt.scores.take(source.scores)
+        for listener in self._listeners:
+            listener.shares(source, prompt)
         if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because who had them was cancelled
             return
         self._backend.fork(source.place, prompt.seq_id, n_tokens)
@@ -144,10 +145,9 @@ class Cells:
         shared = {each: each.beginning.shared for each in heirs if each.beginning}
         # A prompt that is scored is preferred: others may wait for the same log-probabilities. So is a prompt that ends
         # where the shared tokens end: others may end there, too, and want its logits.
-        scored = {each for each in heirs if each.scores and each.scores.is_like(prompt.scores)}
-        heir = max(heirs, key=lambda each: (shared[each], each in scored, -len(each.tokens)))
-        if prompt.scores and not heir.scores:
-            heir.scores = prompt.scores.untold(heir.packed)
+        heir = max(heirs, key=lambda each: (shared[each], are_alike(prompt.scores, each.scores), -len(each.tokens)))
+        for listener in self._listeners:
+            listener.inherits(prompt, heir)
         if own:
             assert heir.beginning
             heir.beginning = replace(heir.beginning, source=own.source, shared=min(shared[heir], own.shared))

@@ -90,8 +90,8 @@ def whole(tokens: Sequence[int], n_tokens: int) -> int:
 
 
 def words(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens without placeholders."""
-    return tuple(token for token in tokens if token >= 0)
+    """The tokens without placeholders: the same tuple if there are none."""
+    return tuple(token for token in tokens if token >= 0) if min(tokens, default=0) < 0 else tokens
 
 
 def placed(tokens: tuple[int, ...], media: Iterable[Media]) -> dict[int, Media]:

@@ -78,3 +78,13 @@ class Scores:
         other.take(self)
         other.told = len(tokens)
         return other
+
+
+def outputs_from(scores: Scores | None, n_tokens: int) -> int:
+    """From which of a prompt's tokens on each must be evaluated with its logits: the next one's score isn't known."""
+    return scores.end - 1 if scores and scores.end < n_tokens else n_tokens
+
+
+def are_alike(one: Scores | None, other: Scores | None) -> bool:
+    """Whether both are wanted, and the same of each token."""
+    return one is not None and one.is_like(other)

@@ -2,7 +2,7 @@
 
 from srb.engine.backend import Backend
 from srb.engine.ports import Listener
-from srb.engine.sequence import Prompt
+from srb.engine.sequence import Prompt, Sequence
 from srb.engine.telling.events import Token
 from srb.engine.telling.outbox import Outbox
 from srb.engine.telling.reports import token_of
@@ -23,6 +23,16 @@ class PromptScoring(Listener):
                 logits = self._backend.logits(last_row - end + place)
                 scores.append(self._backend.logprobs(logits, scores.tokens[place], scores.top))
         self.begins(prompt)
+
+    def shares(self, source: Prompt | Sequence, prompt: Prompt) -> None:
+        """See `Listener.shares`."""
+        if prompt.scores and isinstance(source, Prompt) and source.scores:
+            prompt.scores.take(source.scores)
+
+    def inherits(self, prompt: Prompt, heir: Prompt) -> None:
+        """See `Listener.inherits`. The others may wait for log-probabilities, so the heir finds them, too."""
+        if prompt.scores and not heir.scores:
+            heir.scores = prompt.scores.untold(heir.packed)
 
     def begins(self, prompt: Prompt) -> None:
         """Reports the tokens whose log-probabilities are known, and that weren't reported yet."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from srb.engine.kept.store import StoreStats
+from srb.engine.prompts.media import MediaReader
 from srb.engine.telling.events import AbortReason
 
 Measure = Literal["first_token", "next_token", "decode", "overhead"]
@@ -77,12 +78,13 @@ class EngineStats:
     last_error: str | None
 
     @classmethod
-    def of(cls, totals: Totals, store: StoreStats, **held: Any) -> "EngineStats":
+    def of(cls, totals: Totals, store: StoreStats, media: MediaReader | None, **held: Any) -> "EngineStats":
         """The totals, together with what is held now."""
         # This is made in each step. asdict would copy the value of each field, and take three times as long.
         done = {each.name: getattr(totals, each.name) for each in fields(totals)}
         stored = {each.name: getattr(store, each.name) for each in fields(store)}
-        return cls(**done | {"aborts": dict(totals.aborts)}, **stored, **held)
+        encoded = media.n_encoded if media else 0
+        return cls(**done | {"aborts": dict(totals.aborts)}, media_encoded=encoded, **stored, **held)
 
     @classmethod
     def sum(cls, stats: "Sequence[EngineStats]") -> "EngineStats":

@@ -1,6 +1,6 @@
 """What ways work with: the parts of the engine, as its thread has them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from srb.engine.backend import Backend
@@ -8,7 +8,7 @@ from srb.engine.decoding import Decoding
 from srb.engine.kv.cells import Cells
 from srb.engine.kv.memory import Memory
 from srb.engine.kv.needs import LEAST_ROOM
-from srb.engine.ports import Way
+from srb.engine.ports import Row, Way
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.telling.outbox import Outbox
@@ -47,6 +47,15 @@ class OfPrompt(Way):
     def n_begun(self) -> int:  # type: ignore[override]
         """See `Way.n_begun`."""
         return sum(len(seq.begun) for seq in self._prompt.sequences)
+
+    keeps_step = False
+    """Whether its rows are all in the same steps."""
+
+    def unit(self, row: Row) -> Hashable:
+        """See `Way.unit`. Joint alternatives of a request are in the same steps, also those of different prompts."""
+        if self._active.request.is_joint:
+            return self._active
+        return self._prompt if self.keeps_step else id(row)
 
     def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
         """See `Way.size`."""

@@ -68,8 +68,6 @@ class Turns:
 def _units(rows: list[tuple[Prompt, Row]]) -> list[Unit]:
     units: dict[Hashable, Unit] = {}
     for prompt, row in rows:
-        name: Hashable = prompt if prompt.way.keeps_step else id(row)
-        if prompt.active.request.is_joint:
-            name = prompt.active
+        name = prompt.way.unit(row)
         units.setdefault(name, Unit(name, [])).rows.append((prompt, row))
     return list(units.values())
