@@ -1,14 +1,11 @@
 """Refuses requests whose fields exclude each other, such as a beam search with `diversity`."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import Any
 
 from srb.engine.asking.kinds import check_text
 from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from srb.engine.asking.request import CompletionRequest
 
 SEARCHES = ("sample", "beam", "stochastic_beam")
 """How the texts of a request are found; see `CompletionRequest.search`."""
@@ -19,8 +16,11 @@ _DRAWING = ("distinct", "heal", "post_sampling_probs", "context_shift", "explore
 """The fields of a request that change what is drawn, and so exclude `candidates`."""
 
 
-def check_combination(request: "CompletionRequest") -> None:
-    """Raises `InvalidRequestError` for fields that exclude each other, and for values that are out of range."""
+def check_combination(request: Any) -> None:
+    """Raises `InvalidRequestError` for fields that exclude each other, and for values that are out of range.
+
+    request: a `CompletionRequest`, which calls this when it is made.
+    """
     _check_search(request)
     if request.heal:
         _check_heal(request)
@@ -53,7 +53,7 @@ def check_combination(request: "CompletionRequest") -> None:
         raise InvalidRequestError("echo can't show images and sounds; leave it out", param="echo")
 
 
-def _check_candidates(request: "CompletionRequest") -> None:
+def _check_candidates(request: Any) -> None:
     """Refuses candidates that don't fit the alternatives, and fields that change what is drawn: nothing is drawn."""
     candidates, branches = request.candidates, request.branches * len(request.prompts)
     if len(candidates) != len(branches):
@@ -77,7 +77,7 @@ def _check_candidates(request: "CompletionRequest") -> None:
         raise InvalidRequestError(f"candidates and {name} exclude each other; leave one out", param="candidates")
 
 
-def _check_heal(request: "CompletionRequest") -> None:
+def _check_heal(request: Any) -> None:
     """Refuses fields that don't work with `heal`, where the prompt's last token is taken back."""
     without: dict[str, bool] = {
         name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
@@ -88,7 +88,7 @@ def _check_heal(request: "CompletionRequest") -> None:
         raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
 
 
-def _check_search(request: "CompletionRequest") -> None:
+def _check_search(request: Any) -> None:
     """Refuses fields that don't work with a search, and fields of a search in a request without one."""
     search, n, params = request.search, len(request.branches), request.branches[0]
     if search not in SEARCHES:
@@ -133,7 +133,7 @@ def _check_search(request: "CompletionRequest") -> None:
         )
 
 
-def _check_shift(request: "CompletionRequest") -> None:
+def _check_shift(request: Any) -> None:
     """Refuses fields that don't work with `context_shift`, and values of its own fields that are out of range."""
     for name, least in (("n_keep", -1), ("n_discard", 0)):
         if (value := getattr(request, name)) < least:
@@ -145,7 +145,7 @@ def _check_shift(request: "CompletionRequest") -> None:
         )
 
 
-def hinders_shift(request: "CompletionRequest") -> str | None:
+def hinders_shift(request: Any) -> str | None:
     """The name of what makes a context shift impossible in this request; None: it is possible."""
     hindrances = {
         "several prompts": len(request.prompts) > 1,
