@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
+    from srb.files.progress import show_download
     from srb.server.run.serve import serve
-    from srb.terminal.progress import show_download
 
     asyncio.run(serve(fetch_model(settings, show_download)))
     return 0

@@ -17,10 +17,10 @@ from srb.engine.programs.texts import Score, Scoring, Writing
 from srb.engine.telling.events import StopEvent
 from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model
+from srb.files.progress import show_count, show_download
 from srb.llama import LlamaBackend
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
-from srb.terminal.progress import show_count, show_download
 
 Model = str | Path | Settings | None
 """The path of a GGUF file, or all settings; None is the default model."""

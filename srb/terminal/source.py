@@ -25,10 +25,10 @@ from srb.errors import (
     UnavailableError,
 )
 from srb.files.download import fetch_model
+from srb.files.progress import show_download, show_loading
 from srb.llama.files.model_file import find_model
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
-from srb.terminal.progress import show_download, show_loading
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.native.explore import read_with

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from srb.errors import SettingsError, SrbError
 from srb.files.download import fetch_model
+from srb.files.progress import error_console, show_download
 from srb.llama.files.model_file import find_model
 from srb.llama.files.weights import FILE, converted_path
 from srb.llama.tune.findings import MAX_DIVERGENCE, Candidate, shown
 from srb.llama.tune.search import BUSY, Search
 from srb.llama.tune.tuned import kept_files, processor, read_tuned, write_tuned
 from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
-from srb.terminal.progress import error_console, show_download
 
 _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
 """The options that `srb tune` chooses itself, so it has no flags for them."""

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 from srb.errors import HistoryError, SettingsError
+from srb.files.progress import show_loading
 from srb.history.history import History
 from srb.llama.files.model_file import find_model
 from srb.options.extras import pip_install
@@ -22,7 +23,6 @@ from srb.server.run.ready import check_fd, make_ready, read_preload, tell_ready,
 from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import EngineClient
-from srb.terminal.progress import show_loading
 from srb.wire.limits import Limits
 
 logger = logging.getLogger("srb")

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from srb.errors import SrbError
+from srb.files.progress import error_console
 from srb.terminal.comparison.prompts import Prompt
 from srb.terminal.comparison.results import Alternative, Results
 from srb.terminal.comparison.scorers import Judge, Row
 from srb.terminal.comparison.spec import Spec, check_prompts
-from srb.terminal.progress import error_console
 from srb.terminal.source import Body, Events, Source
 
 MAX_REQUESTS = 64
