@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from srb.engine.backend import Batch
 from srb.engine.costs import Costs
 from srb.engine.planning.order import UNLIMITED, count, enough, in_turn, in_use, passing
-from srb.engine.planning.pieces import Limits, Pieces
+from srb.engine.planning.pieces import Budget, Pieces
 from srb.engine.planning.turns import Turns
 from srb.engine.ports import Row
 from srb.engine.prompts.adapters import Lora
@@ -155,13 +155,13 @@ class Planner:
         if rows and not self._prefill_chunk:
             seconds, least = enough(seconds, for_rows, first.evaluated, costs)
         n_ahead = sum(ahead.values())
-        limits = Limits(most, seconds - costs.step, self._most_outputs, least, is_alone=not rows)
-        pieces = self._pieces.choose(turn, awaiting, costs, limits)
+        budget = Budget(most, seconds - costs.step, self._most_outputs, least, is_alone=not rows)
+        pieces = self._pieces.choose(turn, awaiting, costs, budget)
         n_tokens = sum(n_tokens for _, n_tokens in pieces)
         takes_turns = n_tokens >= costs.apart or any(prompt.stretch.is_whole for prompt, _ in pieces)
         if rows and not takes_turns:
             n_tokens, outputs = min(most, self._n_batch - n_ahead), self._most_outputs - n_ahead
-            pieces = self._pieces.choose(turn, awaiting, costs, Limits(n_tokens, seconds, outputs, joins=True))
+            pieces = self._pieces.choose(turn, awaiting, costs, Budget(n_tokens, seconds, outputs, joins=True))
         for prompt, n_tokens in pieces:
             plans[prompt.setting].add_chunk(prompt, n_tokens)
             count(prefilling, prompt, n_tokens, n_passing)

@@ -8,12 +8,9 @@ from srb.engine.planning.order import left
 from srb.engine.prompts.media import MediaReader
 from srb.engine.sequence import Prompt, Sequence
 
-Piece = tuple[Prompt, int]
-"""A prompt, and how many of its next tokens."""
-
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Budget:
     """What the pieces of one batch may take together.
 
     n_tokens, seconds, outputs: in tokens, in time, and in tokens with logits.
@@ -54,16 +51,18 @@ class Pieces:
         ahead = next((at for at in prompt.atoms if at >= prompt.evaluated), None)
         return ahead is None or reader.is_ready(prompt.atoms[ahead]) or ahead > prompt.evaluated
 
-    def choose(self, in_turn: list[Prompt], awaiting: list[Prompt], costs: Costs, limits: Limits) -> list[Piece]:
+    def choose(
+        self, in_turn: list[Prompt], awaiting: list[Prompt], costs: Costs, budget: Budget
+    ) -> list[tuple[Prompt, int]]:
         """Chooses prompts, and how many tokens of each are next. Those with logits come first.
 
         A stretch that is whole has a batch of its own, and is never split, however long it takes.
 
         awaiting: the prompts that wait until another one has evaluated what they share with it.
         """
-        pieces: list[Piece] = []
-        with_logits: list[Piece] = []
-        most, seconds, outputs, least = limits.n_tokens, limits.seconds, limits.outputs, limits.least
+        pieces: list[tuple[Prompt, int]] = []
+        with_logits: list[tuple[Prompt, int]] = []
+        most, seconds, outputs, least = budget.n_tokens, budget.seconds, budget.outputs, budget.least
         pauses = _pauses(awaiting)
         for prompt in in_turn:
             is_first = not (pieces or with_logits)
@@ -72,7 +71,7 @@ class Pieces:
                 if is_first:
                     return [(prompt, stretch.end - evaluated)]
                 continue
-            rest, fitting = left(prompt), costs.largest_piece(seconds, evaluated, joins=limits.joins)
+            rest, fitting = left(prompt), costs.largest_piece(seconds, evaluated, joins=budget.joins)
             pause = min([*pauses.get(prompt, ()), *prompt.checkpoints[-1:], stretch.end])
             if stretch.has_logits:
                 n_tokens = _even_piece(pause - evaluated, self._n_outputs)
@@ -84,18 +83,18 @@ class Pieces:
                 outputs -= n_tokens
             else:
                 n_tokens = max(fitting, least if is_first else 0)
-                if limits.is_alone:
+                if budget.is_alone:
                     n_tokens = _even_piece(rest, self._n_batch)
                 if is_first and n_tokens < rest < n_tokens + least:  # else only a small piece would be left
                     n_tokens = rest - least if rest >= 2 * least else rest
                 n_tokens = min(n_tokens, rest, most, pause - evaluated)
                 if n_tokens <= 0:
                     continue
-                if limits.is_alone and n_tokens < rest and any(n == left(each) for each, n in with_logits + pieces):
+                if budget.is_alone and n_tokens < rest and any(n == left(each) for each, n in with_logits + pieces):
                     break  # a prompt becomes complete with this batch: it needn't wait for more tokens of others
                 pieces.append((prompt, n_tokens))
             most -= n_tokens
-            seconds -= costs.of_piece(n_tokens, evaluated, joins=limits.joins)
+            seconds -= costs.of_piece(n_tokens, evaluated, joins=budget.joins)
         return with_logits + pieces
 
 
