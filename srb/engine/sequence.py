@@ -159,7 +159,7 @@ class Prompt:
         return [seq for seq in self.sequences if seq.state != "finished"]
 
     @property
-    def place(self) -> int | None:
+    def source_id(self) -> int | None:
         """A seq_id whose cells have its tokens: its own, else that of a sequence that continues it, else None."""
         if self.seq_id is not None:
             return self.seq_id
@@ -238,7 +238,7 @@ class Sequence:
         return self.prompt.way
 
     @property
-    def place(self) -> int | None:
+    def source_id(self) -> int | None:
         """The seq_id whose cells have its tokens."""
         return self.seq_id
 

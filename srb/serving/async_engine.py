@@ -19,7 +19,7 @@ from srb.engine.backend import Backend
 from srb.engine.engine import Answer, Engine
 from srb.engine.kept.slots import Slots
 from srb.engine.prompts.adapters import Adapters
-from srb.engine.prompts.media import Media, Part
+from srb.engine.prompts.media import Media, PromptPart
 from srb.engine.telling.events import AbortReason, Event
 from srb.engine.telling.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, ModelLoadError
@@ -149,7 +149,7 @@ class AsyncEngine(EngineClient):
         reader = self._ready_engine().media
         return reader.kinds if reader else ()
 
-    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         """See `EngineClient.tokenize_parts`."""
         return self._ready_engine().tokenize_parts(parts)
 

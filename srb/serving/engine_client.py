@@ -18,7 +18,7 @@ from srb.engine.engine import Answer
 from srb.engine.kept.slots import Slots
 from srb.engine.programs.texts import has_texts, with_tokens
 from srb.engine.prompts.adapters import Adapters
-from srb.engine.prompts.media import Media, Part, no_media
+from srb.engine.prompts.media import Media, PromptPart, no_media
 from srb.engine.telling.events import AbortReason, Event
 from srb.engine.telling.stats import EngineStats
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
@@ -266,7 +266,7 @@ class EngineClient(AsyncForPrograms):
         """The kinds of files that the model takes beside text: image, audio."""
         return ()
 
-    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         """The tokens and the `media` of a prompt; see `Engine.tokenize_parts`. May be called from any thread."""
         raise no_media()
 

@@ -17,7 +17,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
-from srb.engine.prompts.media import Part
+from srb.engine.prompts.media import PromptPart
 from srb.engine.telling.events import Event, StartEvent
 from srb.errors import InvalidRequestError
 
@@ -113,7 +113,7 @@ class Books(RuleBasedStateMachine):
     @rule(length=st.integers(0, 20), n=st.integers(1, 4), sizes=st.lists(st.integers(1, 15), min_size=1, max_size=3))
     def look(self, length: int, n: int, sizes: list[int]) -> None:
         """A request with images of some sizes."""
-        parts: list[Part] = [TEXTS[0][:length], *(b"i" * size for size in sizes), "?"]
+        parts: list[PromptPart] = [TEXTS[0][:length], *(b"i" * size for size in sizes), "?"]
         try:
             tokens, media = self.engine.tokenize_parts(parts)
         except InvalidRequestError:  # they don't fit into the context

@@ -12,7 +12,7 @@ from srb.engine.asking.request import CompletionRequest, Explore
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.kv.radix import PrefixTree, pack
-from srb.engine.prompts.media import Media, Part, placed, whole, words
+from srb.engine.prompts.media import Media, PromptPart, placed, whole, words
 from srb.engine.telling.events import DoneEvent
 from srb.errors import ContextSizeError, InvalidRequestError
 
@@ -24,7 +24,7 @@ def backend_of(**options: object) -> FakeBackend:
     return FakeBackend(n_cells=1000, n_parallel=16, media=FakeReader(), **options)  # type: ignore[arg-type]
 
 
-def ask(engine: Engine, *parts: Part, n: int = 1, seed: int = 0, **options: object) -> CompletionRequest:
+def ask(engine: Engine, *parts: PromptPart, n: int = 1, seed: int = 0, **options: object) -> CompletionRequest:
     tokens, media = engine.tokenize_parts(parts)
     branches = SamplingParams(max_tokens=5, seed=seed, ignore_eos=True).alternatives(n)
     return CompletionRequest((tokens,), branches, media=media, **options)  # type: ignore[arg-type]

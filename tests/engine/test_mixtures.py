@@ -20,7 +20,7 @@ from srb.engine.asking.resume import resume
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.prompts.adapters import Adapter
-from srb.engine.prompts.media import Part
+from srb.engine.prompts.media import PromptPart
 from srb.engine.telling.events import DoneEvent, Event, StartEvent
 from srb.errors import SrbError
 
@@ -138,7 +138,7 @@ class Mixture:
         if kind == "plain":
             return CompletionRequest(prompts, branches, **options)
         images = [self.pick([b"i", b"j"]) * self.random.randint(1, 15) for _ in texts]
-        parts: list[Part] = [texts[0][:20], *images, "??"]
+        parts: list[PromptPart] = [texts[0][:20], *images, "??"]
         tokens, media = self.engine.tokenize_parts(parts)
         return CompletionRequest((tokens,), branches, media=media, **options)
 

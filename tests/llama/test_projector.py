@@ -19,7 +19,7 @@ from tiny_projector import N_CELLS, N_SOUND_CELLS, has_mtmd, png, wav, write_tin
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.prompts.media import Media, Part
+from srb.engine.prompts.media import Media, PromptPart
 from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.files.disk_cache import DiskCache
@@ -41,13 +41,13 @@ def projector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_projector(tmp_path_factory.mktemp("mmproj") / "mmproj.gguf")
 
 
-def ask(engine: Engine, *parts: Part, n: int = 1, **options: Any) -> CompletionRequest:
+def ask(engine: Engine, *parts: PromptPart, n: int = 1, **options: Any) -> CompletionRequest:
     tokens, media = engine.tokenize_parts(parts)
     branches = [SamplingParams(temperature=0, max_tokens=N, ignore_eos=True)] * n
     return CompletionRequest((tokens,), tuple(branches), logprobs=1, media=media, **options)
 
 
-def said(engine: Engine, *parts: Part) -> list[tuple[int, float]]:
+def said(engine: Engine, *parts: PromptPart) -> list[tuple[int, float]]:
     """The tokens that follow a prompt, and their log-probabilities."""
     return [
         (event.token.id, event.token.logprob)
@@ -56,7 +56,7 @@ def said(engine: Engine, *parts: Part) -> list[tuple[int, float]]:
     ]
 
 
-def evaluated_by_mtmd(backend: LlamaBackend, *parts: Part) -> list[tuple[int, float]]:
+def evaluated_by_mtmd(backend: LlamaBackend, *parts: PromptPart) -> list[tuple[int, float]]:
     """The same, from mtmd's own tokenizer, reader and loop over a prompt, in a context of its own."""
     from llama_cpp import mtmd_cpp as mtmd
 
@@ -115,7 +115,7 @@ def test_it_goes_on_as_mtmd_does(load: Load, projector: Path) -> None:
     assert backend.media
     assert backend.media.kinds == ("image",)
     engine = Engine(backend)
-    prompts: list[list[Part]] = [
+    prompts: list[list[PromptPart]] = [
         [png(1), AFTER],
         [BEFORE, png(1), AFTER],
         [BEFORE, png(1), " and ", png(2, 40, 17), AFTER],
@@ -131,7 +131,7 @@ def test_images_that_see_all_of_themselves(load: Load, tmp_path: Path) -> None:
     projector = write_tiny_projector(tmp_path / "mmproj.gguf", kind="gemma3")
     backend = load(model=model, mmproj=projector, flash_attn="off")
     engine = Engine(backend, cache_bytes=10_000_000)
-    parts: list[Part] = [BEFORE, png(1), AFTER]
+    parts: list[PromptPart] = [BEFORE, png(1), AFTER]
     expected = evaluated_by_mtmd(backend, *parts)
     for _ in range(2):
         assert_alike(said(engine, *parts), expected)
@@ -148,7 +148,7 @@ def wide(load: Load, tmp_path: Path) -> LlamaBackend:
 
 def test_images_with_a_width_and_a_height(wide: LlamaBackend) -> None:
     engine = Engine(wide, cache_bytes=10_000_000)
-    prompts: list[list[Part]] = [
+    prompts: list[list[PromptPart]] = [
         [BEFORE, png(1, 48, 24), AFTER],
         [BEFORE, png(1, 48, 24), AFTER],  # known to the last token
         [BEFORE, png(1, 48, 24), " and ", png(2, 24, 40), " and ", png(1, 48, 24), AFTER],  # goes on behind an image
@@ -174,7 +174,7 @@ def test_how_many_cells_such_an_image_has(load: Load, tmp_path: Path) -> None:
 def test_alternatives_behind_such_an_image_go_back_and_on(wide: LlamaBackend) -> None:
     """Forks, cuts and saved answers are by tokens, where the memory counts in positions."""
     engine = Engine(wide, cache_bytes=10_000_000)
-    parts: list[Part] = [BEFORE, png(1, 48, 24), AFTER]
+    parts: list[PromptPart] = [BEFORE, png(1, 48, 24), AFTER]
     tokens, media = engine.tokenize_parts(parts)
     banned = tuple(chr(k) for k in range(32, 127) if k % 3)
     params = SamplingParams(max_tokens=12, ignore_eos=True, seed=0, banned_strings=banned)
@@ -265,7 +265,7 @@ def test_sounds(load: Load, tmp_path: Path) -> None:
     assert backend.media
     assert backend.media.kinds == ("audio",)
     engine = Engine(backend, cache_bytes=10_000_000)
-    parts: list[Part] = ["Listen: ", wav(1), " and ", wav(2, 31, rate=8_000, channels=2), "?"]
+    parts: list[PromptPart] = ["Listen: ", wav(1), " and ", wav(2, 31, rate=8_000, channels=2), "?"]
     tokens, media = engine.tokenize_parts(parts)
     assert [len(each.tokens) for each in media] == [N_SOUND_CELLS] * 3  # one for each 30 seconds
     assert len(tokens) == len("Listen:  and ?") + 3 * N_SOUND_CELLS
@@ -328,7 +328,7 @@ def test_media_outlive_the_backend_that_has_read_them(load: Load, projector: Pat
 def test_a_real_model(load: Load) -> None:
     model, projector = (Path(os.environ[f"LLAMA_SRB_VISION_{name}"]) for name in ("MODEL", "MMPROJ"))
     backend = load(model=model, mmproj=projector, ctx_size=4096, batch_size=512, ubatch_size=512, flash_attn="off")
-    parts: list[Part] = ["Look: ", png(1, 300, 200), " This is a picture of"]
+    parts: list[PromptPart] = ["Look: ", png(1, 300, 200), " This is a picture of"]
     assert [token for token, _ in said(Engine(backend), *parts)] == [
         token for token, _ in evaluated_by_mtmd(backend, *parts)
     ]

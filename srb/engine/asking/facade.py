@@ -8,7 +8,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.supported import check_supported
 from srb.engine.backend import Backend
 from srb.engine.prompts.adapters import Adapters
-from srb.engine.prompts.media import Media, MediaReader, Part
+from srb.engine.prompts.media import Media, MediaReader, PromptPart
 
 
 class Facade:
@@ -60,7 +60,7 @@ class Facade:
         """The tokens of a text; see `Intake.tokenize`."""
         return self._intake.tokenize(text, is_prompt=is_prompt, any_length=any_length)
 
-    def tokenize_parts(self, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
+    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         """The prompt and the `media` of a request, from texts and files; see `Intake.tokenize_parts`."""
         return self._intake.tokenize_parts(parts, self.media)
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.prompts.media import Media, MediaReader, Part, no_media, placed, words
+from srb.engine.prompts.media import Media, MediaReader, PromptPart, no_media, placed, words
 from srb.errors import ContextSizeError, InvalidRequestError
 
 
@@ -40,7 +40,7 @@ class Intake:
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
     def tokenize_parts(
-        self, parts: Sequence[Part], reader: MediaReader | None
+        self, parts: Sequence[PromptPart], reader: MediaReader | None
     ) -> tuple[tuple[int, ...], tuple[Media, ...]]:
         """The tokens of a prompt that is made of texts and files, and the media that its placeholders stand for.
 

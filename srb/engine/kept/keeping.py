@@ -117,7 +117,7 @@ class Keeping(Listener):
             self._keep(holder, holder.packed[: holder.evaluated], holder.seq_id)
 
     def _keep_prompt(self, prompt: Prompt) -> None:
-        seq_id = prompt.place if self._backend.window is None else prompt.seq_id
+        seq_id = prompt.source_id if self._backend.window is None else prompt.seq_id
         if prompt.shares and prompt.logits is not None and seq_id is not None and not prompt.was_retained:
             prompt.was_retained = True
             self._keep(prompt, prompt.packed, seq_id, prompt.logits, prompt.scores)

@@ -135,7 +135,7 @@ class PrefixIndex(Listener):
         its logits are kept. If the prompt is scored, see `scores.py`: it shares less, because logits are lacking.
         """
         n_tokens = min(n_common, len(prompt.tokens) - 1)
-        first = 0 if holder.place is None else self._backend.continuable_from(holder.place)
+        first = 0 if holder.source_id is None else self._backend.continuable_from(holder.source_id)
         if isinstance(holder, Sequence):
             n_tokens = min(n_tokens, prompt.outputs_from)
             return n_tokens if n_tokens >= first else 0
@@ -149,7 +149,7 @@ class PrefixIndex(Listener):
         if holder.beginning:  # it waits for these tokens, so they don't count as evaluated yet
             evaluated = holder.beginning.n_tokens
             first = 0 if self._backend.window is None else evaluated
-        elif evaluated and holder.place is None:
+        elif evaluated and holder.source_id is None:
             return 0
         return n_tokens if n_tokens >= min(first, evaluated) else 0
 

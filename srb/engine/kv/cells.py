@@ -37,7 +37,7 @@ class Cells:
             self.awaiting.append(prompt)
             self.share()
         elif prompt.beginning:
-            self._has_begun(prompt)
+            self._begin(prompt)
 
     def share(self) -> None:
         """Forks each waiting prompt off the one that it shares a beginning with, if that one has come so far."""
@@ -50,7 +50,7 @@ class Cells:
                 if prompt.is_evaluated:
                     assert isinstance(source, Prompt)
                     prompt.logits = source.logits
-                self._has_begun(prompt)
+                self._begin(prompt)
 
     def fork(self, seq: Sequence) -> None:
         """Begins a sequence where its prompt ends."""
@@ -104,17 +104,17 @@ class Cells:
             self._scheduler.release(prompt)
 
     def _share(self, source: Prompt | Sequence, prompt: Prompt, n_tokens: int) -> None:
-        assert source.place is not None
+        assert source.source_id is not None
         assert prompt.seq_id is not None
         for listener in self._listeners:
             listener.shares(source, prompt)
         if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because who had them was cancelled
             return
-        self._backend.fork(source.place, prompt.seq_id, n_tokens)
+        self._backend.fork(source.source_id, prompt.seq_id, n_tokens)
         self._totals.forks += 1
         self._add_cached(prompt, n_tokens)
 
-    def _has_begun(self, prompt: Prompt) -> None:
+    def _begin(self, prompt: Prompt) -> None:
         """Ends the waiting of a prompt. Behind the tokens that it shares come the other parts of its beginning."""
         beginning, prompt.beginning = prompt.beginning, None
         if prompt in self.awaiting:
@@ -138,7 +138,7 @@ class Cells:
         """
         own = prompt.beginning
         if own:  # this prompt was waiting itself
-            self._has_begun(prompt)
+            self._begin(prompt)
         heirs = [each for each in self.awaiting if each.beginning and each.beginning.source is prompt]
         if not heirs:
             return
@@ -154,7 +154,7 @@ class Cells:
         else:
             if prompt.evaluated and self.repair(prompt):
                 self._share(prompt, heir, min(shared[heir], prompt.evaluated))
-            self._has_begun(heir)
+            self._begin(heir)
         for each in heirs:
             if each is not heir:
                 assert each.beginning

@@ -45,7 +45,7 @@ class Media:
         return cls(name, (_FIRST - 1 - bits[0], *(-1 - each for each in bits[1:])), content)
 
 
-Part = str | bytes
+PromptPart = str | bytes
 """A piece of a prompt: a text, or the contents of a file with an image or a sound."""
 
 
