@@ -8,6 +8,7 @@ from driver import request, run, texts
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
+from srb.engine.kept.slots import Slots
 from srb.engine.telling.events import DoneEvent, StartEvent, StopEvent
 
 
@@ -58,6 +59,24 @@ def test_what_is_kept_quickly_is_kept_in_one_step() -> None:
     while stopped < 6:
         stopped += sum(isinstance(event, StopEvent) for event in engine.step())
     engine.step()  # its quarter of the 40 ms of the last decode is enough for all
+    assert engine.stats().sequences == 1
+
+
+def test_an_engine_that_keeps_nothing_waits_for_no_time_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the cells that others get don't depend on the clock, nor do their texts on llama.cpp."""
+    backend = SlowToSave(n_cells=1000)
+    engine = Engine(backend, clock=lambda: backend.now)
+
+    def pause(*_: object) -> None:  # as the system may pause this process anywhere
+        backend.now += 10
+
+    monkeypatch.setattr(Slots, "remember", pause)
+    engine.add_request(request("r", max_tokens=60, ignore_eos=True))
+    engine.add_request(request("p" * 40, n=6, max_tokens=10, ignore_eos=True))
+    stopped = 0
+    while stopped < 6:
+        stopped += sum(isinstance(event, StopEvent) for event in engine.step())
+    engine.step()
     assert engine.stats().sequences == 1
 
 

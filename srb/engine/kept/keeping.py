@@ -72,7 +72,7 @@ class Keeping(Listener):
     def lets_go(self, seq: Sequence, *, is_idle: bool, is_waited_for: bool) -> bool:
         """Whether there is time to keep a finished sequence, or no time to wait for that; see `Listener.lets_go`."""
         self._began = self._clock()
-        has_time = is_idle or self._began >= self._again_at
+        has_time = is_idle or not self._retained.keeps or self._began >= self._again_at
         is_due = is_waited_for and self._began - seq.drawn_at > _PATIENCE
         self._keeps_prompt = self._keeps_answer = False
         if not has_time:
