@@ -17,7 +17,6 @@ from srb.engine.kept.pieces import (
     PieceCopy,
     ancestry,
     at_end,
-    family_of,
     hit_in,
     longest,
     scored,
@@ -25,6 +24,7 @@ from srb.engine.kept.pieces import (
     text_of,
 )
 from srb.engine.kept.store import Store
+from srb.engine.kept.stored import Stored
 from srb.engine.kv.keys import FOR_ALL, Keys
 from srb.engine.kv.radix import WORTH_SHARING, Match, PrefixTree, Tokens, pack
 from srb.engine.prompts.scores import Scores
@@ -45,14 +45,12 @@ class Retained:
     def __init__(self, backend: Backend, max_bytes: int, store: Store | None = None) -> None:
         self.max_bytes = max_bytes
         self.size = 0  # bytes
-        self.lasts = store is not None
-        self.keeps = max_bytes > 0 or self.lasts
         self._backend = backend
-        self._store = store
+        self._stored = Stored(store)
+        self.lasts = self._stored.lasts
+        self.keeps = max_bytes > 0 or self.lasts
         self._tree: PrefixTree[Piece] = PrefixTree()
         self._by_use: dict[Piece, None] = {}  # pieces in memory, the least recently used first, children before parents
-        self._families: set[str] = set()  # those that were read from the store already
-        self._named: dict[str, Piece] = {}  # pieces that the store has, or had, by their names
 
     def find(self, tokens: Tokens, keys: Keys = FOR_ALL, most: int | None = None) -> tuple[Hit | None, int]:
         """The longest known beginning that can be continued, and how many of the tokens are known in all.
@@ -90,12 +88,11 @@ class Retained:
 
     def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
         """Lets the store check its files for some tokens. May be called from any thread; see `Store.check`."""
-        if self._store:
-            self._store.check([family_of(tokens, key) for key in reversed(keys)], tokens)
+        self._stored.check(tokens, keys)
 
     def states(self, hit: Hit, after: int) -> Iterator[tuple[State, int, int]]:
         """The states of a hit from the position `after` on, one behind the other, until one is lost."""
-        self._mark(hit.pieces[-1][0])
+        self._stored.mark(hit.pieces[-1][0])
         for piece, start, end in hit.pieces:
             if start == end or start < after:
                 continue
@@ -112,7 +109,7 @@ class Retained:
             return None
         if piece.logits is not None:
             return piece.logits
-        stored = self._read(piece)
+        stored = self._stored.read(piece)
         if stored is None:
             self._forget(piece)
         elif stored[1] is not None:
@@ -141,7 +138,7 @@ class Retained:
                 return
             if start < WORTH_SHARING:
                 parent, start = None, 0
-            most = max(self.max_bytes, self._store.room if self._store else 0)
+            most = max(self.max_bytes, self._stored.room)
             room = most - size_beside(n_tokens - start, logits)
             if room < 0:
                 return
@@ -149,7 +146,7 @@ class Retained:
             if state is None:
                 return
             piece = self._piece(keys[0], start, tokens[start:], parent, state, logits, logits is not None)
-            self._write(piece, tokens)
+            self._stored.write(piece, tokens)
             self._tree.add(piece, tokens, piece.key)
             self._hold(piece)
         elif logits is not None and not piece.has_logits:
@@ -158,7 +155,7 @@ class Retained:
             self.size += piece.take(scores)
             self._shrink()
         self._touch(piece)
-        self._mark(piece)
+        self._stored.mark(piece)
 
     def copies(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[PieceCopy]]:
         """How many of some tokens are known, and the pieces that hold these, as `put` takes them."""
@@ -167,7 +164,7 @@ class Retained:
         for each in reversed(list(ancestry(piece))):
             if each.state is not None:
                 state, logits = each.state, None if each.logits is None else each.logits.tobytes()
-            elif stored := self._read(each):
+            elif stored := self._stored.read(each):
                 state, logits = stored
             else:
                 self._forget(each)
@@ -192,7 +189,7 @@ class Retained:
             if piece is None:
                 logits = None if each.logits is None else self._backend.logits_of(each.logits)
                 piece = self._piece(keys[0], each.start, each.tokens, parent, each.state, logits, logits is not None)
-                self._write(piece, tokens)
+                self._stored.write(piece, tokens)
                 self._tree.add(piece, tokens, piece.key)
                 self._hold(piece)
                 if piece not in self._tree:  # there was no room for it
@@ -205,8 +202,7 @@ class Retained:
         for each in list(ancestry(piece)):
             if each.children or each.key != keys[0]:
                 break
-            if self._store and each.name:
-                self._store.remove(each.name)
+            self._stored.remove(each)
             self._forget(each)
         return n_tokens
 
@@ -232,8 +228,7 @@ class Retained:
         piece = Piece(key, start, tokens, first, parent, state, logits, has_logits, name)
         if parent:
             parent.children.add(piece)
-        if name:
-            self._named[name] = piece
+        self._stored.add(piece)
         return piece
 
     def _add_logits(self, piece: Piece, tokens: Tokens, logits: Logits) -> None:
@@ -242,7 +237,7 @@ class Retained:
             self._forget(piece)
             return
         piece.state, piece.logits, piece.has_logits = state, logits, True
-        self._write(piece, tokens)
+        self._stored.write(piece, tokens)
         if is_held:
             self.size += logits.nbytes
             self._shrink()
@@ -269,7 +264,7 @@ class Retained:
 
     def _leave(self, piece: Piece) -> None:
         """Takes a piece out of memory. If it is stored, it can still be found."""
-        if self._is_stored(piece):
+        if piece in self._stored:
             piece.state = piece.logits = piece.scores = None
         else:
             self._forget(piece)
@@ -287,8 +282,7 @@ class Retained:
             if each in self._by_use:
                 del self._by_use[each]
                 self.size -= each.size
-            if each.name:
-                self._named.pop(each.name, None)
+            self._stored.forget(each)
             self._tree.remove(each)
 
     def _touch(self, piece: Piece | None) -> None:
@@ -300,54 +294,18 @@ class Retained:
     # In the store
 
     def _read_store(self, tokens: Tokens, keys: Keys) -> None:
-        """Reads, once for each family of texts, the records that the store had of them at its start."""
         texts: dict[Piece, Tokens] = {}
-        for key in reversed(keys):  # the own one last, because its texts may continue those of the others
-            family = family_of(tokens, key)
-            if self._store is None or family in self._families:
-                continue
-            self._families.add(family)
-            for record in self._store.find(family):
-                parent = self._named.get(record.parent) if record.parent else None
-                if record.parent and parent is None:  # it was lost since
-                    continue
-                if parent and parent not in texts:
-                    texts |= text_of(parent)
-                all_tokens = (texts[parent][: record.start] if parent else pack(())) + record.tokens
-                piece = self._piece(
-                    record.key, record.start, record.tokens, parent, None, None, record.has_logits, record.name
-                )
-                self._tree.add(piece, all_tokens, record.key)
-                texts[piece] = all_tokens
-
-    def _is_stored(self, piece: Piece) -> bool:
-        return self._store is not None and piece.name is not None and piece.name in self._store
+        for record, parent in self._stored.new(tokens, keys):
+            if parent and parent not in texts:
+                texts |= text_of(parent)
+            all_tokens = (texts[parent][: record.start] if parent else pack(())) + record.tokens
+            piece = self._piece(
+                record.key, record.start, record.tokens, parent, None, None, record.has_logits, record.name
+            )
+            self._tree.add(piece, all_tokens, record.key)
+            texts[piece] = all_tokens
 
     def _state(self, piece: Piece) -> State | None:
         if piece.state is not None:
             return piece.state
-        return (stored := self._read(piece)) and stored[0]
-
-    def _read(self, piece: Piece) -> tuple[State, bytes | None] | None:
-        return self._store.get(piece.name) if self._store and piece.name else None
-
-    def _write(self, piece: Piece, tokens: Tokens) -> None:
-        """Stores a piece, and first those of its ancestors that the store doesn't have."""
-        if self._store is None:
-            return
-        for each in reversed(list(ancestry(piece))):
-            if each is piece or not self._is_stored(each):
-                if each.state is None:
-                    return
-                logits = None if each.logits is None else each.logits.tobytes()
-                parent = each.parent.name if each.parent else None
-                family = family_of(tokens, each.key)
-                each.name = self._store.put(family, parent, each.start, each.tokens, each.key, each.state, logits)
-                if each.name is None:
-                    return
-                self._named[each.name] = each
-
-    def _mark(self, piece: Piece) -> None:
-        """Tells the store that a piece and its ancestors were used."""
-        if self._store:
-            self._store.touch([each.name for each in ancestry(piece) if each.name])
+        return (stored := self._stored.read(piece)) and stored[0]
