@@ -55,6 +55,7 @@ WIRE_SEES = (
     "srb.engine.asking.model",
     "srb.engine.asking.request",
     "srb.engine.asking.sampling_params",
+    "srb.engine.telling.stats",
     "srb.errors",
     "srb.llama.sampling.json_schema",
     "srb.wire",

@@ -13,7 +13,7 @@ from server.test_media_parts import FORMATS, Seeing
 from srb.engine.prompts.media import Media
 from srb.llama.text.chat_template import ChatTemplate
 from srb.serving.journal import Journal, memory_of
-from srb.wire.reply.reply import Serving
+from srb.wire.serving import Serving
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
 TEXT = [("/generate", {"inputs": "a"}), ("/api/v1/generate", {"prompt": "a"}), ("/v1/explore", {"prompt": "a"})]

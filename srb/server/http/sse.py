@@ -5,10 +5,11 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from aiohttp import web
+
+from srb.wire.reply.frames import DATA, Chunk, Frame
 
 logger = logging.getLogger("srb")
 
@@ -24,9 +25,6 @@ HEADERS = {
     "X-Accel-Buffering": "no",  # without this, nginx would collect the stream before it passes it on
 }
 
-
-Chunk = dict[str, Any] | str
-"""An object that is sent as JSON, or a text that is sent unchanged."""
 
 Item = Chunk | tuple[int, Chunk]
 """A chunk, or the id of an event with its chunk."""
@@ -79,25 +77,6 @@ async def batches_of(generator: AsyncGenerator[Iterable[Item], None]) -> AsyncIt
 
 async def _next(generator: AsyncGenerator[Iterable[Item], None]) -> Iterable[Item]:
     return await anext(generator)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """How a chunk is sent: the text before its JSON, and behind it. ping: what is sent while no chunk comes."""
-
-    before: Callable[[Chunk], str]
-    after: str = "\n\n"
-    ping: bytes = b": ping\n\n"
-    content_type: str = "text/event-stream"
-
-
-DATA = Frame(lambda _chunk: "data: ")
-MESSAGE = Frame(lambda _chunk: "event: message\ndata: ")
-TYPED = Frame(lambda chunk: f"event: {chunk['type']}\ndata: " if isinstance(chunk, dict) else "data: ")
-"""The name of each event is the `type` of its object."""
-
-LINES = Frame(lambda _chunk: "", "\n", b"", "application/x-ndjson")
-"""A line of JSON for each chunk. There is no ping, because readers would take it for a chunk."""
 
 
 async def respond(

@@ -19,11 +19,13 @@ from srb.engine.asking.sampling_params import RANGES
 from srb.server.guards.auth import HEADER, OPEN
 from srb.server.openapi.operations import OPERATIONS
 from srb.server.openapi.schemas import ERROR, JSON, REF, STRING, Operation, Schema
+from srb.server.routes.formats import VENDORS
 from srb.wire.limits import Limits
 from srb.wire.native.explore import ExploreFields
 from srb.wire.request.body_fields import ALIASES
 from srb.wire.request.completion_fields import BranchFields
 from srb.wire.request.fields import DEFAULTS, descriptions
+from srb.wire.route import OWN_ERRORS, Route
 
 ERRORS = {
     400: "malformed or out of range; the message gives the limit",
@@ -55,7 +57,7 @@ def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
     """The OpenAPI 3.1 document. keyed: whether requests need an API key."""
     schemas: dict[str, Schema] = {"Error": ERROR}
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in (*OPERATIONS, *(each for route in VENDORS for each in operations_of(route))):
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas, limits)
     return {
         "openapi": "3.1.0",
@@ -75,6 +77,21 @@ def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
         },
         "security": [{"bearer": []}, {HEADER: []}] if keyed else [],
     }
+
+
+def operations_of(route: Route) -> Iterator[Operation]:
+    """A route as operations, one for each path."""
+    for path in route.paths:
+        yield Operation(
+            method=route.method,
+            path=path,
+            summary=route.also_says if path != route.path and route.also_says else route.summary,
+            body=route.body,
+            query=route.query,
+            reply={**route.others, **({JSON: route.reply} if route.reply else {})},
+            error=None if route.error is OWN_ERRORS else route.error.schema,
+            errors=route.errors,
+        )
 
 
 def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:

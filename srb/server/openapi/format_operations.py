@@ -7,23 +7,15 @@ from srb.server.openapi.schemas import (
     EVENTS,
     INTEGER,
     JSON,
-    LINES,
-    ONE_OR_MORE,
     STRING,
     Operation,
     list_of,
     object_of,
 )
 from srb.wire.anthropic.messages import MessagesFields
-from srb.wire.ollama.chat import OllamaChatFields, OllamaGenerateFields, OllamaShowFields
 from srb.wire.openai.responses_body import ResponseFields
-from srb.wire.tgi.generate import TgiFields
-from srb.wire.vectors.embeddings import EmbeddingFields
 
 _GENERATES = (400, 413, 429, 503)
-_OLLAMA_ERROR = object_of(error=STRING)
-_OLLAMA_MODELS = object_of(models=list_of(object_of(name=STRING, model=STRING, size=INTEGER)))
-_TGI_ERROR = object_of(error=STRING, error_type={"enum": ["validation", "overloaded", "generation"]})
 
 _ANTHROPIC_ERROR = object_of(type={"const": "error"}, error=object_of(type=STRING, message=STRING))
 _COUNTED = object_of(object={"const": "response.input_tokens"}, input_tokens=INTEGER)
@@ -106,87 +98,5 @@ FORMAT_OPERATIONS = (
             errors=(400, 413, 503),
         )
         for path in ("/v1/responses/input_tokens", "/openai/v1/responses/input_tokens", "/responses/input_tokens")
-    ),
-    *(
-        Operation(
-            method="POST",
-            path=path,
-            summary=summary,
-            body=body,
-            reply={LINES: {"description": "a JSON object in each line"}, JSON: object_of(model=STRING)},
-            error=_OLLAMA_ERROR,
-            errors=_GENERATES,
-        )
-        for path, summary, body in (
-            ("/api/generate", "Answer a prompt, as Ollama does: lines, or an object", OllamaGenerateFields),
-            ("/api/chat", "Go on with a conversation, as Ollama does: lines, or an object", OllamaChatFields),
-        )
-    ),
-    Operation(
-        method="POST",
-        path="/api/show",
-        summary="Facts about the model, as Ollama has them",
-        body=OllamaShowFields,
-        reply={JSON: object_of(template=STRING)},
-        error=_OLLAMA_ERROR,
-        errors=(400, 413, 503),
-    ),
-    *(
-        Operation(
-            method="POST",
-            path=path,
-            summary=summary,
-            body=EmbeddingFields,
-            reply={JSON: reply},
-            error=_OLLAMA_ERROR,
-            errors=(400, 413, 429, 501, 503),
-        )
-        for path, summary, reply in (
-            ("/api/embed", "The embeddings of texts, as Ollama has them, with --embeddings", object_of(model=STRING)),
-            (
-                "/api/embeddings",
-                "The embedding of the text in prompt",
-                object_of(embedding=list_of({"type": "number"})),
-            ),
-        )
-    ),
-    *(
-        Operation(method="GET", path=path, summary=summary, reply={JSON: reply}, error=_OLLAMA_ERROR, errors=(503,))
-        for path, summary, reply in (
-            ("/api/tags", "The one model there is, as Ollama has it", _OLLAMA_MODELS),
-            ("/api/ps", "The same, as loaded", _OLLAMA_MODELS),
-            ("/api/version", "The version of Ollama's interface", object_of(version=STRING)),
-        )
-    ),
-    *(
-        Operation(
-            method="POST",
-            path=path,
-            summary=summary,
-            body=TgiFields,
-            reply=reply,
-            error=_TGI_ERROR,
-            errors=_GENERATES,
-        )
-        for path, summary, reply in (
-            (
-                "/generate",
-                "Go on with a prompt, as Text Generation Inference does",
-                {JSON: object_of(generated_text=STRING), EVENTS: {"description": "a token in each event"}},
-            ),
-            ("/generate_stream", "The same, always as a stream", {EVENTS: {"description": "a token in each event"}}),
-            (
-                "/",
-                "The same as /generate, with an object alone in a list",
-                {JSON: ONE_OR_MORE, EVENTS: {"description": "a token in each event"}},
-            ),
-        )
-    ),
-    Operation(
-        method="GET",
-        path="/info",
-        summary="The model and its limits, as Text Generation Inference has them",
-        reply={JSON: object_of(model_id=STRING)},
-        errors=(503,),
     ),
 )

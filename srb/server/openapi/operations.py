@@ -276,8 +276,7 @@ OPERATIONS = (
             reply={JSON: ONE_OR_MORE},
             errors=(400, 413, 429, 501, 503),
         )
-        for path, style in STYLES.items()
-        if style in ("openai", "llama")
+        for path in STYLES
     ),
     *(
         Operation(

@@ -12,10 +12,8 @@ from aiohttp import web
 from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
-from srb.server.http.refusals import SHAPES
 from srb.serving.engine_client import EngineClient
-from srb.wire.ollama import chat as ollama
-from srb.wire.vectors.embeddings import Parsed, Style, normalize, parse, to_json
+from srb.wire.vectors.embeddings import LLAMA_SERVER, OPENAI, Parsed, Style, normalize, parse, to_json
 from srb.wire.vectors.rerank import Ranking
 from srb.wire.vectors.rerank import parse as parse_ranking
 from srb.wire.vectors.rerank import to_json as ranking_json
@@ -55,12 +53,10 @@ class Turns:
 TURNS = web.AppKey("embeddings", Turns)
 
 STYLES: dict[str, Style] = {
-    "/v1/embeddings": "openai",
-    "/openai/v1/embeddings": "openai",
-    "/embeddings": "llama",
-    "/embedding": "llama",
-    "/api/embed": "ollama",
-    "/api/embeddings": "ollama_one",
+    "/v1/embeddings": OPENAI,
+    "/openai/v1/embeddings": OPENAI,
+    "/embeddings": LLAMA_SERVER,
+    "/embedding": LLAMA_SERVER,
 }
 """The paths that embed, and the style of the answer of each."""
 
@@ -76,9 +72,7 @@ def add_routes(app: web.Application) -> None:
     app[TURNS] = Turns()
     app.on_cleanup.append(_end_thread)
     for path, style in STYLES.items():
-        app.router.add_post(path, embeddings)
-        if style in ("ollama", "ollama_one"):
-            app[SHAPES]["POST", path] = ollama.error
+        app.router.add_post(path, partial(embeddings, style))
     for path in RANKING:
         app.router.add_post(path, rerank)
 
@@ -87,8 +81,8 @@ async def _end_thread(app: web.Application) -> None:
     await asyncio.to_thread(app[TURNS].thread.shutdown, cancel_futures=True)
 
 
-async def embeddings(request: web.Request) -> web.Response:
-    """POST to a path of `STYLES`. When the client leaves, its request ends after the text at hand."""
+async def embeddings(style: Style, request: web.Request) -> web.Response:
+    """POST: the vectors of texts. When the client leaves, its request ends after the text at hand."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
     if embedder is None or embedder.rank_template is not None:
@@ -97,7 +91,7 @@ async def embeddings(request: web.Request) -> web.Response:
     turns.check(engine)
     data = await read_body(request)
     with turns.taken(engine):
-        parsed = await turns.run(parse, data, embedder, engine.tokenizer, model, STYLES[request.path])
+        parsed = await turns.run(parse, data, embedder, engine.tokenizer, model, style)
         vectors = [await turns.run(_embed, embedder, tokens, parsed.normalize) for tokens in parsed.texts]
         return await turns.run(_answer, parsed, vectors, model)
 

@@ -6,15 +6,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 import srb
 from srb.engine.asking.request import CompletionRequest
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
 from srb.history.unfinished import find_body
-from srb.server.guards.auth import owner_of
+from srb.server.guards.auth import API_KEYS, owner_of
 from srb.server.http import sse
 from srb.server.http.exchange import (
     ANSWERS,
@@ -31,19 +32,23 @@ from srb.server.http.lookups import known, read
 from srb.server.http.media import body_limit, media_taker
 from srb.server.http.refusals import SHAPES, Shape
 from srb.server.http.sse import Batches
+from srb.server.routes.embeddings import embeddings
 from srb.server.routes.requests import find_kept
 from srb.server.routes.responses import events_so_far, find_response
-from srb.server.routes.tokens import vocabulary_of
 from srb.server.run.keeping import KEEPER, read_file
 from srb.serving.journal import Journal
 from srb.serving.request_stream import RequestStream
 from srb.wire.anthropic import messages as anthropic
 from srb.wire.native import explore
-from srb.wire.ollama import chat as ollama
+from srb.wire.ollama.routes import ROUTES as OLLAMA
 from srb.wire.openai import completions, responses
-from srb.wire.reply.reply import Read, Reply, Serving
+from srb.wire.reply.frames import DATA, TYPED, Frame
+from srb.wire.reply.reply import Read, Reply
 from srb.wire.request.messages import Message
-from srb.wire.tgi import generate as tgi
+from srb.wire.request.read import depth_refused
+from srb.wire.route import OWN_ERRORS, Embeds, Generates, Route, Tells
+from srb.wire.serving import Serving, Told
+from srb.wire.tgi.routes import ROUTES as TGI
 
 OPENAI = "/openai/v1"
 """Below this path answers are in OpenAI's format, also where a request leaves fields out."""
@@ -59,7 +64,7 @@ class Format:
     """
 
     read: Read
-    frame: sse.Frame = sse.DATA
+    frame: Frame = DATA
     error: Shape | None = None
     lasts: bool = False
 
@@ -73,34 +78,81 @@ FORMATS = {
     f"{OPENAI}/completions": _COMPLETIONS_AS_OPENAI,
     f"{OPENAI}/completions/": _COMPLETIONS_AS_OPENAI,
     "/v1/explore": Format(explore.read),
-    "/v1/messages": Format(anthropic.messages, sse.TYPED, anthropic.error),
-    **{f"{base}/responses": Format(responses.create, sse.TYPED) for base in ("/v1", OPENAI, "")},
-    "/api/generate": Format(ollama.generate, sse.LINES, ollama.error),
-    "/api/chat": Format(ollama.chat, sse.LINES, ollama.error),
-    "/generate": Format(tgi.generate, error=tgi.error),
-    "/generate_stream": Format(partial(tgi.generate, stream=True), error=tgi.error),
-    "/": Format(partial(tgi.generate, listed=True), error=tgi.error),
+    "/v1/messages": Format(anthropic.messages, TYPED, anthropic.error),
+    **{f"{base}/responses": Format(responses.create, TYPED) for base in ("/v1", OPENAI, "")},
     **{f"{base}/chat/completions{slash}": _CHAT for base in ("/v1", OPENAI, "") for slash in ("", "/")},
 }
 """The format of each path."""
+
+VENDORS = (*OLLAMA, *TGI)
+"""The routes of all vendors."""
+
+CREATED = web.AppKey("created", float)
+"""When the server began, in seconds since 1970."""
+
+MEMORY: web.AppKey[dict[Callable[[], Any], Any]] = web.AppKey("memory")
+"""What formats remember of this server; see `Serving.recall`."""
 
 
 def add_routes(app: web.Application) -> None:
     """Adds the routes to the application."""
     app[ANSWERS_OF_OLD] = _answers_of_old
+    app[CREATED], app[MEMORY] = time.time(), {}
     for path, form in FORMATS.items():
-        app.router.add_post(path, _answering(form))
+        app.router.add_post(path, generating(form))
         if form.error:
             app[SHAPES]["POST", path] = form.error
+    for route in VENDORS:
+        mount(app, route)
 
 
-def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def mount(app: web.Application, route: Route) -> None:
+    """Adds a route to the application."""
+    add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
+    for path in route.paths:
+        add(path, handler_of(route))
+        if route.error is not OWN_ERRORS:
+            app[SHAPES][route.method, path] = route.error.shape
+
+
+def handler_of(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """What answers requests to a route."""
+    match route.does:
+        case Generates() as form:
+            return generating(form)
+        case Tells(tell):
+            return telling(tell)
+        case Embeds(style):
+            return partial(embeddings, style)
+        case handler:
+            return handler
+
+
+def telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The handler of a path that only tells something."""
+
+    def respond(data: bytes, serving: Serving) -> web.Response:
+        with depth_refused():
+            value, ignored = tell(data, serving)
+        return json_response(value, ignored_header(ignored))
+
+    async def handle(request: web.Request) -> web.Response:
+        serving = serving_of(request, time.time())
+        if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return respond(b"", serving)
+        return await read(partial(respond, await read_body(request), serving))
+
+    return handle
+
+
+def generating(form: Format | Generates) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The handler of a path. It queues a request, and answers with its events in this format."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         now = time.time()
-        serving = _serving(request, now)
+        request.app[ENGINE].check_ready()
         request.app[ENGINE].check_queue()
+        serving = serving_of(request, now)
         body = await read_body(request, body_limit(request.app))
         reply = await read(partial(form.read, body, serving))
         if reply.completion is None:
@@ -125,13 +177,18 @@ def _answering(form: Format) -> Callable[[web.Request], Awaitable[web.StreamResp
     return handle
 
 
-def _serving(request: web.Request, now: float, made: CompletionRequest | None = None) -> Serving:
+def serving_of(request: web.Request, now: float, made: CompletionRequest | None = None) -> Serving:
     return Serving(
         request.app[LIMITS],
-        request.app[ENGINE].tokenize,
-        vocabulary_of(request.app),
+        request.app[ENGINE],
         now=now,
-        fingerprint=f"srb-{srb.__version__}",
+        created=request.app[CREATED],
+        version=srb.__version__,
+        owner=owner_of(request),
+        has_keys=bool(request.app[API_KEYS]),
+        names=request.match_info,
+        memory=request.app[MEMORY],
+        end=known(partial(_end, request)),
         path_to=partial(_path_to, request),
         texts_of=known(partial(_texts_of, request)),
         take=media_taker(request.app) if made is None else lambda _parts: (made.token_ids[0], ()),
@@ -145,20 +202,24 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
     answers, made = Answers([]), journal.request
     if request.app[KEEPER].is_on and (sent := await read_file(request, find_body, made.id)):
         path, body = sent
-        form = FORMATS.get(path)
+        form = FORMATS.get(path)  # none of `VENDORS` lasts
         if form and form.lasts:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
-                reply = await read(partial(form.read, body, _serving(request, journal.created, made)))
+                reply = await read(partial(form.read, body, serving_of(request, journal.created, made)))
                 answers = _answers(reply, form.frame)
     request.app[ANSWERS][journal] = answers
     return answers
 
 
-def _answers(reply: Reply, frame: sse.Frame) -> Answers:
+def _answers(reply: Reply, frame: Frame) -> Answers:
     """How the readers of a request are answered. This is kept for long, and holds neither the body nor its images."""
     kept = replace(reply, completion=None, blame=None)
     own = partial(_answer, kept, frame) if reply.begin else None
     return Answers(reply.ignored, own, again=reply.again, keeps=reply.keeps)
+
+
+async def _end(request: web.Request, ids: tuple[str, ...]) -> list[bool]:
+    return [request.app[ENGINE].abort(each) for each in ids]
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:
@@ -209,7 +270,7 @@ async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestSt
     return json_response(reply.again().state([]), headers)
 
 
-async def _answer(reply: Reply, frame: sse.Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
+async def _answer(reply: Reply, frame: Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers a client that reads a request from its beginning."""
     assert reply.begin is not None
     answer = reply.begin()

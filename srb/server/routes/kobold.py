@@ -13,12 +13,14 @@ from srb.server.guards.auth import API_KEYS, owner_of
 from srb.server.http import sse
 from srb.server.http.exchange import ENGINE, LIMITS, Answers, ignored_header, json_response, read_body, submit
 from srb.server.http.sse import Batches
-from srb.server.routes.tokens import answering, vocabulary_of
+from srb.server.routes.formats import telling
+from srb.server.routes.tokens import vocabulary_of
 from srb.serving.request_stream import RequestStream
 from srb.wire.kobold import body as kobold_body
 from srb.wire.kobold import reply as kobold
 from srb.wire.kobold.body import KoboldParsed
 from srb.wire.kobold.reply import Generation
+from srb.wire.reply.frames import MESSAGE
 
 UNITED_VERSION, CPP_VERSION = "1.2.5", "1.102"
 """The versions of KoboldAI United's and KoboldCpp's interfaces that srb has. Clients decide by them what to send."""
@@ -76,9 +78,9 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post("/api/extra/generate/check", check)
     app.router.add_get("/api/extra/generate/check", check)
     app.router.add_post("/api/extra/abort", abort)
-    app.router.add_post("/api/extra/tokencount", answering(kobold.token_count))
-    app.router.add_post("/api/extra/tokenize", answering(kobold.token_count))
-    app.router.add_post("/api/extra/detokenize", answering(kobold.detokenize))
+    app.router.add_post("/api/extra/tokencount", telling(kobold.token_count))
+    app.router.add_post("/api/extra/tokenize", telling(kobold.token_count))
+    app.router.add_post("/api/extra/detokenize", telling(kobold.detokenize))
     app.router.add_get("/api/extra/perf", perf)
     for path, value in FACTS.items():
         app.router.add_get(path, _telling(value))
@@ -141,7 +143,7 @@ async def _answer(
     with request.app[GENERATIONS].keep(generation, stream.journal.owner):
         if is_stream:
             batches = Batches(stream.__anext__, generation.chunks)
-            return await sse.respond(request, batches, headers=headers, frame=sse.MESSAGE)
+            return await sse.respond(request, batches, headers=headers, frame=MESSAGE)
         async for batch in stream:
             generation.take(batch)
         stream.raise_refusal()

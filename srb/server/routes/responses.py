@@ -14,6 +14,7 @@ from srb.server.http.exchange import ENGINE, answers_of, json_response
 from srb.server.http.sse import Batches
 from srb.server.routes.requests import forget, read_id
 from srb.serving.journal import Cursor, Journal
+from srb.wire.reply.frames import TYPED
 from srb.wire.reply.reply import Answering
 
 
@@ -62,7 +63,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
     async with request.app[ENGINE].read(journal) as stream:
         headers = {"X-Request-Id": journal.request.id}
-        return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=sse.TYPED)
+        return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=TYPED)
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -18,6 +18,7 @@ from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES, ignored_header, jso
 from srb.server.run.keeping import KEEPER, read_file, write_file
 from srb.server.run.story_feed import Growing
 from srb.wire.native.stories import NodeFields, RemarkFields, StoryFields, TitleFields
+from srb.wire.reply.frames import Chunk
 from srb.wire.request.read import Fields, depth_refused, read_fields
 
 MAX_STORY_BYTES = 64 << 20
@@ -129,7 +130,7 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator
                 told += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, growing))
                 # The last event has the number of the change as its id: who has read it needs nothing before it.
                 if told:
-                    told[-1] = (story.change, cast(sse.Chunk, told[-1]))
+                    told[-1] = (story.change, cast(Chunk, told[-1]))
             if told:
                 yield told
             await watcher.news.wait()

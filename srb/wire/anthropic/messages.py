@@ -10,15 +10,14 @@ from srb.engine.telling.events import ErrorEvent, Event, StopEvent
 from srb.errors import SrbError
 from srb.wire.reply.one import parse_one
 from srb.wire.reply.parts import Change, Part, Parts
-from srb.wire.reply.reply import Reply, Serving
+from srb.wire.reply.reply import Reply
 from srb.wire.request.body import chat_prompt
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, as_text, system_message
 from srb.wire.request.read import depth_refused, read_fields, validate
-from srb.wire.tokens.texts import Answer as Counted
-from srb.wire.tokens.texts import Vocabulary
+from srb.wire.serving import Serving, Told
 from srb.wire.tools.call_format import CallFormat
 
 _ERRORS = {
@@ -150,10 +149,11 @@ def messages(body: bytes, serving: Serving) -> Reply:
     return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
 
 
-def count_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
+def count_tokens(data: bytes, serving: Serving) -> Told:
     """`POST /v1/messages/count_tokens`: how many tokens the prompt has."""
     fields = read_fields(data, MessagesFields)
     asked = validate(fields.chat, CompletionFields)
+    vocabulary = serving.vocabulary
     text = chat_prompt(asked, vocabulary.template)
     return {"input_tokens": len(vocabulary.encode(text, "messages"))}, []
 

@@ -16,7 +16,7 @@ from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.request.shift import with_shift
 from srb.wire.tokens.named_tokens import Tokenize, is_text
-from srb.wire.tokens.texts import Vocabulary
+from srb.wire.tokens.vocabulary import Vocabulary
 
 MAX_LENGTH = 896
 """KoboldCpp's `max_length` for bodies that send none, in tokens."""

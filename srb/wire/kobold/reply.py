@@ -9,7 +9,7 @@ from srb.wire.kobold.body import CountFields, IdsFields, KoboldParsed
 from srb.wire.openai import chat
 from srb.wire.openai import reply as openai
 from srb.wire.request.read import read_fields
-from srb.wire.tokens.texts import Answer, Vocabulary
+from srb.wire.serving import Serving, Told
 
 
 class _Results(openai.Completion):
@@ -126,14 +126,14 @@ def _finish(reason: str) -> str:
     return "stop" if reason == "stop" else "length"
 
 
-def token_count(data: bytes, vocabulary: Vocabulary) -> Answer:
+def token_count(data: bytes, serving: Serving) -> Told:
     """`POST /api/extra/tokencount` and `/api/extra/tokenize`."""
     fields = read_fields(data, CountFields)
-    tokens = vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
+    tokens = serving.vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
     return {"value": len(tokens), "ids": tokens}, list(fields.model_extra or ())
 
 
-def detokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
+def detokenize(data: bytes, serving: Serving) -> Told:
     """`POST /api/extra/detokenize`."""
     fields = read_fields(data, IdsFields)
-    return {"result": vocabulary.decode(fields.ids, "ids"), "success": True}, list(fields.model_extra or ())
+    return {"result": serving.vocabulary.decode(fields.ids, "ids"), "success": True}, list(fields.model_extra or ())

@@ -1,9 +1,8 @@
 """Reads the bodies of llama-server's routes, and makes requests for the engine of them. Pure functions."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, RootModel
+from pydantic import Field, RootModel
 
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest
@@ -20,7 +19,8 @@ from srb.wire.request.media import Take, not_here
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.request.shift import tokenize_for, with_shift
-from srb.wire.tokens.named_tokens import Tokenize, is_token, join_tokens
+from srb.wire.tokens.named_tokens import Tokenize
+from srb.wire.tokens.vocabulary import Parts, check_text, tokens_of
 
 _INFILL_TOKENS = 256
 """How many tokens of room each alternative of an infill gets if the body doesn't say how long it may be."""
@@ -31,17 +31,6 @@ _NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
 
 _LONGEST_NAME = 255
 """How many bytes the name of a file may have."""
-
-
-def _as_parts(value: Any) -> Any:
-    parts = value if isinstance(value, list) else [value]
-    if not all(isinstance(part, str) or is_token(part) for part in parts):
-        raise ValueError("Input should be a string, or a list of token ids and strings")
-    return parts
-
-
-Parts = Annotated[list[Any], BeforeValidator(_as_parts)]
-"""A text, or token ids and texts."""
 
 
 class LlamaFields(CompletionFields):
@@ -221,35 +210,3 @@ def _parsed(
         t_max_predict_ms=max(0, limit),
         response_fields=tuple(fields.response_fields or ()),
     )
-
-
-def tokens_of(
-    parts: list[int | str], name: str, tokenizer: Tokenizer, *, add_special: bool = False, parse_special: bool = True
-) -> tuple[int, ...]:
-    """The tokens of the ids and texts in the field `name`. Raises `InvalidRequestError`."""
-
-    def tokenize(text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-        return tokenizer.tokenize(check_text(text, name), is_prompt=is_prompt, parse_special=parse_special)
-
-    return check_tokens(tuple(join_tokens(parts, tokenize, is_prompt=add_special)), name, tokenizer.n_vocab)
-
-
-def check_text(text: str, name: str) -> str:
-    """Returns the text. Raises `InvalidRequestError` if it isn't valid Unicode. name: the field that has it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"{name} is not valid Unicode: half a surrogate pair at character {error.start}", param=name
-        ) from None
-    return text
-
-
-def check_tokens(tokens: tuple[int, ...], name: str, n_vocab: int) -> tuple[int, ...]:
-    """Returns the tokens. Raises `InvalidRequestError` if one isn't in the vocabulary. name: of the field with them."""
-    for token in tokens:
-        if not 0 <= token < n_vocab:
-            raise InvalidRequestError(
-                f"{name} has the token id {token!s:.60}; the model's ids go from 0 to {n_vocab - 1}", param=name
-            )
-    return tokens

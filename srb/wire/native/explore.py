@@ -12,11 +12,12 @@ from srb.engine.telling.events import ErrorEvent, Event, NodeEvent, StartEvent, 
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
-from srb.wire.reply.reply import Reply, Serving
+from srb.wire.reply.reply import Reply
 from srb.wire.request.body_fields import BodyFields, Float, Int
 from srb.wire.request.completion_fields import Prompt
 from srb.wire.request.prompts import make_prompts
 from srb.wire.request.read import depth_refused, read_fields
+from srb.wire.serving import Serving
 from srb.wire.tokens.named_tokens import Tokenize
 
 _MEANINGS = meanings(Explore)
@@ -47,7 +48,7 @@ class ExploreFields(BodyFields):
 
 def read(body: bytes, serving: Serving) -> Reply:
     """Reads the body of a request for a tree. Raises `InvalidRequestError`."""
-    return read_with(body, serving.limits, serving.tokenize, serving.now)
+    return read_with(body, serving.limits, serving.engine.tokenize, serving.now)
 
 
 def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Reply:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -12,14 +13,15 @@ from srb.errors import InvalidRequestError, SrbError
 from srb.wire.openai.chat import content_of
 from srb.wire.reply.one import Answer, parse_one
 from srb.wire.reply.parts import Part, Parts
-from srb.wire.reply.reply import Reply, Serving
+from srb.wire.reply.reply import Reply
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import with_images
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, read_fields, show
-from srb.wire.tokens.texts import Vocabulary
+from srb.wire.serving import Serving, Told
 from srb.wire.tools.offered import ToolFields
+from srb.wire.vectors.embeddings import Parsed, Style, Vectors
 
 VERSION = "0.13.0"
 """The version of Ollama whose interface this is. Clients decide by the version what they send."""
@@ -244,20 +246,36 @@ DETAILS: dict[str, Any] = {
 """Ollama's details of how a model was made. Most are empty, because the server doesn't know them."""
 
 
-def model_json(name: str, size: int, modified: float) -> dict[str, Any]:
-    """A model in a list of models. size: of its file, in bytes. modified: in seconds since 1970."""
-    times = {"modified_at": time_of(modified)}
-    return {"name": name, "model": name, **times, "size": size, "digest": "", "details": DETAILS}
+def _times(serving: Serving) -> dict[str, str]:
+    return {"modified_at": time_of(int(serving.created))}
 
 
-def read_show(body: bytes) -> OllamaShowFields:
-    """Reads the body of `POST /api/show`."""
-    with depth_refused():
-        return read_fields(body, OllamaShowFields)
+def _models(serving: Serving, **more: Any) -> Told:
+    limits = serving.limits
+    size = Path(limits.model_path).stat().st_size if limits.model_path else 0
+    model = {"name": limits.model, "model": limits.model, **_times(serving), "size": size, "digest": ""}
+    return {"models": [model | {"details": DETAILS} | more]}, []
 
 
-def show_json(vocabulary: Vocabulary, modified: float, *, embeds: bool) -> dict[str, Any]:
-    """The answer of `POST /api/show`. embeds: whether the server makes embeddings."""
+def tags(_body: bytes, serving: Serving) -> Told:
+    """`GET /api/tags`: a list of the one model that the server has."""
+    _ = serving.vocabulary  # a model that isn't loaded can't be used
+    return _models(serving)
+
+
+def ps(_body: bytes, serving: Serving) -> Told:
+    """`GET /api/ps`: the same list, with what Ollama tells of loaded models."""
+    return _models(serving, expires_at=NEVER, context_length=serving.engine.n_cells)
+
+
+def version(_body: bytes, _serving: Serving) -> Told:
+    """`GET /api/version`: the version of Ollama's interface."""
+    return {"version": VERSION}, []
+
+
+def show_model(body: bytes, serving: Serving) -> Told:
+    """`POST /api/show`: facts about the model."""
+    fields, vocabulary = read_fields(body, OllamaShowFields), serving.vocabulary
     return {
         "modelfile": "",
         "parameters": "",
@@ -265,6 +283,16 @@ def show_json(vocabulary: Vocabulary, modified: float, *, embeds: bool) -> dict[
         "details": DETAILS,
         # Clients look for a name that ends with `.context_length`.
         "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
-        "capabilities": ["completion", *(["embedding"] if embeds else [])],
-        "modified_at": time_of(modified),
-    }
+        "capabilities": ["completion", *(["embedding"] if serving.engine.embedder else [])],
+        **_times(serving),
+    }, fields.ignored(vocabulary.model)
+
+
+def _embed(parsed: Parsed, vectors: Vectors, model: str) -> Any:
+    n_tokens = sum(map(len, parsed.texts))
+    return {"model": model, "embeddings": [vector for vector, *_ in vectors], "prompt_eval_count": n_tokens}
+
+
+EMBED = Style(_embed)
+EMBED_ONE = Style(lambda _parsed, vectors, _model: {"embedding": vectors[0][0]}, name="prompt")
+"""The styles of `/api/embed` and of `/api/embeddings`."""

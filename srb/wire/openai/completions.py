@@ -11,8 +11,9 @@ from typing import Any
 from srb.engine.telling.events import Event
 from srb.wire.openai.chat import ChatCompletion
 from srb.wire.openai.reply import Completion
-from srb.wire.reply.reply import Reply, Serving
+from srb.wire.reply.reply import Reply
 from srb.wire.request.body import parse
+from srb.wire.serving import Serving
 
 
 def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = False) -> Reply:
@@ -24,7 +25,7 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
     parsed = parse(
         body,
         limits,
-        serving.tokenize,
+        serving.engine.tokenize,
         serving.vocabulary.template,
         chat=chat,
         path_to=serving.path_to,

@@ -10,13 +10,12 @@ from srb.wire.openai.chat import content_of
 from srb.wire.openai.responses_body import LOGPROBS, InputItem, ResponseFields, conversation_of, refuse, response_format
 from srb.wire.reply.one import parse_one
 from srb.wire.reply.parts import Change, Part, Parts
-from srb.wire.reply.reply import Reply, Serving
+from srb.wire.reply.reply import Reply
 from srb.wire.request.body import chat_prompt
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, read_fields, validate
-from srb.wire.tokens.texts import Answer as Counted
-from srb.wire.tokens.texts import Vocabulary
+from srb.wire.serving import Serving, Told
 from srb.wire.tools.call_format import CallFormat
 
 
@@ -64,11 +63,12 @@ def create(body: bytes, serving: Serving) -> Reply:
     )
 
 
-def input_tokens(data: bytes, vocabulary: Vocabulary) -> Counted:
+def input_tokens(data: bytes, serving: Serving) -> Told:
     """`POST /v1/responses/input_tokens`: how many tokens the prompt has."""
     fields = read_fields(data, ResponseFields)
     refuse(fields, "conversation", "previous_response_id")
     asked = validate(fields.chat(conversation_of(fields.input)), CompletionFields)
+    vocabulary = serving.vocabulary
     text = chat_prompt(asked, vocabulary.template)
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "input"))}, []
 

@@ -6,12 +6,12 @@ from typing import Any
 from srb.engine.asking.request import new_request_id
 from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError
-from srb.wire.reply.reply import Serving
 from srb.wire.request.body import Parsed, parse_fields
 from srb.wire.request.body_fields import BodyFields
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.read import show, validate
+from srb.wire.serving import Serving
 
 
 @dataclass
@@ -62,7 +62,7 @@ def parse_one(
     asked = validate({name: value for name, value in sent.items() if value is not None}, CompletionFields)
     chat = asked.messages is not None
     parsed = parse_fields(
-        asked, serving.limits, serving.tokenize, serving.vocabulary.template, chat=chat, take=serving.take
+        asked, serving.limits, serving.engine.tokenize, serving.vocabulary.template, chat=chat, take=serving.take
     )
     parsed.ignored.extend(name for name in extra if name not in ("n", "best_of", "branches"))
     if prefix:

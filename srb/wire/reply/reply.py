@@ -1,48 +1,24 @@
 """The common interface of all wire formats: a function that reads a body, and the reply that it returns."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import Event
+from srb.engine.telling.events import AbortReason, Event
 from srb.errors import InvalidRequestError
-from srb.wire.limits import Limits
-from srb.wire.request.avoided import TextsOf, nothing_kept
-from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import Message
-from srb.wire.request.places import PathTo, no_stories
-from srb.wire.tokens.named_tokens import Tokenize
-from srb.wire.tokens.texts import Vocabulary
+from srb.wire.serving import Serving
 
+End = Callable[[str, int | None, AbortReason], bool]
+"""Ends a request, or one alternative of it: `EngineClient.abort`."""
 
-def nothing_before(response_id: str) -> list[Message]:
-    """The `before` of places where no responses are kept. Always raises `InvalidRequestError`."""
-    raise InvalidRequestError(f"there is no response {response_id:.100}", param="previous_response_id")
+Watch = Callable[[str | None, End], AbstractContextManager[Callable[[list[Event]], object]]]
+"""Watches a request for as long as a reader reads it from its beginning.
 
-
-@dataclass(frozen=True)
-class Serving:
-    """Everything beside the body that reading it needs.
-
-    now: when the body came, in seconds since 1970. fingerprint: name and version of the program that answers.
-    path_to: returns the prompt that continues a node of a story.
-    texts_of: returns the texts of requests that are kept.
-    take: makes a part of a prompt of images and sounds.
-    before: returns the conversation that ends with a response. Raises `InvalidRequestError` if that isn't kept.
-    made: if the body is read again, the request that was made of it the first time. The answer is to this request.
-    """
-
-    limits: Limits
-    tokenize: Tokenize
-    vocabulary: Vocabulary
-    now: float
-    fingerprint: str
-    path_to: PathTo = no_stories
-    texts_of: TextsOf = nothing_kept
-    take: Take = not_here
-    before: Callable[[str], list[Message]] = nothing_before
-    made: CompletionRequest | None = None
+It is called in the event loop, with the owner of the request. The function gets the events as they come.
+"""
 
 
 class Answering(Protocol):
@@ -76,6 +52,7 @@ class Reply:
     detach: whether the request goes on without readers.
     again: makes the object that answers clients who ask for the response again, if the format has routes for this.
     at_once: whether to answer at once with the request's state, instead of when it has finished.
+    watch: watches the request for each reader, if its format must know how far it is.
     keeps: what of the body `begin` and `again` hold. They are kept with the request, so they hold nothing else of the
         body, and nothing of `Serving`.
     """
@@ -90,6 +67,7 @@ class Reply:
     node: int | None = None
     again: Callable[[], Answering] | None = None
     at_once: bool = False
+    watch: Watch | None = None
     keeps: Any = ()
 
 

@@ -13,10 +13,11 @@ from srb.errors import InvalidRequestError, QueueFullError, SrbError, Unavailabl
 from srb.wire.limits import Limits
 from srb.wire.openai.reply import logprob_of
 from srb.wire.reply.one import Answer, parse_one
-from srb.wire.reply.reply import Reply, Serving
+from srb.wire.reply.reply import Reply
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.serving import Serving, Told
 
 _SAMPLE = {"temperature", "top_k", "top_p", "typical_p"}
 """If one of these fields is sent, tokens are drawn. Otherwise the likeliest token is taken."""
@@ -125,7 +126,7 @@ def _prompt(text: str, truncate: int | None, serving: Serving) -> str | list[int
         return text
     if truncate < 1:
         raise _wrong("truncate", "must be at least 1", truncate)
-    return list(serving.tokenize(text)[-truncate:])
+    return list(serving.engine.tokenize(text)[-truncate:])
 
 
 def _grammar(grammar: Any) -> dict[str, Any]:
@@ -298,17 +299,18 @@ def error(error: SrbError) -> dict[str, Any]:
     return {"error": error.message, "error_type": kind}
 
 
-def info(serving: Limits, n_cells: int, n_parallel: int, version: str) -> dict[str, Any]:
-    """The answer of `GET /info`. n_cells: the size of the context. n_parallel: how many alternatives run at once."""
+def info(_body: bytes, serving: Serving) -> Told:
+    """The answer of `GET /info`: the model and its limits."""
+    n_cells = serving.engine.n_cells
     return {
-        "model_id": serving.model,
+        "model_id": serving.limits.model,
         "model_pipeline_tag": "text-generation",
-        "max_concurrent_requests": n_parallel,
-        "max_best_of": serving.max_n,
+        "max_concurrent_requests": serving.stats.max_sequences,
+        "max_best_of": serving.limits.max_n,
         "max_stop_sequences": MAX_STOP_STRINGS,
         "max_input_tokens": n_cells,
         "max_total_tokens": n_cells,
         "max_client_batch_size": 1,
         "router": "srb",
-        "version": version,
-    }
+        "version": serving.version,
+    }, []

@@ -1,49 +1,19 @@
 """Turns texts into tokens and back, in the formats of several servers. Pure functions from a body to an answer."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 
-from srb.engine.asking.model import ChatTemplate, Tokenizer
-from srb.wire.llama_server.body import Parts, check_tokens, tokens_of
+from srb.engine.asking.model import Tokenizer
 from srb.wire.request.body import chat_prompt
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion_fields import CompletionFields, ToolChoice
 from srb.wire.request.media import MARKER
 from srb.wire.request.messages import Message, prompt_of
 from srb.wire.request.read import read_fields
+from srb.wire.serving import Serving, Told
+from srb.wire.tokens.vocabulary import Parts, Vocabulary, tokens_of
 from srb.wire.tools.offered import ToolFields, tools_of
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What these functions need of a model: its name, its tokenizer, and its chat template if it has one.
-
-    n_cells: the size of the context, in tokens.
-    """
-
-    model: str
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    n_cells: int
-
-    def encode(self, text: str, name: str, *, add_special: bool = True, parse_special: bool = True) -> tuple[int, ...]:
-        """The tokens of the text in the field `name`. Raises `InvalidRequestError`."""
-        return tokens_of([text], name, self.tokenizer, add_special=add_special, parse_special=parse_special)
-
-    def decode(self, tokens: list[int] | None, name: str) -> str:
-        """The text of the tokens in the field `name`. Raises `InvalidRequestError`."""
-        known = check_tokens(tuple(tokens or ()), name, self.tokenizer.n_vocab)
-        return self.tokenizer.detokenize(known).decode(errors="replace")
-
-    def name_of(self, token: int | None) -> str:
-        """The text of a special token; empty if the model has none."""
-        return "" if token is None else self.decode([token], "token")
-
-
-Answer = tuple[dict[str, Any], list[str]]
-"""The JSON of an answer, and the names of the fields that have no effect."""
 
 
 class TemplateFields(BodyFields):
@@ -83,9 +53,9 @@ class EncodeFields(BodyFields):
     encode_special_tokens: bool = Field(True, description="the names of special tokens stand for these.")
 
 
-def tokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
+def tokenize(data: bytes, serving: Serving) -> Told:
     """`POST /tokenize` as llama-server answers `content`, and as vLLM answers `prompt` and `messages`."""
-    fields = read_fields(data, TokenizeFields)
+    fields, vocabulary = read_fields(data, TokenizeFields), serving.vocabulary
     tokenizer, ignored = vocabulary.tokenizer, _ignored(fields, vocabulary)
     if fields.content is not None or (fields.prompt is None and fields.messages is None):
         ignored += [name for name in ("prompt", "messages") if getattr(fields, name) is not None]
@@ -107,22 +77,22 @@ def tokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
     }, ignored
 
 
-def detokenize(data: bytes, vocabulary: Vocabulary) -> Answer:
+def detokenize(data: bytes, serving: Serving) -> Told:
     """`POST /detokenize`, under llama-server's name for the text and under vLLM's."""
-    fields = read_fields(data, DetokenizeFields)
+    fields, vocabulary = read_fields(data, DetokenizeFields), serving.vocabulary
     text = vocabulary.decode(fields.tokens, "tokens")
     return {"content": text, "prompt": text}, _ignored(fields, vocabulary)
 
 
-def apply_template(data: bytes, vocabulary: Vocabulary) -> Answer:
+def apply_template(data: bytes, serving: Serving) -> Told:
     """`POST /apply-template`: the prompt that the model's chat template makes of a conversation."""
-    fields = read_fields(data, TemplateFields)
+    fields, vocabulary = read_fields(data, TemplateFields), serving.vocabulary
     return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, _ignored(fields, vocabulary)
 
 
-def encode(data: bytes, vocabulary: Vocabulary) -> Answer:
+def encode(data: bytes, serving: Serving) -> Told:
     """`POST /v1/token/encode` (TabbyAPI) and `/v1/internal/encode` (text-generation-webui)."""
-    fields = read_fields(data, EncodeFields)
+    fields, vocabulary = read_fields(data, EncodeFields), serving.vocabulary
     text = fields.text
     if not isinstance(text, str):
         text = prompt_of(text, {}, vocabulary.template)
@@ -131,29 +101,31 @@ def encode(data: bytes, vocabulary: Vocabulary) -> Answer:
     return {"tokens": tokens, "length": len(tokens)}, _ignored(fields, vocabulary)
 
 
-def token_count(data: bytes, vocabulary: Vocabulary) -> Answer:
+def token_count(data: bytes, serving: Serving) -> Told:
     """`POST /v1/internal/token-count` (text-generation-webui)."""
-    answer, ignored = encode(data, vocabulary)
+    answer, ignored = encode(data, serving)
     return {"length": answer["length"]}, ignored
 
 
-def decode(data: bytes, vocabulary: Vocabulary) -> Answer:
+def decode(data: bytes, serving: Serving) -> Told:
     """`POST /v1/token/decode` (TabbyAPI) and `/v1/internal/decode` (text-generation-webui)."""
-    answer, ignored = detokenize(data, vocabulary)
+    answer, ignored = detokenize(data, serving)
     return {"text": answer["content"]}, ignored
 
 
-def input_tokens(data: bytes, vocabulary: Vocabulary) -> Answer:
+def input_tokens(data: bytes, serving: Serving) -> Told:
     """`POST /v1/chat/completions/input_tokens`: how many tokens the prompt of a chat has.
 
     The body is that of the chat. Fields that say how to draw the answer have no effect here, and aren't reported.
     """
+    vocabulary = serving.vocabulary
     text = chat_prompt(read_fields(data, CompletionFields), vocabulary.template)
     return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "messages"))}, []
 
 
-def tokenizer_info(vocabulary: Vocabulary) -> dict[str, Any]:
+def tokenizer_info(_data: bytes, serving: Serving) -> Told:
     """`GET /tokenizer_info`: the fields of a `tokenizer_config.json` that vLLM shows. A missing token is null."""
+    vocabulary = serving.vocabulary
     tokenizer = vocabulary.tokenizer
     return {
         "tokenizer_class": "llama.cpp",
@@ -162,7 +134,7 @@ def tokenizer_info(vocabulary: Vocabulary) -> dict[str, Any]:
         "add_bos_token": bool(tokenizer.tokenize("")),
         "model_max_length": vocabulary.n_cells,
         "chat_template": vocabulary.template.source if vocabulary.template else None,
-    }
+    }, []
 
 
 def _apply(fields: TemplateFields, vocabulary: Vocabulary, marker: str | None = None) -> str:

@@ -4,18 +4,19 @@ Pure functions.
 """
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from srb.engine.asking.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.llama_server.body import tokens_of
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.tokens.named_tokens import is_token
+from srb.wire.tokens.vocabulary import tokens_of
 
 MAX_INPUTS = 2_048
 """How many texts a request may have, as with OpenAI. Without pooling, also how many vectors an answer may have."""
@@ -37,8 +38,24 @@ class EmbeddingFields(BodyFields):
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
 
-Style = Literal["openai", "llama", "ollama", "ollama_one"]
-"""The format of the answer: OpenAI's, llama-server's, or Ollama's at /api/embed or at /api/embeddings."""
+Vectors = list[list[list[float]]]
+"""A list for each text, of one vector, or of one for each token."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the bodies of a path are read, and its answers written.
+
+    write: makes the answer, for the model of this name. name: the field with the texts.
+    has_content: whether they may be in `content`, too; then the answer is llama-server's.
+    has_formats: whether `encoding_format` has an effect. per_token: whether there may be a vector for each token.
+    """
+
+    write: Callable[["Parsed", Vectors, str], Any]
+    name: str = "input"
+    has_content: bool = False
+    has_formats: bool = False
+    per_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,15 +73,12 @@ class Parsed:
     ignored: list[str]
 
 
-def to_json(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> Any:
-    """The answer. vectors: a list for each text, of one vector, or of one for each token."""
-    if parsed.style == "llama":
-        return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
-    if parsed.style == "ollama_one":
-        return {"embedding": vectors[0][0]}
-    if parsed.style == "ollama":
-        n_tokens = sum(map(len, parsed.texts))
-        return {"model": model, "embeddings": [vector for vector, *_ in vectors], "prompt_eval_count": n_tokens}
+def to_json(parsed: Parsed, vectors: Vectors, model: str) -> Any:
+    """The answer."""
+    return parsed.style.write(parsed, vectors, model)
+
+
+def _like_openai(parsed: Parsed, vectors: Vectors, model: str) -> Any:
     shown = [_base64(vector) if parsed.is_base64 else vector for vector, *_ in vectors]
     n_tokens = sum(map(len, parsed.texts))
     return {
@@ -73,6 +87,14 @@ def to_json(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> Any
         "data": [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(shown)],
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
     }
+
+
+def _like_llama_server(_parsed: Parsed, vectors: Vectors, _model: str) -> Any:
+    return [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
+
+
+OPENAI = Style(_like_openai, has_content=True, has_formats=True)
+LLAMA_SERVER = Style(_like_llama_server, has_content=True, per_token=True)
 
 
 def normalize(vector: list[float], p: int) -> list[float]:
@@ -99,13 +121,13 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, sty
     with depth_refused():
         fields = read_fields(data, EmbeddingFields)
     ignored = list(fields.model_extra or ())
-    wanted = "prompt" if style == "ollama_one" else "input"
-    name = "content" if getattr(fields, wanted) is None and style in ("openai", "llama") else wanted
+    wanted = style.name
+    name = "content" if getattr(fields, wanted) is None and style.has_content else wanted
     value = getattr(fields, name)
     if value is None:
         raise InvalidRequestError(f"{wanted} is missing", param=wanted)
     if name == "content":
-        style = "llama"
+        style = LLAMA_SERVER
     if fields.encoding_format not in ("float", "base64"):
         raise InvalidRequestError(
             f"encoding_format is float or base64, got {show(fields.encoding_format)}", param="encoding_format"
@@ -114,13 +136,13 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, sty
         raise InvalidRequestError(
             f"embd_normalize must be at least -1, got {fields.embd_normalize!s:.60}", param="embd_normalize"
         )
-    if style != "llama" and not embedder.pools:
+    if not style.per_token and not embedder.pools:
         raise InvalidRequestError(
             "this model has a vector for each token, and not one for the text; start the server with --pooling mean, "
             "or use /embedding"
         )
     given = fields.model_fields_set
-    if style != "openai" and "encoding_format" in given:
+    if not style.has_formats and "encoding_format" in given:
         ignored.append("encoding_format")
     if not embedder.pools and "embd_normalize" in given:
         ignored.append("embd_normalize")

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from srb.engine.asking.model import Embedder, Tokenizer
 from srb.errors import InvalidRequestError
-from srb.wire.llama_server.body import tokens_of
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.tokens.vocabulary import tokens_of
 from srb.wire.vectors.embeddings import MAX_INPUTS, MAX_TOKENS
 
 

@@ -1,0 +1,104 @@
+"""`Route`: what a server does at some paths, and their row in the OpenAPI description.
+
+The folder of a vendor exports one value, `ROUTES` in its `routes.py`: all its paths, how bodies are read and answers
+written there, and the errors. The server mounts what it's given; `srb/server/routes/formats.py` has the list. The
+server's own routes are rows of the same kind, beside their handlers.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from srb.errors import SrbError
+from srb.wire.reply.frames import DATA, Frame
+from srb.wire.reply.reply import Read
+from srb.wire.schemas import OPTIONAL_STRING, STRING, Schema, object_of
+from srb.wire.serving import Serving, Told
+from srb.wire.vectors.embeddings import Style
+
+
+@dataclass(frozen=True)
+class Generates:
+    """Queues a request, and answers with its events.
+
+    read: reads a body. frame: how an object of a stream is sent.
+    lasts: whether an answer can be made again from the history, with `Serving.made`.
+    """
+
+    read: Read
+    frame: Frame = DATA
+    lasts: bool = False
+
+
+@dataclass(frozen=True)
+class Tells:
+    """Answers with what is known already.
+
+    tell: makes the answer. For a GET, which has no body, it is called in the event loop and must take no time; for any
+    other method in a worker thread. Raises `SrbError`.
+    """
+
+    tell: Callable[[bytes, Serving], Told]
+
+
+@dataclass(frozen=True)
+class Embeds:
+    """Answers with the vectors of texts. style: how the body is read and the answer written."""
+
+    style: Style
+
+
+Handles = Callable[[Any], Awaitable[Any]]
+"""A handler of aiohttp. Only the server has such routes."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How errors look. shape: makes the body of an answer. schema: the JSON schema of such bodies."""
+
+    shape: Callable[[SrbError], dict[str, Any]]
+    schema: Schema
+
+
+OWN_ERRORS = Errors(
+    lambda error: {"error": error.body()},
+    object_of(error=object_of(message=STRING, type=STRING, param=OPTIONAL_STRING, code=OPTIONAL_STRING)),
+)
+
+READS = (400, 413, 503)
+GENERATES = (400, 413, 429, 503)
+"""The statuses of errors of most routes that read a body, and of those that generate."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A method of a path, and of other paths that do the same.
+
+    reply: the JSON schema of a good answer. others: the other media types that it may have, and the schema of each.
+        Without any, a good answer is a 204.
+    body: the model that validates the request's body, if it has one.
+    errors: the statuses of its errors, beside those that all routes of a kind have (openapi/describe.py).
+    query: the parameters of the query, and the meaning of each.
+    also: the other paths. One that ends with a slash isn't described. also_says: their summary, if it is another one.
+    """
+
+    method: str
+    path: str
+    does: Generates | Tells | Embeds | Handles
+    summary: str
+    reply: Schema | None = None
+    _: KW_ONLY
+    others: Mapping[str, Schema] = field(default_factory=dict)
+    body: type[BaseModel] | None = None
+    errors: tuple[int, ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    also_says: str = ""
+    error: Errors = OWN_ERRORS
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All paths."""
+        return self.path, *self.also
