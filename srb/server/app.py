@@ -25,12 +25,10 @@ from srb.server.routes import formats, page
 from srb.server.routes import history as history_routes
 from srb.server.routes import kobold as kobold_routes
 from srb.server.routes import llama_server as llama_routes
-from srb.server.routes import models as model_routes
 from srb.server.routes import requests as request_routes
 from srb.server.routes import responses as response_routes
 from srb.server.routes import slots as slot_routes
 from srb.server.routes import stories as story_routes
-from srb.server.routes import tokens as token_routes
 from srb.server.routes.metrics import CONTENT_TYPE, Metrics
 from srb.server.routes.slots import SLOT_FOLDER
 from srb.server.run.keeping import KEEPER, Keeper
@@ -102,14 +100,12 @@ def create_app(
     app.router.add_get("/metrics", metrics_text)
     app.router.add_get("/openapi.json", openapi_json)
     app.router.add_get("/docs", docs)
-    model_routes.add_routes(app)
     formats.add_routes(app)
     request_routes.add_routes(app)
     response_routes.add_routes(app)
     llama_routes.add_routes(app)
     slot_routes.add_routes(app)
     adapter_routes.add_routes(app)
-    token_routes.add_routes(app)
     kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)
     story_routes.add_routes(app)

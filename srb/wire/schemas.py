@@ -35,5 +35,5 @@ ONE_OR_MORE: Schema = {"type": ["object", "array"]}
 
 EVENT_STREAM: Schema = {
     "description": "lines `data: {...}` with the native events start, stream, stop, error and done, each behind a line "
-    "`id: N`, or with OpenAI's chunks and [DONE]",
+    "`id: N`, or with OpenAI's chunks and [DONE]"
 }

@@ -82,9 +82,11 @@ def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
 def operations_of(route: Route) -> Iterator[Operation]:
     """A route as operations, one for each path."""
     for path in route.paths:
+        if path.endswith("/") and path != "/":
+            continue
         yield Operation(
             method=route.method,
-            path=path,
+            path=re.sub(r"\{(\w+):(?:[^{}]|\{[^{}]*\})+\}", r"{\1}", path),
             summary=route.also_says if path != route.path and route.also_says else route.summary,
             body=route.body,
             query=route.query,

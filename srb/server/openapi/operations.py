@@ -1,30 +1,20 @@
 """The table that the OpenAPI description is made from: every path of the server, with its bodies and its answers."""
 
-from dataclasses import replace
-
 from srb.server.openapi.format_operations import FORMAT_OPERATIONS
 from srb.server.openapi.history_operations import HISTORY_OPERATIONS
 from srb.server.openapi.schemas import (
     BOOLEAN,
-    CHAT_COMPLETION,
-    COMPLETION,
     COUNTED,
-    COUNTED_CHAT,
-    ENCODED,
     EVENT_STREAM,
     EVENTS,
     HEALTH,
     INTEGER,
     JSON,
-    MODEL,
-    MODELS,
     ONE_OR_MORE,
     REQUEST,
     RESULTS,
     STATE,
     STRING,
-    TOKENS,
-    TREE,
     Operation,
     list_of,
     object_of,
@@ -32,62 +22,10 @@ from srb.server.openapi.schemas import (
 from srb.server.routes.embeddings import RANKING, STYLES
 from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields
 from srb.wire.llama_server.body import AdapterFields, InfillFields, LlamaFields, SlotFields
-from srb.wire.native.explore import ExploreFields
-from srb.wire.request.completion_fields import CompletionFields
-from srb.wire.tokens.texts import DetokenizeFields, EncodeFields, TemplateFields, TokenizeFields
 from srb.wire.vectors.embeddings import EmbeddingFields
 from srb.wire.vectors.rerank import RerankFields
 
-_COMPLETION = Operation(
-    method="POST",
-    path="/v1/completions",
-    summary="Continue a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object",
-    body=CompletionFields,
-    reply={EVENTS: EVENT_STREAM, JSON: COMPLETION},
-    errors=(400, 404, 413, 429, 501, 503),
-)
-_LIKE_CHAT = "The same as POST /v1/chat/completions"
-
-_CHAT = Operation(
-    method="POST",
-    path="/v1/chat/completions",
-    summary="Continue a conversation, in n alternatives: OpenAI's object or chunks, or native events",
-    body=CompletionFields,
-    reply={EVENTS: EVENT_STREAM, JSON: CHAT_COMPLETION},
-    errors=(400, 404, 413, 429, 501, 503),
-)
-_MODELS = Operation(
-    method="GET",
-    path="/v1/models",
-    summary="The model of the server, as a list of one",
-    reply={JSON: MODELS},
-    errors=(503,),
-)
-_MODEL = Operation(
-    method="GET",
-    path="/v1/models/{id}",
-    summary="The model of this name",
-    reply={JSON: MODEL},
-    errors=(404, 503),
-)
 OPERATIONS = (
-    _COMPLETION,
-    replace(
-        _COMPLETION,
-        path="/openai/v1/completions",
-        summary="The same as POST /v1/completions, but with OpenAI's object if neither stream nor model is sent",
-    ),
-    _CHAT,
-    replace(_CHAT, path="/openai/v1/chat/completions", summary=_LIKE_CHAT),
-    replace(_CHAT, path="/chat/completions", summary=_LIKE_CHAT),
-    Operation(
-        method="POST",
-        path="/v1/explore",
-        summary="The tree of a prompt's likely continuations: its nodes, the likeliest first",
-        body=ExploreFields,
-        reply={EVENTS: TREE},
-        errors=(400, 413, 429, 503),
-    ),
     Operation(
         method="GET",
         path="/v1/completions/{id}",
@@ -125,10 +63,6 @@ OPERATIONS = (
         reply={JSON: object_of(object={"const": "list"}, data=list_of(REQUEST))},
     ),
     Operation(method="GET", path="/metrics", summary="Measurements for Prometheus", reply={"text/plain": STRING}),
-    _MODELS,
-    *(replace(_MODELS, path=path, summary="The same as GET /v1/models") for path in ("/openai/v1/models", "/models")),
-    _MODEL,
-    replace(_MODEL, path="/openai/v1/models/{id}", summary="The same as GET /v1/models/{id}"),
     *(
         Operation(
             method="POST",
@@ -147,60 +81,6 @@ OPERATIONS = (
         body=InfillFields,
         reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
         errors=(400, 413, 429, 501, 503),
-    ),
-    *(
-        Operation(method="POST", path=path, summary=summary, body=body, reply={JSON: reply}, errors=(400, 413, 503))
-        for path, summary, body, reply in (
-            ("/tokenize", "The tokens of a text, or of a prompt or a chat with their count", TokenizeFields, TOKENS),
-            ("/v1/tokenize", "The same as POST /tokenize", TokenizeFields, TOKENS),
-            ("/detokenize", "The text of some tokens", DetokenizeFields, object_of(content=STRING, prompt=STRING)),
-            (
-                "/apply-template",
-                "The prompt that the model's chat template makes of a conversation",
-                TemplateFields,
-                object_of(prompt=STRING),
-            ),
-            ("/v1/token/encode", "The tokens of a text or a chat, as TabbyAPI has them", EncodeFields, ENCODED),
-            (
-                "/v1/token/decode",
-                "The text of some tokens, as TabbyAPI has it",
-                DetokenizeFields,
-                object_of(text=STRING),
-            ),
-            ("/v1/internal/encode", "The tokens of a text, as text-generation-webui has them", EncodeFields, ENCODED),
-            (
-                "/v1/internal/decode",
-                "The text of some tokens, as text-generation-webui has it",
-                DetokenizeFields,
-                object_of(text=STRING),
-            ),
-            (
-                "/v1/internal/token-count",
-                "How many tokens a text has, as text-generation-webui says it",
-                EncodeFields,
-                object_of(length=INTEGER),
-            ),
-            (
-                "/v1/chat/completions/input_tokens",
-                "How many tokens the prompt of a chat has",
-                CompletionFields,
-                COUNTED_CHAT,
-            ),
-            ("/chat/completions/input_tokens", "The same as with /v1 before it", CompletionFields, COUNTED_CHAT),
-        )
-    ),
-    *(
-        Operation(method="GET", path=path, summary=summary, reply={JSON: reply}, errors=(503,))
-        for path, summary, reply in (
-            ("/tokenizer_info", "The special tokens and the chat template, as vLLM has them", {"type": "object"}),
-            ("/v1/model/list", "The model, as TabbyAPI has it", MODELS),
-            ("/v1/model", "The model with the size of its context, as TabbyAPI has it", MODEL),
-            (
-                "/v1/internal/model/info",
-                "The model's name, as text-generation-webui has it",
-                object_of(model_name=STRING),
-            ),
-        )
     ),
     *FORMAT_OPERATIONS,
     *HISTORY_OPERATIONS,

@@ -13,7 +13,7 @@ from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
 from srb.serving.engine_client import EngineClient
-from srb.wire.vectors.embeddings import LLAMA_SERVER, OPENAI, Parsed, Style, normalize, parse, to_json
+from srb.wire.vectors.embeddings import LLAMA_SERVER, Parsed, Style, normalize, parse, to_json
 from srb.wire.vectors.rerank import Ranking
 from srb.wire.vectors.rerank import parse as parse_ranking
 from srb.wire.vectors.rerank import to_json as ranking_json
@@ -53,8 +53,6 @@ class Turns:
 TURNS = web.AppKey("embeddings", Turns)
 
 STYLES: dict[str, Style] = {
-    "/v1/embeddings": OPENAI,
-    "/openai/v1/embeddings": OPENAI,
     "/embeddings": LLAMA_SERVER,
     "/embedding": LLAMA_SERVER,
 }

@@ -1,10 +1,10 @@
-"""The routes that generate. `FORMATS` says for each path how its bodies are read, and how streams and errors look."""
+"""Mounts the routes of all vendors: what queues a request, what tells something, and what embeds."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from srb.server.http.exchange import (
 )
 from srb.server.http.lookups import known, read
 from srb.server.http.media import body_limit, media_taker
-from srb.server.http.refusals import SHAPES, Shape
+from srb.server.http.refusals import SHAPES
 from srb.server.http.sse import Batches
 from srb.server.routes.embeddings import embeddings
 from srb.server.routes.requests import find_kept
@@ -38,54 +38,29 @@ from srb.server.routes.responses import events_so_far, find_response
 from srb.server.run.keeping import KEEPER, read_file
 from srb.serving.journal import Journal
 from srb.serving.request_stream import RequestStream
-from srb.wire.anthropic import messages as anthropic
-from srb.wire.native import explore
+from srb.wire.anthropic.routes import ROUTES as ANTHROPIC
+from srb.wire.native.routes import ROUTES as NATIVE
 from srb.wire.ollama.routes import ROUTES as OLLAMA
-from srb.wire.openai import completions, responses
-from srb.wire.reply.frames import DATA, TYPED, Frame
-from srb.wire.reply.reply import Read, Reply
+from srb.wire.openai.routes import ROUTES as OPENAI
+from srb.wire.reply.frames import Frame
+from srb.wire.reply.reply import Reply
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused
 from srb.wire.route import OWN_ERRORS, Embeds, Generates, Route, Tells
 from srb.wire.serving import Serving, Told
 from srb.wire.tgi.routes import ROUTES as TGI
+from srb.wire.tokens.routes import ROUTES as TOKENS
 
-OPENAI = "/openai/v1"
-"""Below this path answers are in OpenAI's format, also where a request leaves fields out."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A wire format of requests that generate.
-
-    read: reads a body. frame: how an object of a stream is sent.
-    error: makes the body of an error, if that isn't `{"error": SrbError.body()}`.
-    lasts: whether an answer can be made again from the history, with `Serving.made`.
-    """
-
-    read: Read
-    frame: Frame = DATA
-    error: Shape | None = None
-    lasts: bool = False
-
-
-_COMPLETIONS = Format(completions.read, lasts=True)
-_COMPLETIONS_AS_OPENAI = Format(partial(completions.read, openai=True), lasts=True)
-_CHAT = Format(partial(completions.read, chat=True), lasts=True)
-FORMATS = {
-    "/v1/completions": _COMPLETIONS,
-    "/v1/completions/": _COMPLETIONS,  # some clients write it so
-    f"{OPENAI}/completions": _COMPLETIONS_AS_OPENAI,
-    f"{OPENAI}/completions/": _COMPLETIONS_AS_OPENAI,
-    "/v1/explore": Format(explore.read),
-    "/v1/messages": Format(anthropic.messages, TYPED, anthropic.error),
-    **{f"{base}/responses": Format(responses.create, TYPED) for base in ("/v1", OPENAI, "")},
-    **{f"{base}/chat/completions{slash}": _CHAT for base in ("/v1", OPENAI, "") for slash in ("", "/")},
-}
-"""The format of each path."""
-
-VENDORS = (*OLLAMA, *TGI)
+VENDORS = (*NATIVE, *OPENAI, *TOKENS, *ANTHROPIC, *OLLAMA, *TGI)
 """The routes of all vendors."""
+
+_LASTING = {
+    path: route.does
+    for route in VENDORS
+    if isinstance(route.does, Generates) and route.does.lasts
+    for path in route.paths
+}
+"""By path, the formats whose answers can be made again from the history."""
 
 CREATED = web.AppKey("created", float)
 """When the server began, in seconds since 1970."""
@@ -98,10 +73,6 @@ def add_routes(app: web.Application) -> None:
     """Adds the routes to the application."""
     app[ANSWERS_OF_OLD] = _answers_of_old
     app[CREATED], app[MEMORY] = time.time(), {}
-    for path, form in FORMATS.items():
-        app.router.add_post(path, generating(form))
-        if form.error:
-            app[SHAPES]["POST", path] = form.error
     for route in VENDORS:
         mount(app, route)
 
@@ -145,7 +116,7 @@ def telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], A
     return handle
 
 
-def generating(form: Format | Generates) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The handler of a path. It queues a request, and answers with its events in this format."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -202,8 +173,8 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
     answers, made = Answers([]), journal.request
     if request.app[KEEPER].is_on and (sent := await read_file(request, find_body, made.id)):
         path, body = sent
-        form = FORMATS.get(path)  # none of `VENDORS` lasts
-        if form and form.lasts:
+        form = _LASTING.get(path)
+        if form:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
                 reply = await read(partial(form.read, body, serving_of(request, journal.created, made)))
                 answers = _answers(reply, form.frame)

@@ -14,7 +14,6 @@ from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.guards.hosts import read_hosts
 from srb.server.http.malformed import Runner
 from srb.server.http.remote_media import fetch
-from srb.server.routes.formats import OPENAI
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.slots import check_folder
 from srb.server.run.keeping import Keeper
@@ -24,6 +23,7 @@ from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
+from srb.wire.openai.routes import OPENAI
 
 logger = logging.getLogger("srb")
 

@@ -1,0 +1,38 @@
+"""The server's one model, as OpenAI lists models, and as two other servers do. Pure functions."""
+
+from typing import Any
+
+from srb.errors import NotFoundError
+from srb.wire.serving import Serving, Told
+
+
+def models(_body: bytes, serving: Serving) -> Told:
+    """`GET /v1/models`: a list of the one model that the server has."""
+    return {"object": "list", "data": [_model(serving)]}, []
+
+
+def one_model(_body: bytes, serving: Serving) -> Told:
+    """`GET /v1/models/{id}`. Raises `NotFoundError`."""
+    model, name = _model(serving), serving.names["id"]
+    if model["id"] not in (name, name.removesuffix("/")):
+        raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
+    return model, []
+
+
+def model_card(_body: bytes, serving: Serving) -> Told:
+    """`GET /v1/model`: the model with the size of its context, as TabbyAPI has it."""
+    return _model(serving) | {"parameters": {"max_seq_len": serving.engine.n_cells}}, []
+
+
+def model_info(_body: bytes, serving: Serving) -> Told:
+    """`GET /v1/internal/model/info`: the model's name, as text-generation-webui has it.
+
+    SillyTavern asks for it before it counts tokens.
+    """
+    return {"model_name": serving.limits.model, "lora_names": [], "loader": "llama.cpp"}, []
+
+
+def _model(serving: Serving) -> dict[str, Any]:
+    capabilities = ["completion", "multimodal"] if serving.engine.media_kinds else ["completion"]
+    known = {"id": serving.limits.model, "object": "model", "created": int(serving.created), "owned_by": "llamacpp"}
+    return known | {"capabilities": capabilities}
