@@ -23,8 +23,6 @@ from srb.server.routes import adapters as adapter_routes
 from srb.server.routes import embeddings as embedding_routes
 from srb.server.routes import formats, page
 from srb.server.routes import history as history_routes
-from srb.server.routes import kobold as kobold_routes
-from srb.server.routes import llama_server as llama_routes
 from srb.server.routes import requests as request_routes
 from srb.server.routes import responses as response_routes
 from srb.server.routes import slots as slot_routes
@@ -103,10 +101,8 @@ def create_app(
     formats.add_routes(app)
     request_routes.add_routes(app)
     response_routes.add_routes(app)
-    llama_routes.add_routes(app)
     slot_routes.add_routes(app)
     adapter_routes.add_routes(app)
-    kobold_routes.add_routes(app)
     embedding_routes.add_routes(app)
     story_routes.add_routes(app)
     history_routes.add_routes(app)

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from srb.engine.asking.model import ChatTemplate, Embedder, Tokenizer
 from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import AbortReason
 from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
@@ -17,6 +18,9 @@ from srb.wire.tokens.vocabulary import Vocabulary
 
 Told = tuple[Any, list[str]]
 """The JSON of an answer, and the names of the body's fields that have no effect."""
+
+End = Callable[[str, int | None, AbortReason], bool]
+"""Ends a request, or one alternative of it: `EngineClient.abort`."""
 
 Remembered = TypeVar("Remembered")
 
@@ -65,7 +69,8 @@ class Serving:
     owner: who asks; None if the server has no keys. has_keys: whether it has some.
     names: what stands in the path in the places of the route's names.
     memory: what formats remember of this server, by its class; see `recall`.
-    end: ends requests of the asker, and returns for each whether it waited or ran.
+    in_loop: calls a function in the event loop, with an `End` and the other arguments, and returns its result. It does
+        so once for each body, even if the body is read again, so that a call must be equal to itself.
     path_to: returns the prompt that continues a node of a story.
     texts_of: returns the texts of requests that are kept.
     take: makes a part of a prompt of images and sounds.
@@ -82,7 +87,7 @@ class Serving:
     has_keys: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     memory: dict[Callable[[], Any], Any] = field(default_factory=dict)
-    end: Callable[[tuple[str, ...]], list[bool]] = lambda _ids: []
+    in_loop: Callable[[tuple[Any, ...]], Any] = lambda _call: None
     path_to: PathTo = no_stories
     texts_of: TextsOf = nothing_kept
     take: Take = not_here

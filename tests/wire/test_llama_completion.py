@@ -13,7 +13,8 @@ from srb.engine.telling.events import ErrorEvent, ProgressEvent, StartEvent, Sto
 from srb.errors import BackendError
 from srb.wire.limits import Limits
 from srb.wire.llama_server.body import parse_completion
-from srb.wire.llama_server.reply import Completion, generation_settings, public_settings
+from srb.wire.llama_server.reply import Completion, Overdue
+from srb.wire.native.settings import generation_settings, public_settings
 
 TOKENIZER = ByteTokenizer()
 LIMITS = Limits("fake", n=4, max_n=8)
@@ -37,33 +38,29 @@ def test_progress() -> None:
 
 
 def test_what_takes_too_long_is_overdue_once_it_has_a_new_line() -> None:
-    reply, now = completion(t_max_predict_ms=500, n=2)
-    assert reply.overdue() == []
-    reply.take([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")])
-    assert reply.overdue() == []
+    now = [100.0]
+    overdue = Overdue(0.5, lambda: now[0])
+    assert overdue.after([StreamEvent("r", 0, "a"), StreamEvent("r", 1, "a\n")]) == []
     now[0] += 0.6
-    assert reply.overdue() == [1]
-    reply.take([StreamEvent("r", 0, "\n")])
-    assert reply.overdue() == [0, 1]
-    reply.take([StopEvent("r", 1, 3, "abort", "timeout", timings=Timings(0, 1, 0, 3, 0))])
-    assert reply.overdue() == [0]
-    reply.take([StopEvent("r", 0, 3, "stop", None)])
-    first, second = reply.result()
+    assert overdue.after([]) == [1]
+    assert overdue.after([StreamEvent("r", 0, "\n")]) == [0, 1]
+    stop = StopEvent("r", 1, 3, "abort", "timeout", timings=Timings(0, 1, 0, 3, 0))
+    assert overdue.after([stop]) == [0]
+    reply, _ = completion(n=2)
+    first, second = reply.result([stop, StopEvent("r", 0, 3, "stop", None)])
     assert (second["stop_type"], second["timings"]["predicted_per_second"]) == ("limit", 0)  # type: ignore[index]
     assert first["timings"] == {}  # type: ignore[index]
-    assert completion(n=1)[0].overdue() == []
 
 
 def test_a_fault_in_one_alternative_is_told_with_its_result_and_in_all_is_raised() -> None:
     reply, _ = completion(n=2)
-    reply.take([StreamEvent("r", 0, "a"), ErrorEvent("r", 1, BackendError("broken"))])
-    reply.take([StopEvent("r", 0, 1, "stop", None), StopEvent("r", 1, 0, "error", None)])
-    first, second = reply.result()
+    broken = ErrorEvent("r", 1, BackendError("broken"))
+    ends = [StopEvent("r", 0, 1, "stop", None), StopEvent("r", 1, 0, "error", None)]
+    first, second = reply.result([StreamEvent("r", 0, "a"), broken, *ends])
     assert (first["content"], second["error"]["message"]) == ("a", "broken")  # type: ignore[index]
     reply, _ = completion(n=1)
-    reply.take([ErrorEvent("r", 0, BackendError("broken")), StopEvent("r", 0, 0, "error", None)])
     with pytest.raises(BackendError, match="broken"):
-        reply.result()
+        reply.result([ErrorEvent("r", 0, BackendError("broken")), StopEvent("r", 0, 0, "error", None)])
 
 
 def test_public_settings_quote_nobody() -> None:

@@ -4,7 +4,6 @@ from srb.server.openapi.format_operations import FORMAT_OPERATIONS
 from srb.server.openapi.history_operations import HISTORY_OPERATIONS
 from srb.server.openapi.schemas import (
     BOOLEAN,
-    COUNTED,
     EVENT_STREAM,
     EVENTS,
     HEALTH,
@@ -12,17 +11,14 @@ from srb.server.openapi.schemas import (
     JSON,
     ONE_OR_MORE,
     REQUEST,
-    RESULTS,
     STATE,
     STRING,
     Operation,
     list_of,
     object_of,
 )
-from srb.server.routes.embeddings import RANKING, STYLES
-from srb.wire.kobold.body import CountFields, IdsFields, KeyFields, KoboldFields
-from srb.wire.llama_server.body import AdapterFields, InfillFields, LlamaFields, SlotFields
-from srb.wire.vectors.embeddings import EmbeddingFields
+from srb.server.routes.embeddings import RANKING
+from srb.wire.native.bodies import AdapterFields, SlotFields
 from srb.wire.vectors.rerank import RerankFields
 
 OPERATIONS = (
@@ -63,101 +59,8 @@ OPERATIONS = (
         reply={JSON: object_of(object={"const": "list"}, data=list_of(REQUEST))},
     ),
     Operation(method="GET", path="/metrics", summary="Measurements for Prometheus", reply={"text/plain": STRING}),
-    *(
-        Operation(
-            method="POST",
-            path=path,
-            summary="Continue a prompt, as llama-server does: chunks, an object, or an array of objects",
-            body=LlamaFields,
-            reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
-            errors=(400, 413, 429, 503),
-        )
-        for path in ("/completion", "/completions")
-    ),
-    Operation(
-        method="POST",
-        path="/infill",
-        summary="Fill in the text between a prefix and a suffix, if the model can",
-        body=InfillFields,
-        reply={EVENTS: EVENT_STREAM, JSON: ONE_OR_MORE},
-        errors=(400, 413, 429, 501, 503),
-    ),
     *FORMAT_OPERATIONS,
     *HISTORY_OPERATIONS,
-    Operation(
-        method="POST",
-        path="/api/v1/generate",
-        summary="Continue a prompt, as KoboldAI does: a result for each alternative",
-        body=KoboldFields,
-        reply={JSON: RESULTS},
-        errors=(400, 413, 429, 503),
-    ),
-    Operation(
-        method="POST",
-        path="/api/extra/generate/stream",
-        summary="Continue a prompt with one alternative, as a stream of KoboldCpp's events",
-        body=KoboldFields,
-        reply={EVENTS: {"description": 'lines `event: message` and `data: {"token", "finish_reason"}`'}},
-        errors=(400, 413, 429, 503),
-    ),
-    Operation(
-        method="POST",
-        path="/api/extra/generate/check",
-        summary="The texts so far of the request with this genkey",
-        body=KeyFields,
-        reply={JSON: RESULTS},
-        errors=(400, 413),
-    ),
-    Operation(
-        method="GET",
-        path="/api/extra/generate/check",
-        summary="The texts so far of the request without a genkey",
-        reply={JSON: RESULTS},
-    ),
-    Operation(
-        method="POST",
-        path="/api/extra/abort",
-        summary="End the requests with this genkey",
-        body=KeyFields,
-        reply={JSON: object_of(success=BOOLEAN, done=BOOLEAN)},
-        errors=(400, 413),
-    ),
-    *(
-        Operation(method="POST", path=path, summary=summary, body=body, reply={JSON: reply}, errors=(400, 413, 503))
-        for path, summary, body, reply in (
-            ("/api/extra/tokencount", "The tokens of a text, as KoboldCpp has them", CountFields, COUNTED),
-            ("/api/extra/tokenize", "The same as POST /api/extra/tokencount", CountFields, COUNTED),
-            (
-                "/api/extra/detokenize",
-                "The text of some tokens, as KoboldCpp has it",
-                IdsFields,
-                object_of(result=STRING, success=BOOLEAN),
-            ),
-        )
-    ),
-    *(
-        Operation(method="GET", path=path, summary=summary, reply={JSON: reply}, errors=(503,))
-        for path, summary, reply in (
-            ("/api/v1/model", "The model's name, as KoboldAI has it", object_of(result=STRING)),
-            ("/api/v1/info/version", "The version of KoboldAI's interface", object_of(result=STRING)),
-            ("/api/v1/config/max_context_length", "The size of the context", object_of(value=INTEGER)),
-            ("/api/v1/config/max_length", "How much is generated if max_length isn't sent", object_of(value=INTEGER)),
-            ("/api/extra/version", "The version of KoboldCpp's interface", object_of(result=STRING, version=STRING)),
-            ("/api/extra/true_max_context_length", "The size of the context", object_of(value=INTEGER)),
-            ("/api/extra/perf", "How fast the last request was, as KoboldCpp says it", {"type": "object"}),
-        )
-    ),
-    *(
-        Operation(
-            method="POST",
-            path=path,
-            summary="The embeddings of texts, with --embeddings",
-            body=EmbeddingFields,
-            reply={JSON: ONE_OR_MORE},
-            errors=(400, 413, 429, 501, 503),
-        )
-        for path in STYLES
-    ),
     *(
         Operation(
             method="POST",
@@ -168,13 +71,6 @@ OPERATIONS = (
             errors=(400, 413, 429, 501, 503),
         )
         for path in RANKING
-    ),
-    Operation(
-        method="GET",
-        path="/props",
-        summary="Facts about the server and its model",
-        reply={JSON: {"type": "object"}},
-        errors=(503,),
     ),
     Operation(
         method="GET",

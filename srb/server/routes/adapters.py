@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 
 from srb.server.http.exchange import ENGINE, read_body
-from srb.wire.llama_server.body import parse_adapters
+from srb.wire.native.bodies import parse_adapters
 
 
 def add_routes(app: web.Application) -> None:

@@ -13,7 +13,7 @@ from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
 from srb.serving.engine_client import EngineClient
-from srb.wire.vectors.embeddings import LLAMA_SERVER, Parsed, Style, normalize, parse, to_json
+from srb.wire.vectors.embeddings import Parsed, Style, normalize, parse, to_json
 from srb.wire.vectors.rerank import Ranking
 from srb.wire.vectors.rerank import parse as parse_ranking
 from srb.wire.vectors.rerank import to_json as ranking_json
@@ -52,12 +52,6 @@ class Turns:
 
 TURNS = web.AppKey("embeddings", Turns)
 
-STYLES: dict[str, Style] = {
-    "/embeddings": LLAMA_SERVER,
-    "/embedding": LLAMA_SERVER,
-}
-"""The paths that embed, and the style of the answer of each."""
-
 RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
 """The paths that rank. All answer alike."""
 
@@ -69,8 +63,6 @@ def add_routes(app: web.Application) -> None:
     """
     app[TURNS] = Turns()
     app.on_cleanup.append(_end_thread)
-    for path, style in STYLES.items():
-        app.router.add_post(path, partial(embeddings, style))
     for path in RANKING:
         app.router.add_post(path, rerank)
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 import srb
 from srb.engine.asking.request import CompletionRequest
+from srb.engine.telling.events import Event
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
 from srb.history.unfinished import find_body
@@ -39,6 +40,8 @@ from srb.server.run.keeping import KEEPER, read_file
 from srb.serving.journal import Journal
 from srb.serving.request_stream import RequestStream
 from srb.wire.anthropic.routes import ROUTES as ANTHROPIC
+from srb.wire.kobold.routes import ROUTES as KOBOLD
+from srb.wire.llama_server.routes import ROUTES as LLAMA_SERVER
 from srb.wire.native.routes import ROUTES as NATIVE
 from srb.wire.ollama.routes import ROUTES as OLLAMA
 from srb.wire.openai.routes import ROUTES as OPENAI
@@ -51,7 +54,7 @@ from srb.wire.serving import Serving, Told
 from srb.wire.tgi.routes import ROUTES as TGI
 from srb.wire.tokens.routes import ROUTES as TOKENS
 
-VENDORS = (*NATIVE, *OPENAI, *TOKENS, *ANTHROPIC, *OLLAMA, *TGI)
+VENDORS = (*NATIVE, *OPENAI, *TOKENS, *LLAMA_SERVER, *KOBOLD, *ANTHROPIC, *OLLAMA, *TGI)
 """The routes of all vendors."""
 
 _LASTING = {
@@ -159,7 +162,7 @@ def serving_of(request: web.Request, now: float, made: CompletionRequest | None 
         has_keys=bool(request.app[API_KEYS]),
         names=request.match_info,
         memory=request.app[MEMORY],
-        end=known(partial(_end, request)),
+        in_loop=known(partial(_call, request)),
         path_to=partial(_path_to, request),
         texts_of=known(partial(_texts_of, request)),
         take=media_taker(request.app) if made is None else lambda _parts: (made.token_ids[0], ()),
@@ -189,8 +192,9 @@ def _answers(reply: Reply, frame: Frame) -> Answers:
     return Answers(reply.ignored, own, again=reply.again, keeps=reply.keeps)
 
 
-async def _end(request: web.Request, ids: tuple[str, ...]) -> list[bool]:
-    return [request.app[ENGINE].abort(each) for each in ids]
+async def _call(request: web.Request, call: tuple[Any, ...]) -> Any:
+    function, *arguments = call
+    return function(request.app[ENGINE].abort, *arguments)
 
 
 def _path_to(request: web.Request, story: str, node: int | None, is_needed: bool) -> list[int | str]:
@@ -244,9 +248,20 @@ async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestSt
 async def _answer(reply: Reply, frame: Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers a client that reads a request from its beginning."""
     assert reply.begin is not None
-    answer = reply.begin()
+    answer = await asyncio.to_thread(reply.begin)  # some formats make texts of long prompts first
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
-    if reply.stream:
-        return await sse.respond(request, Batches(stream.__anext__, answer), headers=headers, frame=frame)
-    events = await stream.collect()
+    watching = reply.watch(stream.journal.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
+    with watching as watch:
+
+        def to_json(events: list[Event]) -> Any:
+            watch(events)
+            return answer(events)
+
+        if reply.stream:
+            return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=frame)
+        events = []
+        async for batch in stream:
+            watch(batch)
+            events += batch
+        stream.raise_refusal()
     return await asyncio.to_thread(lambda: json_response(answer(events), headers))

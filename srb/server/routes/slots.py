@@ -1,4 +1,4 @@
-"""llama-server's route for slots: it saves what was last evaluated in a slot to a file, restores it, or erases it."""
+"""llama-server's routes for slots: they list them, save what was last evaluated in one, restore it, or erase it."""
 
 import asyncio
 import time
@@ -8,10 +8,13 @@ from typing import Any
 from aiohttp import web
 
 from srb.engine.kept.slot_file import read_slot, write_slot
-from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError
-from srb.server.guards.auth import shared_within
-from srb.server.http.exchange import ENGINE, LIMITS, read_body
-from srb.wire.llama_server.body import parse_filename
+from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError, UnavailableError
+from srb.server.guards.auth import owner_of, shared_within
+from srb.server.http.exchange import ENGINE, LIMITS, read_body, stats_of
+from srb.server.http.peers import lists_of_others
+from srb.serving.journal import Journal
+from srb.wire.native.bodies import parse_filename
+from srb.wire.native.settings import public_settings
 from srb.wire.request.read import show
 
 SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
@@ -19,6 +22,7 @@ SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
 
 def add_routes(app: web.Application) -> None:
     """Adds the route to the application."""
+    app.router.add_get("/slots", slots)
     app.router.add_post("/slots/{id_slot}", change_slot)
 
 
@@ -27,6 +31,42 @@ def check_folder(folder: Path | None) -> Path | None:
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"--slot-save-path {folder} is not a folder; make it first")
     return folder
+
+
+async def slots(request: web.Request) -> web.Response:
+    """GET /slots: a slot for each alternative that can run at once.
+
+    The busy slots come first. Only those of the asker's own requests have their settings.
+    """
+    engine = request.app[ENGINE]
+    if not request.app[LIMITS].slots:
+        raise NotSupportedError("the server was started with --no-slots")
+    engine.check_ready()
+    stats = stats_of(engine)
+    busy = [
+        _slot(journal, index) if journal.owner == owner_of(request) else {"is_processing": True}
+        for journal in engine.requests
+        if journal.started
+        for index in sorted(journal.living)
+    ]
+    busy += [slot for slot in await lists_of_others(request) if slot["is_processing"]]
+    if len(busy) >= stats.max_sequences and request.query.get("fail_on_no_slot"):
+        raise UnavailableError(f"all {stats.max_sequences} slots are in use; try again soon")
+    idle: list[dict[str, Any]] = [{"is_processing": False}] * (stats.max_sequences - len(busy))
+    common: dict[str, Any] = {"n_ctx": engine.n_cells, "speculative": False}
+    return web.json_response([common | slot | {"id": number} for number, slot in enumerate([*busy, *idle])])
+
+
+def _slot(journal: Journal, index: int) -> dict[str, Any]:
+    """A running alternative as a slot."""
+    request = journal.request
+    return {
+        "is_processing": True,
+        "request_id": request.id,
+        "index": index,
+        "n_prompt_tokens": len(request.prompts[index // len(request.branches)]),
+        "params": public_settings(request.branches[index % len(request.branches)], request),
+    }
 
 
 async def change_slot(request: web.Request) -> web.Response:

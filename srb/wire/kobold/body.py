@@ -1,6 +1,5 @@
 """Reads the bodies of KoboldAI's routes, and makes requests for the engine of them. Pure functions."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -8,14 +7,14 @@ from pydantic import Field
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import ANY_CASE
 from srb.errors import InvalidRequestError
-from srb.wire.limits import Limits
 from srb.wire.request import body
 from srb.wire.request.alternatives import count_alternatives, make_branches
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.read import depth_refused, read_fields, show
 from srb.wire.request.shift import with_shift
-from srb.wire.tokens.named_tokens import Tokenize, is_text
+from srb.wire.serving import Serving
+from srb.wire.tokens.named_tokens import is_text
 from srb.wire.tokens.vocabulary import Vocabulary
 
 MAX_LENGTH = 896
@@ -74,26 +73,14 @@ class IdsFields(BodyFields):
     ids: list[Int] | None = Field(None, description="the ids of tokens.")
 
 
-@dataclass(frozen=True)
-class KoboldParsed:
-    """The request that a body makes.
+def parse(data: bytes, serving: Serving, *, stream: bool) -> tuple[KoboldFields, CompletionRequest, list[str]]:
+    """The fields of a body, the request that they make, and the names of those without effect.
 
-    ignored: the names of the body's fields that have no effect. logprobs: whether to show probabilities.
-    detach: whether the request goes on without readers.
-    """
-
-    completion: CompletionRequest
-    ignored: list[str]
-    genkey: str
-    logprobs: bool
-    detach: bool
-
-
-def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabulary, *, stream: bool) -> KoboldParsed:
-    """Reads a body. Raises `InvalidRequestError`.
+    Raises `InvalidRequestError`.
 
     A stream has one alternative, because its events have no place for an index. Their readers join all texts into one.
     """
+    limits, vocabulary = serving.limits, serving.vocabulary
     with depth_refused():
         fields = read_fields(data, KoboldFields)
         ignored = body.ignored_fields(fields, limits) + _cut_to_one(fields, stream)
@@ -105,7 +92,7 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
         if fields.sampler_order and fields.samplers is None:
             fields.samplers = _ordered(fields.sampler_order)
         fields.stop = [text for text in fields.stop or () if text]
-        branches = make_branches(fields, n, tokenize)
+        branches = make_branches(fields, n, serving.engine.tokenize)
         prompt, n_cut = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
         if n_cut:
             ignored.append(f"prompt (its first {n_cut} tokens)")
@@ -119,9 +106,7 @@ def parse(data: bytes, limits: Limits, tokenize: Tokenize, vocabulary: Vocabular
             logprobs=logprobs or None,
             cache_prompt=fields.cache_prompt is not False,
         )
-    return KoboldParsed(
-        with_shift(completion, fields, limits), ignored, fields.genkey, bool(logprobs), bool(fields.detach)
-    )
+    return fields, with_shift(completion, fields, limits), ignored
 
 
 def default_length(n_cells: int) -> int:

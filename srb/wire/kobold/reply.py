@@ -1,13 +1,16 @@
 """KoboldAI's wire format, as KoboldCpp has it: answers with `results`, and streams of `token`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.telling.events import ErrorEvent, Event, StopEvent, StreamEvent, Token
 from srb.errors import SrbError
-from srb.wire.kobold.body import CountFields, IdsFields, KoboldParsed
+from srb.wire.kobold.body import CountFields, IdsFields, parse
+from srb.wire.kobold.generations import Generations
 from srb.wire.openai import chat
 from srb.wire.openai import reply as openai
+from srb.wire.reply.reply import Reply
 from srb.wire.request.read import read_fields
 from srb.wire.serving import Serving, Told
 
@@ -21,59 +24,52 @@ class _Results(openai.Completion):
         return super().logprobs(tokens, offsets) | {"content": chat.content_of(tokens)}
 
 
-class Generation:
-    """Makes the answers of one request, from its events."""
+def generate(body: bytes, serving: Serving, *, stream: bool = False) -> Reply:
+    """Reads the body of a request. stream: answer with a stream."""
+    fields, completion, ignored = parse(body, serving, stream=stream)
+    n_prompt, count = len(completion.prompts[0]), completion.count
+    make = partial(
+        _Results,
+        completion.id,
+        model=serving.limits.model,
+        created=0,
+        fingerprint="",
+        per_prompt=count,
+        n=count,
+        logprobs=completion.logprobs is not None,
+    )
 
-    def __init__(self, parsed: KoboldParsed, *, model: str) -> None:
-        self.genkey = parsed.genkey
-        self.request_id = parsed.completion.id
-        self._count = parsed.completion.count
-        self._n_prompt = len(parsed.completion.prompts[0])
-        self._reply = _Results(
-            self.request_id,
-            model=model,
-            created=0,
-            fingerprint="",
-            per_prompt=self._count,
-            n=self._count,
-            logprobs=parsed.logprobs,
-        )
-        self._events: list[Event] = []
+    def begin() -> Callable[[list[Event]], Any]:
+        return _Chunks().of if stream else partial(_results, make(), n_prompt)
+
+    watch = partial(serving.recall(Generations).watch, fields.genkey, completion.id, count)
+    return Reply(completion, ignored, stream, begin, detach=bool(fields.detach), watch=watch, keeps=fields.genkey)
+
+
+def _results(reply: _Results, n_prompt: int, events: list[Event]) -> dict[str, Any]:
+    """The alternatives of a finished request. Raises `SrbError` if all failed."""
+    lengths = {event.index: event.length for event in events if isinstance(event, StopEvent)}
+    return {
+        "results": [
+            choice
+            | {
+                "finish_reason": _finish(choice["finish_reason"]),
+                "prompt_tokens": n_prompt,
+                "completion_tokens": lengths[choice["index"]],
+            }
+            for choice in reply.object(events)["choices"]
+        ]
+    }
+
+
+class _Chunks:
+    """Makes the chunks of a stream."""
+
+    def __init__(self) -> None:
         self._error: SrbError | None = None
 
-    def take(self, events: Iterable[Event]) -> None:
-        """Takes the next events of the request."""
-        self._events += events
-
-    def so_far(self) -> dict[str, Any]:
-        """The texts so far."""
-        texts: list[list[str]] = [[] for _ in range(self._count)]
-        for event in self._events:
-            if isinstance(event, StreamEvent):
-                texts[event.index].append(event.text)
-        return {"results": [{"text": "".join(parts)} for parts in texts]}
-
-    def results(self) -> dict[str, Any]:
-        """The alternatives of a finished request. Raises `SrbError` if all failed."""
-        lengths = {event.index: event.length for event in self._events if isinstance(event, StopEvent)}
-        return {
-            "results": [
-                choice
-                | {
-                    "finish_reason": _finish(choice["finish_reason"]),
-                    "prompt_tokens": self._n_prompt,
-                    "completion_tokens": lengths[choice["index"]],
-                }
-                for choice in self._reply.object(self._events)["choices"]
-            ]
-        }
-
-    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
-        """The chunks for the next events of a stream.
-
-        The last chunk has no text. It has a `finish_reason`, and the error if there is one.
-        """
-        self.take(events)
+    def of(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        """The chunks for the next events. The last one has no text, but a `finish_reason`, and maybe an error."""
         for event in events:
             match event:
                 case StreamEvent(text=text) if text:
@@ -84,41 +80,6 @@ class Generation:
                 case StopEvent():
                     error = {"error": self._error.body()} if self._error else {}
                     yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
-
-    def perf(self) -> dict[str, Any]:
-        """The numbers of a finished request. Times are in seconds, those for one token in milliseconds."""
-        result: dict[str, Any] = {}
-        for event in self._events:
-            match event:
-                case StartEvent():
-                    result["last_seed"] = event.seeds[0]
-                case StopEvent():
-                    ended = event.finish_reason == "stop"
-                    result["stop_reason"] = (2 if event.stop_reason else 1) if ended else 0
-                case DoneEvent(timings=timings, usage=usage):
-                    result |= _pace("process", timings.prompt_n, timings.prompt_ms)
-                    result |= _pace("eval", timings.predicted_n, timings.predicted_ms)
-                    result |= {"last_input_count": usage.prompt_tokens, "last_token_count": usage.completion_tokens}
-        return result
-
-
-NO_PERF: dict[str, Any] = {
-    **dict.fromkeys(("last_process", "last_process_time", "last_process_speed"), 0.0),
-    **dict.fromkeys(("last_eval", "last_eval_time", "last_eval_speed"), 0.0),
-    "last_input_count": 0,
-    "last_token_count": 0,
-    "last_seed": -1,
-    "stop_reason": -1,
-}
-"""Stands for `Generation.perf` while no request has finished."""
-
-
-def _pace(name: str, n: int, ms: float) -> dict[str, float]:
-    return {
-        f"last_{name}": round(ms / n, 3) if n else 0.0,
-        f"last_{name}_time": round(ms / 1000, 3),
-        f"last_{name}_speed": round(n / ms * 1000, 3) if ms else 0.0,
-    }
 
 
 def _finish(reason: str) -> str:

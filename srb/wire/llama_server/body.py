@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pydantic import Field, RootModel
+from pydantic import Field
 
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest
@@ -13,7 +13,6 @@ from srb.wire.request import body
 from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion_fields import CompletionFields
-from srb.wire.request.fields import AdapterScale
 from srb.wire.request.infill import infill
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.prompts import make_prompts
@@ -26,13 +25,6 @@ _INFILL_TOKENS = 256
 """How many tokens of room each alternative of an infill gets if the body doesn't say how long it may be."""
 
 
-_NOT_IN_NAMES = '/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff'
-"""Characters that names of files must not have. Here or on another system they may lead out of a folder, or look so."""
-
-_LONGEST_NAME = 255
-"""How many bytes the name of a file may have."""
-
-
 class LlamaFields(CompletionFields):
     """The body of `POST /completion`."""
 
@@ -43,16 +35,6 @@ class LlamaFields(CompletionFields):
         None,
         description="milliseconds from its first token after which an alternative ends at its next new line; 0: never.",
     )
-
-
-class SlotFields(BodyFields):
-    """The body of `POST /slots/{id_slot}`."""
-
-    filename: str = Field(description="the file in `--slot-save-path`: a name without slashes, colons and the like.")
-
-
-class AdapterFields(RootModel[list[AdapterScale]]):
-    """The body of `POST /lora-adapters`."""
 
 
 class ExtraFields(BodyFields):
@@ -128,33 +110,6 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         if len(extra) < len(made.extra):
             parsed.ignored.append(f"input_extra (its first {len(made.extra) - len(extra)} tokens)")
         return parsed
-
-
-def parse_adapters(data: bytes) -> tuple[tuple[int | str, float], ...]:
-    """Reads the body of `POST /lora-adapters`: adapters, and their scales. Raises `InvalidRequestError`."""
-    with depth_refused():
-        fields = read_fields(data, AdapterFields)
-    return tuple(each.asked for each in fields.root)
-
-
-def parse_filename(data: bytes) -> str:
-    """The name of the file that a slot is saved to. Raises `InvalidRequestError` if it might be outside of its folder.
-
-    The same names are refused as by llama-server, and those with half a surrogate pair.
-    """
-    with depth_refused():
-        name = check_text(read_fields(data, SlotFields).filename, "filename")
-    bad = next((char for char in name if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in _NOT_IN_NAMES), None)
-    if bad is not None or ".." in name or name.endswith((" ", ".")) or name.startswith(" ") or not name:
-        raise InvalidRequestError(
-            f"filename must be the name of a file, without slashes, '..' and {_NOT_IN_NAMES[2:9]}, got {show(name)}",
-            param="filename",
-        )
-    if len(name.encode()) > _LONGEST_NAME:
-        raise InvalidRequestError(
-            f"filename has {len(name.encode())} bytes; the limit is {_LONGEST_NAME}", param="filename"
-        )
-    return name
 
 
 def _count(fields: LlamaFields, limits: Limits) -> int:

@@ -1,14 +1,13 @@
 """llama-server's wire format: chunks and results of `/completion`, and the settings that they show."""
 
-import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.telling.events import (
     ErrorEvent,
@@ -20,9 +19,13 @@ from srb.engine.telling.events import (
     Token,
 )
 from srb.errors import SrbError
-from srb.wire.llama_server.body import LlamaParsed
+from srb.wire.llama_server.body import LlamaParsed, parse_completion, parse_infill
 from srb.wire.native import reply as native
+from srb.wire.native.settings import generation_settings
+from srb.wire.reply.reply import Reply, Watch
 from srb.wire.reply.timings import RunningTimings, prompt_progress, timings
+from srb.wire.request.media import MARKER
+from srb.wire.serving import End, Serving, Told
 
 Detokenize = Callable[[Iterable[int]], bytes]
 """`Tokenizer.detokenize`."""
@@ -30,15 +33,36 @@ Detokenize = Callable[[Iterable[int]], bytes]
 
 @dataclass
 class _Alternative:
-    """One alternative, as far as its events have come. begun: when its first token came, in seconds of the clock."""
+    """One alternative, as far as its events have come."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     probabilities: list[Token] = field(default_factory=list)
     has_new_line: bool = False
-    begun: float | None = None
     error: SrbError | None = None
     stop: StopEvent | None = None
+
+
+class Overdue:
+    """Finds alternatives that have run for longer than `limit` seconds since their first token, and have a new line."""
+
+    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._begun: dict[int, float] = {}
+        self._lined: set[int] = set()
+
+    def after(self, events: Iterable[Event]) -> list[int]:
+        """The indexes of those that are overdue after the next events."""
+        now = self._clock()
+        for event in events:
+            if isinstance(event, StreamEvent):
+                self._begun.setdefault(event.index, now)
+                if "\n" in event.text:
+                    self._lined.add(event.index)
+            elif isinstance(event, StopEvent):
+                self._lined.discard(event.index)
+        return [index for index in sorted(self._lined) if now - self._begun[index] > self._limit]
 
 
 class Completion:
@@ -47,7 +71,7 @@ class Completion:
     Creating the object detokenizes each prompt, which takes a while for long ones. So create it in a worker thread, and
     only when it's known that the vocabulary has all of the prompts' tokens.
 
-    clock: seconds from any beginning, for `t_max_predict_ms` and the time in `prompt_progress`.
+    clock: seconds from any beginning, for the time in `prompt_progress`.
     """
 
     def __init__(
@@ -85,8 +109,11 @@ class Completion:
                 case ErrorEvent():
                     yield {"error": event.error.body()}
 
-    def take(self, events: Iterable[Event]) -> None:
-        """Takes the next events of a request that isn't a stream. Raises `SrbError` if the whole request failed."""
+    def result(self, events: Iterable[Event]) -> dict[str, Any] | list[dict[str, Any]]:
+        """The result of a finished request, or a list of results if it has several alternatives.
+
+        events: all of its events. The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
+        """
         for event in events:
             match event:
                 case StreamEvent():
@@ -102,11 +129,6 @@ class Completion:
                         raise event.error
                     self._alternatives[event.index].error = event.error
 
-    def result(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The result of a finished request, or a list of results if it has several alternatives.
-
-        The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
-        """
         alternatives = self._alternatives
         if alternatives[0].error and all(each.error for each in alternatives):
             raise alternatives[0].error
@@ -117,23 +139,9 @@ class Completion:
         ]
         return results[0] if len(results) == 1 else results
 
-    def overdue(self) -> list[int]:
-        """The indexes of the alternatives that have a new line, and have run for longer than `t_max_predict_ms`."""
-        limit = self._parsed.t_max_predict_ms / 1000
-        if not limit:
-            return []
-        now = self._clock()
-        return [
-            index
-            for index, each in enumerate(self._alternatives)
-            if each.stop is None and each.has_new_line and each.begun is not None and now - each.begun > limit
-        ]
-
     def _add(self, event: StreamEvent) -> _Alternative:
         alternative = self._alternatives[event.index]
         alternative.has_new_line = alternative.has_new_line or "\n" in event.text
-        if alternative.begun is None:
-            alternative.begun = self._clock()
         return alternative
 
     def _partial(self, index: int, text: str, tokens: Iterable[int]) -> dict[str, Any]:
@@ -176,6 +184,71 @@ class Completion:
         return _prob(token) | {"top_probs": [each for each in top if each["prob"]]}
 
 
+def completion(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /completion`."""
+    return _reply(parse_completion(body, serving.limits, serving.engine.tokenize, serving.take), serving)
+
+
+def infill(body: bytes, serving: Serving) -> Reply:
+    """Reads the body of `POST /infill`."""
+    engine = serving.engine
+    return _reply(parse_infill(body, serving.limits, engine.tokenize, engine.tokenizer, engine.n_cells), serving)
+
+
+def _reply(parsed: LlamaParsed, serving: Serving) -> Reply:
+    # What makes answers is kept for long, and needs no images.
+    kept = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
+    make = partial(Completion, kept, model=serving.limits.model, detokenize=serving.engine.tokenizer.detokenize)
+
+    def begin() -> Callable[[list[Event]], Any]:
+        # Detokenizing is safe here: the engine has taken the request, so the vocabulary has all its token ids.
+        return make().chunks if kept.stream else make().result
+
+    return Reply(
+        parsed.completion,
+        parsed.ignored,
+        parsed.stream,
+        begin,
+        detach=parsed.detach,
+        watch=_watch(parsed.completion.id, parsed.t_max_predict_ms / 1000),
+        keeps=parsed.response_fields,
+    )
+
+
+def _watch(request_id: str, limit: float) -> Watch | None:
+    """Ends the alternatives of a request that are overdue. limit: in seconds; 0: there is none."""
+
+    @contextmanager
+    def watch(_owner: str | None, end: End) -> Iterator[Callable[[list[Event]], object]]:
+        overdue = Overdue(limit)
+        yield lambda events: [end(request_id, index, "timeout") for index in overdue.after(events)]
+
+    return watch if limit else None
+
+
+def props(_body: bytes, serving: Serving) -> Told:
+    """`GET /props`: facts about the server and its model."""
+    engine, limits, vocabulary = serving.engine, serving.limits, serving.vocabulary
+    special = vocabulary.tokenizer.special
+    return {
+        "default_generation_settings": {
+            "n_ctx": engine.n_cells,
+            "params": generation_settings(SamplingParams(max_tokens=-1), None),
+        },
+        "total_slots": serving.stats.max_sequences,
+        "model_alias": limits.model,
+        "model_path": limits.model_path,
+        "modalities": {"vision": "image" in engine.media_kinds, "audio": "audio" in engine.media_kinds},
+        "media_marker": MARKER,
+        "endpoint_slots": limits.slots,
+        "chat_template": vocabulary.template.source if vocabulary.template else "",
+        "bos_token": vocabulary.name_of(special.bos),
+        "eos_token": vocabulary.name_of(special.eos),
+        "build_info": serving.fingerprint,
+        "is_sleeping": engine.health.is_sleeping,
+    }, []
+
+
 def _prob(token: Token) -> dict[str, Any]:
     """The JSON of a token, with its probability in place of the logarithm."""
     result = native.token_json(token)
@@ -201,38 +274,3 @@ def _only(result: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
         if value is not None:
             chosen[path] = value
     return chosen
-
-
-_PRIVATE = (
-    "stop",
-    "banned_strings",
-    "avoid",
-    "negative_prompt",
-    "logit_bias",
-    "grammar",
-    "json_schema",
-    "dry_sequence_breakers",
-    "label",
-)
-
-
-def generation_settings(params: SamplingParams, request: CompletionRequest | None) -> dict[str, Any]:
-    """`generation_settings`: how an alternative is drawn, with the defaults and its own seed."""
-    result = dataclasses.asdict(params)
-    del result["logits_processor"]  # a Python function, which only callers of the library can pass
-    biases = [{"token": token, "bias": None if bias == -math.inf else bias} for token, bias in params.logit_bias]
-    return result | {
-        "logit_bias": biases,
-        "grammar": params.grammar or "",
-        "json_schema": params.json_schema and json.loads(params.json_schema),
-        "n_predict": params.max_tokens,
-        "n_keep": request.n_keep if request else 0,
-        "n_discard": request.n_discard if request else 0,
-        "n_probs": (request and request.logprobs) or 0,
-        "post_sampling_probs": bool(request and request.post_sampling_probs),
-    }
-
-
-def public_settings(params: SamplingParams, request: CompletionRequest) -> dict[str, Any]:
-    """The `generation_settings` without the fields that may quote somebody's text."""
-    return {name: value for name, value in generation_settings(params, request).items() if name not in _PRIVATE}

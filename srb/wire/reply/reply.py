@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.events import Event
 from srb.errors import InvalidRequestError
 from srb.wire.request.messages import Message
-from srb.wire.serving import Serving
-
-End = Callable[[str, int | None, AbortReason], bool]
-"""Ends a request, or one alternative of it: `EngineClient.abort`."""
+from srb.wire.serving import End, Serving
 
 Watch = Callable[[str | None, End], AbstractContextManager[Callable[[list[Event]], object]]]
 """Watches a request for as long as a reader reads it from its beginning.

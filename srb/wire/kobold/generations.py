@@ -1,0 +1,134 @@
+"""What KoboldCpp tells of generations: the texts so far of those that run, and how fast the last one was."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent, StreamEvent
+from srb.wire.kobold.body import read_key
+from srb.wire.serving import End, Serving, Told
+
+
+@dataclass(eq=False)
+class Generation:
+    """A generation that somebody reads. count: how many alternatives it has. events: those that have come."""
+
+    genkey: str
+    request_id: str
+    count: int
+    events: list[Event] = field(default_factory=list)
+
+    def so_far(self) -> dict[str, Any]:
+        """The texts so far."""
+        texts: list[list[str]] = [[] for _ in range(self.count)]
+        for event in self.events:
+            if isinstance(event, StreamEvent):
+                texts[event.index].append(event.text)
+        return {"results": [{"text": "".join(parts)} for parts in texts]}
+
+    def perf(self) -> dict[str, Any]:
+        """The numbers of a finished request. Times are in seconds, those for one token in milliseconds."""
+        result: dict[str, Any] = {}
+        for event in self.events:
+            match event:
+                case StartEvent():
+                    result["last_seed"] = event.seeds[0]
+                case StopEvent():
+                    ended = event.finish_reason == "stop"
+                    result["stop_reason"] = (2 if event.stop_reason else 1) if ended else 0
+                case DoneEvent(timings=timings, usage=usage):
+                    result |= _pace("process", timings.prompt_n, timings.prompt_ms)
+                    result |= _pace("eval", timings.predicted_n, timings.predicted_ms)
+                    result |= {"last_input_count": usage.prompt_tokens, "last_token_count": usage.completion_tokens}
+        return result
+
+
+_NO_PERF: dict[str, Any] = {
+    **dict.fromkeys(("last_process", "last_process_time", "last_process_speed"), 0.0),
+    **dict.fromkeys(("last_eval", "last_eval_time", "last_eval_speed"), 0.0),
+    "last_input_count": 0,
+    "last_token_count": 0,
+    "last_seed": -1,
+    "stop_reason": -1,
+}
+"""Stands for `Generation.perf` while no request has finished."""
+
+
+def _pace(name: str, n: int, ms: float) -> dict[str, float]:
+    return {
+        f"last_{name}": round(ms / n, 3) if n else 0.0,
+        f"last_{name}_time": round(ms / 1000, 3),
+        f"last_{name}_speed": round(n / ms * 1000, 3) if ms else 0.0,
+    }
+
+
+@dataclass(eq=False)
+class Generations:
+    """The generations that run, in the order of their arrival, and how fast the last one of each owner was.
+
+    running: pairs of an owner and a generation. total: how many have ended.
+    rested: when the last one ended, in seconds since 1970; None: none has.
+    """
+
+    running: list[tuple[str | None, Generation]] = field(default_factory=list)
+    last: dict[str | None, dict[str, Any]] = field(default_factory=dict)
+    total: int = 0
+    rested: float | None = None
+
+    @contextmanager
+    def watch(
+        self, genkey: str, request_id: str, count: int, owner: str | None, _end: End
+    ) -> Iterator[Callable[[list[Event]], object]]:
+        """Counts a generation among those that run, as long as the block takes. The function takes its events."""
+        generation = Generation(genkey, request_id, count)
+        self.running.append((owner, generation))
+        try:
+            yield generation.events.extend
+        finally:
+            self.running.remove((owner, generation))
+            self.last[owner], self.total, self.rested = generation.perf(), self.total + 1, time.time()
+
+    def named(self, genkey: str, owner: str | None) -> list[Generation]:
+        """The running generations of an owner with this genkey.
+
+        An empty genkey finds a generation only if a single one without a genkey runs: of several, it isn't known which
+        one the client means.
+        """
+        found = [each for whose, each in tuple(self.running) if (whose, each.genkey) == (owner, genkey)]
+        return found if genkey or len(found) == 1 else []
+
+    def end(self, end: End, genkey: str, owner: str | None) -> bool:
+        """Ends the running generations of an owner with this genkey. Returns False if there are none."""
+        ended = [end(each.request_id, None, "cancelled") for each in self.named(genkey, owner)]  # all of them
+        return any(ended)
+
+
+def check(body: bytes, serving: Serving) -> Told:
+    """`/api/extra/generate/check`: the text so far of the request with this genkey; empty if none runs."""
+    genkey, ignored = read_key(body)
+    found = serving.recall(Generations).named(genkey, serving.owner)
+    return found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored
+
+
+def abort(body: bytes, serving: Serving) -> Told:
+    """`POST /api/extra/abort`: ends the requests with this genkey."""
+    genkey, ignored = read_key(body)
+    ended = serving.in_loop((serving.recall(Generations).end, genkey, serving.owner))
+    return {"success": ended, "done": ended}, ignored
+
+
+def perf(_body: bytes, serving: Serving) -> Told:
+    """`GET /api/extra/perf`: how fast the asker's last generation was, and how busy the server is."""
+    health, generations, now = serving.engine.health, serving.recall(Generations), serving.now
+    rested = serving.created if generations.rested is None else generations.rested
+    busy = {
+        "total_gens": generations.total,
+        "queue": health.waiting,
+        "idle": int(not health.running),
+        "uptime": round(now - serving.created, 3),
+        "idletime": 0 if generations.running else round(now - rested, 3),
+        "quiet": True,
+    }
+    return _NO_PERF | generations.last.get(serving.owner, {}) | busy, []
