@@ -18,8 +18,10 @@ from aiohttp import web
 from playwright.async_api import async_playwright, expect
 from web.conftest import ARGUMENTS, CHROMIUM
 
+from srb.server.app import ROUTES
 from srb.server.openapi import describe as openapi
 from srb.server.routes import page
+from srb.server.routes.mount import resources_of
 from srb.wire.limits import Limits
 
 N, STEPS = 8, 400
@@ -71,7 +73,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 
 async def describe(request: web.Request) -> web.Response:
-    return web.json_response(openapi.describe(Limits("stand-in", n=8, max_n=32), keyed=False))
+    return web.json_response(openapi.describe(ROUTES, Limits("stand-in", n=8, max_n=32), keyed=False))
 
 
 async def health(request: web.Request) -> web.Response:
@@ -104,7 +106,8 @@ async def main() -> None:
     app.router.add_post("/v1/completions", completions)
     app.router.add_get("/openapi.json", describe)
     app.router.add_get("/health", health)
-    page.add_to(app)
+    for each in resources_of(page.ROUTES):
+        app.router.register_resource(each)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

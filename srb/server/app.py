@@ -1,9 +1,7 @@
-"""Makes the application of all routes; has the routes that tell of the server itself: /health, /metrics, /docs."""
+"""Makes the application of all routes."""
 
-import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,33 +9,51 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from srb.errors import UnavailableError
 from srb.server.guards import auth, cors, hosts
 from srb.server.http import peers as elsewhere
 from srb.server.http.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
 from srb.server.http.media import FETCH, Fetch
-from srb.server.http.refusals import SHAPES, error_response, errors_as_json
+from srb.server.http.refusals import ERRORS, errors_as_json
 from srb.server.openapi import describe as openapi
 from srb.server.openapi import docs_page
-from srb.server.routes import adapters as adapter_routes
-from srb.server.routes import embeddings as embedding_routes
-from srb.server.routes import formats, page
-from srb.server.routes import history as history_routes
-from srb.server.routes import requests as request_routes
-from srb.server.routes import responses as response_routes
-from srb.server.routes import slots as slot_routes
-from srb.server.routes import stories as story_routes
-from srb.server.routes.metrics import CONTENT_TYPE, Metrics
+from srb.server.routes import (
+    about,
+    adapters,
+    embeddings,
+    history,
+    mount,
+    page,
+    requests,
+    responses,
+    slots,
+    stories,
+)
+from srb.server.routes.about import DESCRIPTION, METRICS
+from srb.server.routes.embeddings import TURNS, Turns, end_turns
+from srb.server.routes.metrics import Metrics
+from srb.server.routes.mount import resources_of
 from srb.server.routes.slots import SLOT_FOLDER
 from srb.server.run.keeping import KEEPER, Keeper
 from srb.serving.engine_client import EngineClient
-from srb.serving.health import ReplicaHealth
 from srb.wire.limits import Limits
+from srb.wire.vendors import ROUTES as VENDORS
 
-METRICS = web.AppKey("metrics", Metrics)
+ROUTES = (
+    *about.ROUTES,
+    *requests.ROUTES,
+    *responses.ROUTES,
+    *stories.ROUTES,
+    *history.ROUTES,
+    *embeddings.ROUTES,
+    *slots.ROUTES,
+    *adapters.ROUTES,
+    *page.ROUTES,
+    *VENDORS,
+)
+"""All that the server answers: its own routes, and those of the vendors whose formats it has."""
 
-DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("description")
-"""Returns the answers of `/openapi.json` and `/docs`."""
+_RESOURCES = resources_of(ROUTES)  # made once, since tests make hundreds of applications
+_ERRORS = {(route.method, path): route.error for route in ROUTES for path in route.paths}
 
 SERVER_OPTIONS: dict[str, Any] = {
     "handler_cancellation": True,  # a client that closes the connection cancels its request
@@ -89,84 +105,20 @@ def create_app(
     app[SLOT_FOLDER] = slot_folder
     app[FETCH] = fetch
     app[ANSWERS] = WeakKeyDictionary()
-    app[SHAPES] = {}
+    app[ERRORS] = _ERRORS
     app[METRICS] = metrics or Metrics()
     description: Callable[[], tuple[bytes, bytes]] = cache(partial(_description, limits, keyed=bool(api_keys)))
     app[DESCRIPTION] = description
-    app.router.add_get("/health", health)
-    app.router.add_get("/v1/health", health)
-    app.router.add_get("/metrics", metrics_text)
-    app.router.add_get("/openapi.json", openapi_json)
-    app.router.add_get("/docs", docs)
-    formats.add_routes(app)
-    request_routes.add_routes(app)
-    response_routes.add_routes(app)
-    slot_routes.add_routes(app)
-    adapter_routes.add_routes(app)
-    embedding_routes.add_routes(app)
-    story_routes.add_routes(app)
-    history_routes.add_routes(app)
-    page.add_to(app)
+    mount.begin(app)
+    app[TURNS] = Turns()
+    app.on_cleanup.append(end_turns)
+    app.on_shutdown.append(stories.end_feeds)
+    for each in _RESOURCES:
+        app.router.register_resource(each)
     return app
-
-
-async def health(request: web.Request) -> web.Response:
-    """GET /health: 200 if requests are taken, 503 while the model loads or the server stops, 500 after a failure."""
-    health = request.app[ENGINE].health
-    body: dict[str, Any] = {
-        "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
-        "model": request.app[LIMITS].model,
-        "progress": round(health.progress, 3),
-        "running": health.running,
-        "waiting": health.waiting,
-        "is_sleeping": health.is_sleeping,
-    }
-    if health.stats:
-        body |= asdict(health.stats)
-    if health.replicas:
-        body["replicas"] = [_replica(each) for each in health.replicas]
-    if (history := request.app[KEEPER].status) is not None:
-        body["history"] = history
-    if health.status == "ready":
-        return web.json_response(body)
-    try:
-        request.app[ENGINE].check_ready()
-    except UnavailableError as error:
-        return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
-    return web.json_response(body)
-
-
-def _replica(replica: ReplicaHealth) -> dict[str, Any]:
-    """A replica as `/health` shows it. The numbers are from its last report."""
-    return {
-        "name": replica.name,
-        "node": replica.node,
-        "status": replica.status,
-        "running": replica.running,
-        "waiting": replica.waiting,
-        **(asdict(replica.stats) if replica.stats else {}),
-    }
-
-
-async def metrics_text(request: web.Request) -> web.Response:
-    """GET /metrics: for Prometheus."""
-    text = request.app[METRICS].text(request.app[ENGINE])
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
 def _description(limits: Limits, *, keyed: bool) -> tuple[bytes, bytes]:
     """The description as JSON and as a page. This takes tenths of a second, so it is made once, when it's asked for."""
-    described = openapi.describe(limits, keyed=keyed)
+    described = openapi.describe(ROUTES, limits, keyed=keyed)
     return json.dumps(described).encode(), docs_page.render(described).encode()
-
-
-async def openapi_json(request: web.Request) -> web.Response:
-    """GET /openapi.json: every path and field, for programs."""
-    body, _ = await asyncio.to_thread(request.app[DESCRIPTION])
-    return web.Response(body=body, content_type="application/json", charset="utf-8")
-
-
-async def docs(request: web.Request) -> web.Response:
-    """GET /docs: the same as a page for people."""
-    _, page = await asyncio.to_thread(request.app[DESCRIPTION])
-    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=docs_page.HEADERS)

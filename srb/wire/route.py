@@ -1,8 +1,8 @@
 """`Route`: what a server does at some paths, and their row in the OpenAPI description.
 
 The folder of a vendor exports one value, `ROUTES` in its `routes.py`: all its paths, how bodies are read and answers
-written there, and the errors. The server mounts what it's given; `srb/server/routes/formats.py` has the list. The
-server's own routes are rows of the same kind, beside their handlers.
+written there, and the errors. `vendors.py` has the list of vendors, and the server mounts what it's
+given. The server's own routes are rows of the same kind, beside their handlers.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -81,6 +81,7 @@ class Route:
     body: the model that validates the request's body, if it has one.
     errors: the statuses of its errors, beside those that all routes of a kind have (openapi/describe.py).
     query: the parameters of the query, and the meaning of each.
+    summary: for the description; a route without one isn't described.
     also: the other paths. One that ends with a slash isn't described. also_says: their summary, if it is another one.
     """
 

@@ -18,16 +18,15 @@ from server.test_embeddings import FakeEmbedder
 from srb.engine.asking.model import SpecialTokens
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.history.history import History
-from srb.server.app import create_app
+from srb.server.app import ROUTES, create_app
 from srb.server.guards.auth import OPEN
 from srb.server.openapi import describe as openapi
 from srb.server.openapi import docs_page
-from srb.server.openapi.operations import OPERATIONS
-from srb.server.openapi.schemas import Operation
-from srb.server.routes.embeddings import RANKING
+from srb.server.routes import about, embeddings
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 from srb.wire.request.body_fields import ALIASES
+from srb.wire.route import Route
 
 LIMITS = Limits("fake", n=4, max_n=8)
 MANY_FIELDS = 40
@@ -39,7 +38,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 
 @cache
 def description(*, keyed: bool = False) -> dict[str, Any]:
-    return openapi.describe(LIMITS, keyed=keyed)
+    return openapi.describe(ROUTES, LIMITS, keyed=keyed)
 
 
 def operations(described: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -74,7 +73,7 @@ def test_every_field_has_a_meaning_and_no_model_is_described_twice() -> None:
 
 def test_no_two_models_have_one_name() -> None:
     found: dict[str, Any] = {}
-    for body in {operation.body for operation in OPERATIONS if operation.body}:
+    for body in {route.body for route in ROUTES if route.body}:
         schema = body.model_json_schema()
         for name, each in (schema.pop("$defs", {}) | {body.__name__: schema}).items():
             assert found.setdefault(name, each) == each, name
@@ -131,18 +130,18 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert "<b>" not in docs_page.render(described)
 
 
-def portion(name: str) -> list[Operation]:
-    """A part of the operations, without those that only have another path than one before them.
+def portion(name: str) -> list[Route]:
+    """A part of the routes, without those that only have another path than one before them, and each with one path.
 
     ranks: on a server that ranks. alike: whose bodies have most fields from one of the rest.
     """
-    same = [replace(operation, path="", summary="") for operation in OPERATIONS]
-    names: dict[str, list[Operation]] = {"ranks": [], "alike": [], "rest": []}
-    for i, operation in enumerate(OPERATIONS):
-        if same.index(same[i]) == i and operation.path != "/openapi.json":
-            is_large = operation.body is not None and len(operation.body.model_fields) > MANY_FIELDS
-            is_alike = is_large and operation.path != "/v1/completions"
-            names["ranks" if operation.path in RANKING else "alike" if is_alike else "rest"].append(operation)
+    names: dict[str, list[Route]] = {"ranks": [], "alike": [], "rest": []}
+    same = [replace(each, does=about.health, path="", summary="", also=(), also_says="") for each in ROUTES]
+    for i, route in enumerate(ROUTES):
+        if route.summary and same.index(same[i]) == i and route.path != "/openapi.json":
+            is_large = route.body is not None and len(route.body.model_fields) > MANY_FIELDS
+            is_alike = is_large and route.path != "/v1/completions"
+            names["ranks" if route in embeddings.ROUTES else "alike" if is_alike else "rest"].append(route)
     return names[name]
 
 
@@ -158,13 +157,13 @@ def portion(name: str) -> list[Operation]:
 async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path, name: str, phases: str) -> None:
     backend = FakeBackend(embedder=FakeEmbedder(rank_template="{query} {document}" if name == "ranks" else None))
     backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
-    paths = {operation.path for operation in portion(name)}
+    paths = {path for _, path, _ in openapi.described(replace(each, also=()) for each in portion(name))}
     with History(tmp_path / "history.db") as history:
         (slots := tmp_path / "slots").mkdir()
         client = await connect(backend, api_keys=(b"key",), history=history, slot_folder=slots)
         returncode, output = await schemathesis(str(client.make_url("/openapi.json")), paths, phases, tmp_path)
     assert returncode == 0, output
-    tested = sum(operation.path in paths for operation in OPERATIONS)
+    tested = sum(path in paths for _, path, _ in openapi.described(ROUTES))
     assert re.search(rf"Tested: {tested}\b", output), output
 
 

@@ -158,7 +158,7 @@ import sys, threading, time
 from pathlib import Path
 from srb import cli
 from srb.serving.async_engine import AsyncEngine
-from srb.server import app
+from srb.server.routes import about
 from srb.server.run import serve, stopping
 sys.path.insert(0, {tests!r})
 from fake_backend import FakeBackend
@@ -173,7 +173,7 @@ def script(_params, _tokens):
     threading.Event().wait()
 
 stopping.STOP_SECONDS = {seconds}
-app.docs = hang
+about.docs.__code__ = hang.__code__
 serve.find_model = lambda _model: Path("fake.gguf")
 cli.fetch_model = lambda settings, _show: settings
 AsyncEngine.from_settings = lambda _settings, _observe, record: AsyncEngine(

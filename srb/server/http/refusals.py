@@ -11,13 +11,12 @@ from aiohttp import web
 from srb.errors import AuthenticationError, MethodNotAllowedError, NotFoundError, SrbError, UnsupportedMediaTypeError
 from srb.serving.log_format import loggable
 from srb.serving.request_log import logfmt
+from srb.wire.route import OWN_ERRORS, Errors
 
 logger = logging.getLogger("srb")
 
-Shape = Callable[[SrbError], dict[str, Any]]
-
-SHAPES: web.AppKey[dict[tuple[str, str], Shape]] = web.AppKey("shapes")
-"""Makes the body of an error, by method and path. Paths that aren't here have `{"error": SrbError.body()}`."""
+ERRORS: web.AppKey[dict[tuple[str, str], Errors]] = web.AppKey("errors")
+"""How errors look, by method and path. Paths that aren't here have `OWN_ERRORS`."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -87,9 +86,5 @@ def error_response(
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, UnsupportedMediaTypeError):
         headers["Accept-Encoding"] = "identity"
-    shape = request.app[SHAPES].get((request.method, request.path), _body)
-    return web.json_response((body or {}) | shape(error), status=status or error.status, headers=headers)
-
-
-def _body(error: SrbError) -> dict[str, Any]:
-    return {"error": error.body()}
+    errors = request.app[ERRORS].get((request.method, request.path), OWN_ERRORS)
+    return web.json_response((body or {}) | errors.shape(error), status=status or error.status, headers=headers)

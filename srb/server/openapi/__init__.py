@@ -1,5 +1,5 @@
 """The OpenAPI description at /openapi.json, and the page that shows it.
 
-`operations.py`, `format_operations.py` and `history_operations.py` are the table of all paths. `schemas.py` describes
-answers, `describe.py` makes the description, and `docs_page.py` the page.
+`describe.py` makes the description, from what each route says of itself (`srb/wire/route.py`), and `docs_page.py` makes
+the page.
 """

@@ -1,12 +1,12 @@
 """Makes the OpenAPI description of the server from the models that validate its requests. Pure functions.
 
-A new route needs a new row in operations.py. The meaning of a field stands with the field, where `descriptions` finds
-it.
+What a route answers stands with the route (`srb/wire/route.py`), and the meaning of a field with the field, where
+`descriptions` finds it.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,15 +17,15 @@ import srb
 from srb.engine.asking.request import EXPLORE_RANGES, MAX_LOGPROBS, Explore
 from srb.engine.asking.sampling_params import RANGES
 from srb.server.guards.auth import HEADER, OPEN
-from srb.server.openapi.operations import OPERATIONS
-from srb.server.openapi.schemas import ERROR, JSON, REF, STRING, Operation, Schema
-from srb.server.routes.formats import VENDORS
 from srb.wire.limits import Limits
 from srb.wire.native.explore import ExploreFields
 from srb.wire.request.body_fields import ALIASES
 from srb.wire.request.completion_fields import BranchFields
 from srb.wire.request.fields import DEFAULTS, descriptions
 from srb.wire.route import OWN_ERRORS, Route
+from srb.wire.schemas import JSON, STRING, Schema
+
+REF = "#/components/schemas/"
 
 ERRORS = {
     400: "malformed or out of range; the message gives the limit",
@@ -53,12 +53,12 @@ PARAMETERS = {
 }
 
 
-def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
+def describe(routes: Iterable[Route], limits: Limits, *, keyed: bool) -> dict[str, Any]:
     """The OpenAPI 3.1 document. keyed: whether requests need an API key."""
-    schemas: dict[str, Schema] = {"Error": ERROR}
+    schemas: dict[str, Schema] = {"Error": OWN_ERRORS.schema}
     paths: dict[str, dict[str, Any]] = {}
-    for operation in (*OPERATIONS, *(each for route in VENDORS for each in operations_of(route))):
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas, limits)
+    for route, path, summary in described(routes):
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, summary, schemas, limits)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -79,62 +79,54 @@ def describe(limits: Limits, *, keyed: bool) -> dict[str, Any]:
     }
 
 
-def operations_of(route: Route) -> Iterator[Operation]:
-    """A route as operations, one for each path."""
-    for path in route.paths:
-        if path.endswith("/") and path != "/":
-            continue
-        yield Operation(
-            method=route.method,
-            path=re.sub(r"\{(\w+):(?:[^{}]|\{[^{}]*\})+\}", r"{\1}", path),
-            summary=route.also_says if path != route.path and route.also_says else route.summary,
-            body=route.body,
-            query=route.query,
-            reply={**route.others, **({JSON: route.reply} if route.reply else {})},
-            error=None if route.error is OWN_ERRORS else route.error.schema,
-            errors=route.errors,
-        )
+def described(routes: Iterable[Route]) -> Iterator[tuple[Route, str, str]]:
+    """The routes that are described, with each of their paths, and its summary. The paths are without patterns."""
+    for route in routes:
+        for path in route.paths:
+            summary = route.summary if path == route.path else route.also_says or route.summary
+            if summary and (path == "/" or not path.endswith("/")):
+                yield route, re.sub(r"\{(\w+):(?:[^{}]|\{[^{}]*\})+\}", r"{\1}", path), summary
 
 
-def _operation(operation: Operation, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:
+def _operation(route: Route, path: str, summary: str, schemas: dict[str, Schema], limits: Limits) -> dict[str, Any]:
     """The operation object. The schema of its body is put into `schemas`."""
-    is_open = operation.method == "GET" and operation.path in OPEN
-    good = {
-        "description": "it has worked",
-        "content": {kind: {"schema": each} for kind, each in operation.reply.items()},
-    }
-    responses: dict[str, Any] = {"200": good} if operation.reply else {"204": {"description": "it has worked"}}
-    for status in sorted({*operation.errors, *_common_errors(operation)}):
-        content = {JSON: {"schema": operation.error or {"$ref": f"{REF}Error"}}}
+    is_open = route.method == "GET" and path in OPEN
+    replies = {**route.others, **({JSON: route.reply} if route.reply else {})}
+    content = {kind: {"schema": each} for kind, each in replies.items()}
+    responses: dict[str, Any] = {"200" if replies else "204": {"description": "it has worked"}}
+    if replies:
+        responses["200"]["content"] = content
+    for status in sorted({*route.errors, *_common_errors(route, is_open)}):
+        schema = {"$ref": f"{REF}Error"} if route.error is OWN_ERRORS else route.error.schema
+        content = {JSON: {"schema": schema}}
         responses[str(status)] = {"description": ERRORS[status], "content": content}
-    result: dict[str, Any] = {"summary": operation.summary, "responses": responses}
+    result: dict[str, Any] = {"summary": summary, "responses": responses}
     if is_open:
         result["security"] = []
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": STRING, "description": PARAMETERS[name]}
-        for name in re.findall(r"\{(\w+)\}", operation.path)
+        for name in re.findall(r"\{(\w+)\}", path)
     ] + [
-        {"name": name, "in": "query", "schema": STRING, "description": meaning}
-        for name, meaning in operation.query.items()
+        {"name": name, "in": "query", "schema": STRING, "description": meaning} for name, meaning in route.query.items()
     ]
     if parameters:
         result["parameters"] = parameters
-    if operation.body:
-        if operation.body.__name__ not in schemas:
-            schemas |= _schemas(operation.body, limits)
-        content = {JSON: {"schema": {"$ref": REF + operation.body.__name__}}}
+    if route.body:
+        if route.body.__name__ not in schemas:
+            schemas |= _schemas(route.body, limits)
+        content = {JSON: {"schema": {"$ref": REF + route.body.__name__}}}
         result["requestBody"] = {"required": True, "content": content}
     return result
 
 
-def _common_errors(operation: Operation) -> Iterator[int]:
-    """The statuses of errors that the table of operations leaves out, because all operations of a kind have them."""
+def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
+    """The statuses of errors that routes leave out, because all of a kind have them."""
     yield from (421, 500)
-    if operation.method != "GET" or operation.path not in OPEN:
+    if not is_open:
         yield 401
-    if operation.method != "GET":
+    if route.method != "GET":
         yield 403
-    if operation.body:
+    if route.body:
         yield 415
 
 

@@ -5,13 +5,9 @@ import asyncio
 from aiohttp import web
 
 from srb.server.http.exchange import ENGINE, read_body
-from srb.wire.native.bodies import parse_adapters
-
-
-def add_routes(app: web.Application) -> None:
-    """Adds the routes to the application."""
-    app.router.add_get("/lora-adapters", adapters)
-    app.router.add_post("/lora-adapters", set_adapters)
+from srb.wire.native.bodies import AdapterFields, parse_adapters
+from srb.wire.route import Route
+from srb.wire.schemas import BOOLEAN, INTEGER, NUMBER, STRING, list_of, object_of
 
 
 async def adapters(request: web.Request) -> web.Response:
@@ -27,3 +23,24 @@ async def set_adapters(request: web.Request) -> web.Response:
     there, body = request.app[ENGINE].adapters, await read_body(request)
     await asyncio.to_thread(lambda: there.set_scales(parse_adapters(body)))
     return web.json_response({"success": True})
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/lora-adapters",
+        adapters,
+        "The adapters that were loaded with --lora, and their scales for requests that name none",
+        list_of(object_of(id=INTEGER, name=STRING, path=STRING, scale=NUMBER)),
+        errors=(501, 503),
+    ),
+    Route(
+        "POST",
+        "/lora-adapters",
+        set_adapters,
+        "Set the scales of adapters for the requests that follow; adapters that aren't named get 0",
+        object_of(success=BOOLEAN),
+        body=AdapterFields,
+        errors=(400, 413, 501, 503),
+    ),
+)

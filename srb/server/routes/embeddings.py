@@ -13,8 +13,10 @@ from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
 from srb.serving.engine_client import EngineClient
+from srb.wire.route import Route
+from srb.wire.schemas import ONE_OR_MORE
 from srb.wire.vectors.embeddings import Parsed, Style, normalize, parse, to_json
-from srb.wire.vectors.rerank import Ranking
+from srb.wire.vectors.rerank import Ranking, RerankFields
 from srb.wire.vectors.rerank import parse as parse_ranking
 from srb.wire.vectors.rerank import to_json as ranking_json
 
@@ -52,22 +54,9 @@ class Turns:
 
 TURNS = web.AppKey("embeddings", Turns)
 
-RANKING = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
-"""The paths that rank. All answer alike."""
 
-
-def add_routes(app: web.Application) -> None:
-    """Adds the routes and the thread to the application.
-
-    The thread ends with the application. It finishes the text at hand, and drops what waits.
-    """
-    app[TURNS] = Turns()
-    app.on_cleanup.append(_end_thread)
-    for path in RANKING:
-        app.router.add_post(path, rerank)
-
-
-async def _end_thread(app: web.Application) -> None:
+async def end_turns(app: web.Application) -> None:
+    """Ends the thread. It finishes the text at hand, and drops what waits."""
     await asyncio.to_thread(app[TURNS].thread.shutdown, cancel_futures=True)
 
 
@@ -87,7 +76,7 @@ async def embeddings(style: Style, request: web.Request) -> web.Response:
 
 
 async def rerank(request: web.Request) -> web.Response:
-    """POST to a path of `RANKING`. When the client leaves, its request ends after the text at hand."""
+    """POST: how well documents answer a query. When the client leaves, its request ends after the text at hand."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
     if embedder is None or embedder.rank_template is None:
@@ -115,3 +104,17 @@ def _ranked(ranking: Ranking, scores: list[float], model: str) -> web.Response:
 
 def _answer(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> web.Response:
     return json_response(to_json(parsed, vectors, model), ignored_header(parsed.ignored))
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/rerank",
+        rerank,
+        "Rank documents by how well they answer a query, the best first, with --reranking",
+        ONE_OR_MORE,
+        body=RerankFields,
+        errors=(400, 413, 429, 501, 503),
+        also=("/reranking", "/v1/rerank", "/v1/reranking"),
+    ),
+)

@@ -11,15 +11,10 @@ from srb.history.export import as_json, request_json
 from srb.server.http.exchange import json_response
 from srb.server.routes.stories import query_number
 from srb.server.run.keeping import read_file, write_file
+from srb.wire.route import Route
+from srb.wire.schemas import OBJECT, data_of
 
 MAX_LIMIT = 1_000
-
-
-def add_routes(app: web.Application) -> None:
-    """Adds the routes to the application."""
-    app.router.add_get("/v1/history", list_or_search)
-    app.router.add_get("/v1/history/{id}", get_request)
-    app.router.add_delete("/v1/history/{id}", remove_request)
 
 
 async def list_or_search(request: web.Request) -> web.Response:
@@ -53,3 +48,38 @@ async def remove_request(request: web.Request) -> web.Response:
     """DELETE /v1/history/{id}: removes a request that has ended."""
     await write_file(request, prune.remove_request, request.match_info["id"])
     return web.Response(status=204)
+
+
+_OFF = (404, 501, 503)
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/history",
+        list_or_search,
+        "The last requests, or the texts that have these words",
+        data_of(OBJECT),
+        errors=(400, *_OFF),
+        query={
+            "q": "words that a text must have",
+            "limit": "how many, 50 if it's left out",
+            "before": "where the answer before has ended, which says so in its own `before`",
+            "story": "without `q`: only the requests of this story",
+        },
+    ),
+    Route(
+        "GET",
+        "/v1/history/{id}",
+        get_request,
+        "A request that was kept, with its body and its alternatives",
+        OBJECT,
+        errors=_OFF,
+    ),
+    Route(
+        "DELETE",
+        "/v1/history/{id}",
+        remove_request,
+        "Remove a request that has ended; stories keep its texts",
+        errors=_OFF,
+    ),
+)

@@ -4,6 +4,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from srb.wire.route import Route
+from srb.wire.schemas import STRING
+
 FOLDER = Path(__file__).parents[2] / "web"
 
 HEADERS = {
@@ -20,12 +23,6 @@ FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*")
 """The files by what stands behind `/web/` in their paths. No other path comes to the file system."""
 
 
-def add_to(app: web.Application) -> None:
-    """Adds the page at `/`, and the files that it loads at `/web/`."""
-    app.router.add_get("/", _index)
-    app.router.add_get("/web/{file:.*}", _file)
-
-
 async def _index(request: web.Request) -> web.FileResponse:
     return web.FileResponse(FOLDER / "index.html", headers=HEADERS)
 
@@ -34,3 +31,9 @@ async def _file(request: web.Request) -> web.FileResponse:
     if (path := FILES.get(request.match_info["file"])) is None:
         raise web.HTTPNotFound
     return web.FileResponse(path, headers=HEADERS)
+
+
+ROUTES = (
+    Route("GET", "/", _index, "The page: alternatives side by side", others={"text/html": STRING}),
+    Route("GET", "/web/{file:.*}", _file, ""),
+)

@@ -15,18 +15,21 @@ from srb.server.run.keeping import KEEPER, read_file, write_file
 from srb.serving.journal import Journal
 from srb.wire.native import reply as native
 from srb.wire.request.read import show
+from srb.wire.route import Route
+from srb.wire.schemas import (
+    EVENT_STREAM,
+    EVENTS,
+    INTEGER,
+    NUMBER,
+    ONE_OR_MORE,
+    OPTIONAL_STRING,
+    STRING,
+    data_of,
+    list_of,
+    object_of,
+)
 
 LAST_EVENT_ID = "Last-Event-ID"
-
-
-def add_routes(app: web.Application) -> None:
-    """Adds these routes to the application."""
-    for path in ("/v1/completions/{id}/events", "/v1/chat/completions/{id}/events"):
-        app.router.add_get(path, events)
-    app.router.add_get("/v1/completions/{id}", state)
-    app.router.add_delete("/v1/completions/{id}", cancel)
-    app.router.add_delete("/v1/completions/{id}/choices/{index}", cancel)
-    app.router.add_get("/v1/requests", requests)
 
 
 async def events(request: web.Request) -> web.StreamResponse:
@@ -153,3 +156,60 @@ async def requests(request: web.Request) -> web.Response:
         data.append(each)
     data += await lists_of_others(request)
     return web.json_response({"object": "list", "data": data})
+
+
+_STATE = object_of(
+    id=STRING,
+    object={"const": "srb.request"},
+    status={"enum": ["waiting", "running", "finished"]},
+    created=INTEGER,
+    choices=list_of(
+        object_of(
+            index=INTEGER,
+            label=OPTIONAL_STRING,
+            seed=INTEGER,
+            text=STRING,
+            length=INTEGER,
+            finish_reason={"enum": ["stop", "length", "abort", "error", None]},
+            stop_reason=OPTIONAL_STRING,
+        )
+    ),
+    usage={"type": ["object", "null"]},
+    last_event_id=INTEGER,
+)
+_REQUEST = object_of(
+    id=STRING,
+    status={"enum": ["waiting", "running"]},
+    age_seconds=NUMBER,
+    prompts=INTEGER,
+    prompt_tokens=INTEGER,
+    count=INTEGER,
+    running=INTEGER,
+)
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/completions/{id}/events",
+        events,
+        "Read a request again: all of it in its own format, or the native events behind one event",
+        ONE_OR_MORE,
+        others={EVENTS: EVENT_STREAM},
+        errors=(400, 404, 410, 503),
+        query={"starting_after": "the id of the last native event that was read; the header Last-Event-ID wins"},
+        also=("/v1/chat/completions/{id}/events",),
+    ),
+    Route(
+        "GET",
+        "/v1/completions/{id}",
+        state,
+        "How far a request is, with its texts so far; for chats, too",
+        _STATE,
+        errors=(404, 410),
+    ),
+    Route("DELETE", "/v1/completions/{id}", cancel, "End a request, or forget one that has finished", errors=(404,)),
+    Route(
+        "DELETE", "/v1/completions/{id}/choices/{index}", cancel, "End one alternative; the others go on", errors=(404,)
+    ),
+    Route("GET", "/v1/requests", requests, "The requests that wait and run", data_of(_REQUEST)),
+)

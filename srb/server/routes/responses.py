@@ -14,16 +14,11 @@ from srb.server.http.exchange import ENGINE, answers_of, json_response
 from srb.server.http.sse import Batches
 from srb.server.routes.requests import forget, read_id
 from srb.serving.journal import Cursor, Journal
+from srb.wire.openai.routes import OPENAI, RESPONSE, RESPONSE_EVENTS
 from srb.wire.reply.frames import TYPED
 from srb.wire.reply.reply import Answering
-
-
-def add_routes(app: web.Application) -> None:
-    """Adds these routes to the application."""
-    for base in ("/v1", "/openai/v1"):
-        app.router.add_get(f"{base}/responses/{{id}}", retrieve)
-        app.router.add_delete(f"{base}/responses/{{id}}", delete)
-        app.router.add_post(f"{base}/responses/{{id}}/cancel", cancel)
+from srb.wire.route import Route
+from srb.wire.schemas import BOOLEAN, STRING, object_of
 
 
 def find_response(request: web.Request, response_id: str) -> tuple[Journal, Answering]:
@@ -88,3 +83,39 @@ async def _end(request: web.Request, journal: Journal) -> None:
         engine.abort(journal.request.id)
         async for _ in stream:
             pass
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/responses/{id}",
+        retrieve,
+        "A response so far, or its events from the beginning or behind one event",
+        RESPONSE,
+        others=RESPONSE_EVENTS,
+        errors=(400, 404, 410),
+        query={
+            "stream": "true: answer with the events",
+            "starting_after": "the sequence_number of the event behind which they begin",
+        },
+        also=(f"{OPENAI}/responses/{{id}}",),
+    ),
+    Route(
+        "DELETE",
+        "/v1/responses/{id}",
+        delete,
+        "End a response, and forget it",
+        object_of(id=STRING, object={"const": "response"}, deleted=BOOLEAN),
+        errors=(404, 410),
+        also=(f"{OPENAI}/responses/{{id}}",),
+    ),
+    Route(
+        "POST",
+        "/v1/responses/{id}/cancel",
+        cancel,
+        "End a response; the answer is what there is of it",
+        RESPONSE,
+        errors=(404, 410),
+        also=(f"{OPENAI}/responses/{{id}}/cancel",),
+    ),
+)

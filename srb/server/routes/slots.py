@@ -13,17 +13,13 @@ from srb.server.guards.auth import owner_of, shared_within
 from srb.server.http.exchange import ENGINE, LIMITS, read_body, stats_of
 from srb.server.http.peers import lists_of_others
 from srb.serving.journal import Journal
-from srb.wire.native.bodies import parse_filename
+from srb.wire.native.bodies import SlotFields, parse_filename
 from srb.wire.native.settings import public_settings
 from srb.wire.request.read import show
+from srb.wire.route import Route
+from srb.wire.schemas import INTEGER, OBJECT, list_of, object_of
 
 SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
-
-
-def add_routes(app: web.Application) -> None:
-    """Adds the route to the application."""
-    app.router.add_get("/slots", slots)
-    app.router.add_post("/slots/{id_slot}", change_slot)
 
 
 def check_folder(folder: Path | None) -> Path | None:
@@ -121,3 +117,18 @@ async def _restore(request: web.Request, folder: Path, slot: int, within: str) -
 
 async def _erase(request: web.Request, _folder: Path, slot: int, within: str) -> dict[str, Any]:
     return {"n_erased": await request.app[ENGINE].ask(slot, lambda slots: slots.erase(slot, within))}
+
+
+ROUTES = (
+    Route("GET", "/slots", slots, "The running alternatives and their settings", list_of(OBJECT), errors=(501, 503)),
+    Route(
+        "POST",
+        "/slots/{id_slot}",
+        change_slot,
+        "Save what was last evaluated in a slot to a file, restore it, or erase it, with --slot-save-path",
+        object_of(id_slot=INTEGER),
+        body=SlotFields,
+        errors=(400, 413, 501, 503),
+        query={"action": "save, restore or erase"},
+    ),
+)

@@ -20,27 +20,15 @@ from srb.server.run.story_feed import Growing
 from srb.wire.native.stories import NodeFields, RemarkFields, StoryFields, TitleFields
 from srb.wire.reply.frames import Chunk
 from srb.wire.request.read import Fields, depth_refused, read_fields
+from srb.wire.route import Route
+from srb.wire.schemas import EVENTS, INTEGER, OPTIONAL_INTEGER, OPTIONAL_STRING, STRING, data_of, object_of
 
 MAX_STORY_BYTES = 64 << 20
 """The largest story that can be sent at once. A node with its token ids takes about ten bytes for each token."""
 
 
-def add_routes(app: web.Application) -> None:
-    """Adds the routes to the application."""
-    app.on_shutdown.append(_end_feeds)
-    story, nodes = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
-    app.router.add_get("/v1/stories", list_stories)
-    app.router.add_post("/v1/stories", make_story)
-    app.router.add_get(story, get_story)
-    app.router.add_patch(story, rename_story)
-    app.router.add_delete(story, remove_story)
-    app.router.add_get(nodes, get_nodes)
-    app.router.add_post(nodes, add_node)
-    app.router.add_get(nodes + r"/{node:\d{1,15}}", get_node)
-    app.router.add_patch(nodes + r"/{node:\d{1,15}}", remark)
-
-
-async def _end_feeds(app: web.Application) -> None:
+async def end_feeds(app: web.Application) -> None:
+    """Ends the streams of those who watch stories."""
     app[KEEPER].feeds.close()
 
 
@@ -223,3 +211,98 @@ async def _fields(request: web.Request, kind: type[Fields], limit: int = MAX_BOD
             return read_fields(body, kind)
 
     return await asyncio.to_thread(read)
+
+
+_NODE = object_of(
+    id=INTEGER,
+    parent=OPTIONAL_INTEGER,
+    text=STRING,
+    tokens={"type": ["array", "null"], "items": INTEGER},
+    author={"enum": ["model", "person"]},
+    request=OPTIONAL_STRING,
+    index=OPTIONAL_INTEGER,
+    seed=OPTIONAL_INTEGER,
+    settings={"type": ["object", "null"]},
+    label=OPTIONAL_STRING,
+    length=OPTIONAL_INTEGER,
+    finish_reason=OPTIONAL_STRING,
+    stop_reason=OPTIONAL_STRING,
+    kept={"type": ["boolean", "null"]},
+    notes=OPTIONAL_STRING,
+    created=INTEGER,
+    change=INTEGER,
+)
+_STORY = object_of(
+    id=STRING,
+    object={"const": "story"},
+    title=STRING,
+    created=INTEGER,
+    changed=INTEGER,
+    change=INTEGER,
+    node_count=INTEGER,
+)
+_STORIES, _NODES = "/v1/stories", "/v1/stories/{story}/nodes"
+_ONE, _ONE_NODE = "/v1/stories/{story}", r"/v1/stories/{story}/nodes/{node:\d{1,15}}"
+_OFF = (404, 501, 503)
+
+ROUTES = (
+    Route(
+        "GET",
+        _STORIES,
+        list_stories,
+        "The stories that the server keeps, with --history",
+        data_of(_STORY),
+        errors=(501, 503),
+    ),
+    Route(
+        "POST",
+        _STORIES,
+        make_story,
+        "Begin a story, or bring one from another place",
+        _STORY,
+        body=StoryFields,
+        errors=(400, 413, 501, 503),
+    ),
+    Route(
+        "GET",
+        _ONE,
+        get_story,
+        "A story with all its nodes, or the text that leads to one of them",
+        _STORY,
+        others={"text/markdown": STRING},
+        errors=(400, *_OFF),
+        query={"format": "json or markdown", "node": "with markdown, the id of the node that the text goes to"},
+    ),
+    Route(
+        "PATCH", _ONE, rename_story, "Give a story another title", _STORY, body=TitleFields, errors=(400, 413, *_OFF)
+    ),
+    Route("DELETE", _ONE, remove_story, "Delete a story, and the requests that were made in it", errors=_OFF),
+    Route(
+        "GET",
+        _NODES,
+        get_nodes,
+        "What is new in a story; as a stream of events, what becomes new, too",
+        data_of(_NODE, change=INTEGER),
+        others={EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}},
+        errors=(400, *_OFF),
+        query={"since": "the number of the last change that is known"},
+    ),
+    Route("POST", _NODES, add_node, "Add a text to a story", _NODE, body=NodeFields, errors=(400, 413, *_OFF)),
+    Route(
+        "GET",
+        _ONE_NODE,
+        get_node,
+        "A node of a story, with all earlier values of `kept`, `ends_at` and `notes`",
+        _NODE,
+        errors=_OFF,
+    ),
+    Route(
+        "PATCH",
+        _ONE_NODE,
+        remark,
+        "Mark a node as kept or discarded, let it end earlier, or give it notes",
+        _NODE,
+        body=RemarkFields,
+        errors=(400, 413, *_OFF),
+    ),
+)

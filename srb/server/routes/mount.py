@@ -1,4 +1,4 @@
-"""Mounts the routes of all vendors: what queues a request, what tells something, and what embeds."""
+"""Makes the handlers of routes: for what queues a request, what tells something, and what embeds."""
 
 import asyncio
 import time
@@ -31,7 +31,6 @@ from srb.server.http.exchange import (
 )
 from srb.server.http.lookups import known, read
 from srb.server.http.media import body_limit, media_taker
-from srb.server.http.refusals import SHAPES
 from srb.server.http.sse import Batches
 from srb.server.routes.embeddings import embeddings
 from srb.server.routes.requests import find_kept
@@ -39,23 +38,13 @@ from srb.server.routes.responses import events_so_far, find_response
 from srb.server.run.keeping import KEEPER, read_file
 from srb.serving.journal import Journal
 from srb.serving.request_stream import RequestStream
-from srb.wire.anthropic.routes import ROUTES as ANTHROPIC
-from srb.wire.kobold.routes import ROUTES as KOBOLD
-from srb.wire.llama_server.routes import ROUTES as LLAMA_SERVER
-from srb.wire.native.routes import ROUTES as NATIVE
-from srb.wire.ollama.routes import ROUTES as OLLAMA
-from srb.wire.openai.routes import ROUTES as OPENAI
 from srb.wire.reply.frames import Frame
 from srb.wire.reply.reply import Reply
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused
-from srb.wire.route import OWN_ERRORS, Embeds, Generates, Route, Tells
+from srb.wire.route import Embeds, Generates, Route, Tells
 from srb.wire.serving import Serving, Told
-from srb.wire.tgi.routes import ROUTES as TGI
-from srb.wire.tokens.routes import ROUTES as TOKENS
-
-VENDORS = (*NATIVE, *OPENAI, *TOKENS, *LLAMA_SERVER, *KOBOLD, *ANTHROPIC, *OLLAMA, *TGI)
-"""The routes of all vendors."""
+from srb.wire.vendors import ROUTES as VENDORS
 
 _LASTING = {
     path: route.does
@@ -72,21 +61,20 @@ MEMORY: web.AppKey[dict[Callable[[], Any], Any]] = web.AppKey("memory")
 """What formats remember of this server; see `Serving.recall`."""
 
 
-def add_routes(app: web.Application) -> None:
-    """Adds the routes to the application."""
+def resources_of(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
+    """What a router needs of the routes. It can be given to any number of applications."""
+    router = web.UrlDispatcher()
+    for route in routes:
+        add = router.add_get if route.method == "GET" else partial(router.add_route, route.method)
+        for path in route.paths:
+            add(path, handler_of(route))
+    return tuple(router.resources())
+
+
+def begin(app: web.Application) -> None:
+    """Gives the application what the handlers need of it."""
     app[ANSWERS_OF_OLD] = _answers_of_old
     app[CREATED], app[MEMORY] = time.time(), {}
-    for route in VENDORS:
-        mount(app, route)
-
-
-def mount(app: web.Application, route: Route) -> None:
-    """Adds a route to the application."""
-    add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
-    for path in route.paths:
-        add(path, handler_of(route))
-        if route.error is not OWN_ERRORS:
-            app[SHAPES][route.method, path] = route.error.shape
 
 
 def handler_of(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

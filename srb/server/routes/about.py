@@ -1,0 +1,107 @@
+"""The routes that tell of the server itself: /health, /metrics, /openapi.json, /docs."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+from pydantic import TypeAdapter
+
+from srb.engine.telling.stats import EngineStats
+from srb.errors import UnavailableError
+from srb.server.http.exchange import ENGINE, LIMITS
+from srb.server.http.refusals import error_response
+from srb.server.openapi import docs_page
+from srb.server.routes.metrics import CONTENT_TYPE, Metrics
+from srb.server.run.keeping import KEEPER
+from srb.serving.health import ReplicaHealth
+from srb.wire.route import Route
+from srb.wire.schemas import BOOLEAN, INTEGER, OBJECT, STRING, object_of
+
+METRICS = web.AppKey("metrics", Metrics)
+
+DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("description")
+"""Returns the answers of `/openapi.json` and `/docs`."""
+
+
+async def health(request: web.Request) -> web.Response:
+    """GET /health: 200 if requests are taken, 503 while the model loads or the server stops, 500 after a failure."""
+    health = request.app[ENGINE].health
+    body: dict[str, Any] = {
+        "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
+        "model": request.app[LIMITS].model,
+        "progress": round(health.progress, 3),
+        "running": health.running,
+        "waiting": health.waiting,
+        "is_sleeping": health.is_sleeping,
+    }
+    if health.stats:
+        body |= asdict(health.stats)
+    if health.replicas:
+        body["replicas"] = [_replica(each) for each in health.replicas]
+    if (history := request.app[KEEPER].status) is not None:
+        body["history"] = history
+    if health.status == "ready":
+        return web.json_response(body)
+    try:
+        request.app[ENGINE].check_ready()
+    except UnavailableError as error:
+        return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
+    return web.json_response(body)
+
+
+def _replica(replica: ReplicaHealth) -> dict[str, Any]:
+    """A replica as `/health` shows it. The numbers are from its last report."""
+    return {
+        "name": replica.name,
+        "node": replica.node,
+        "status": replica.status,
+        "running": replica.running,
+        "waiting": replica.waiting,
+        **(asdict(replica.stats) if replica.stats else {}),
+    }
+
+
+async def metrics_text(request: web.Request) -> web.Response:
+    """GET /metrics: for Prometheus."""
+    text = request.app[METRICS].text(request.app[ENGINE])
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def openapi_json(request: web.Request) -> web.Response:
+    """GET /openapi.json: every path and field, for programs."""
+    body, _ = await asyncio.to_thread(request.app[DESCRIPTION])
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
+
+
+async def docs(request: web.Request) -> web.Response:
+    """GET /docs: the same as a page for people."""
+    _, page = await asyncio.to_thread(request.app[DESCRIPTION])
+    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=docs_page.HEADERS)
+
+
+_HEALTH = object_of(
+    status=STRING,
+    model=STRING,
+    progress={"type": "number", "minimum": 0, "maximum": 1},
+    running=INTEGER,
+    waiting=INTEGER,
+    is_sleeping=BOOLEAN,
+    **TypeAdapter(EngineStats).json_schema()["properties"],
+)
+
+ROUTES = (
+    Route(
+        "GET",
+        "/health",
+        health,
+        "Whether the server takes requests, and how many run",
+        _HEALTH,
+        errors=(503,),
+        also=("/v1/health",),
+    ),
+    Route("GET", "/metrics", metrics_text, "Measurements for Prometheus", others={"text/plain": STRING}),
+    Route("GET", "/openapi.json", openapi_json, "This description", OBJECT),
+    Route("GET", "/docs", docs, "This description as a page", others={"text/html": STRING}),
+)

@@ -1,0 +1,13 @@
+"""The list of vendors: a new one is a folder beside this file, its import and its name here."""
+
+from srb.wire.anthropic.routes import ROUTES as ANTHROPIC
+from srb.wire.kobold.routes import ROUTES as KOBOLD
+from srb.wire.llama_server.routes import ROUTES as LLAMA_SERVER
+from srb.wire.native.routes import ROUTES as NATIVE
+from srb.wire.ollama.routes import ROUTES as OLLAMA
+from srb.wire.openai.routes import ROUTES as OPENAI
+from srb.wire.tgi.routes import ROUTES as TGI
+from srb.wire.tokens.routes import ROUTES as TOKENS
+
+ROUTES = (*NATIVE, *OPENAI, *TOKENS, *LLAMA_SERVER, *KOBOLD, *ANTHROPIC, *OLLAMA, *TGI)
+"""The routes of all vendors."""
