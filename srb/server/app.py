@@ -16,18 +16,7 @@ from srb.server.http.media import FETCH, Fetch
 from srb.server.http.refusals import ERRORS, errors_as_json
 from srb.server.openapi import describe as openapi
 from srb.server.openapi import docs_page
-from srb.server.routes import (
-    about,
-    adapters,
-    embeddings,
-    history,
-    mount,
-    page,
-    requests,
-    responses,
-    slots,
-    stories,
-)
+from srb.server.routes import about, adapters, embeddings, history, mount, page, requests, responses, slots, stories
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.embeddings import TURNS, Turns, end_turns
 from srb.server.routes.metrics import Metrics

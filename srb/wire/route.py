@@ -7,6 +7,7 @@ given. The server's own routes are rows of the same kind, beside their handlers.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -23,11 +24,11 @@ from srb.wire.vectors.embeddings import Style
 class Generates:
     """Queues a request, and answers with its events.
 
-    read: reads a body. frame: how an object of a stream is sent.
+    function: reads a body. frame: how an object of a stream is sent.
     lasts: whether an answer can be made again from the history, with `Serving.made`.
     """
 
-    read: Read
+    function: Read
     frame: Frame = DATA
     lasts: bool = False
 
@@ -36,11 +37,13 @@ class Generates:
 class Tells:
     """Answers with what is known already.
 
-    tell: makes the answer. For a GET, which has no body, it is called in the event loop and must take no time; for any
-    other method in a worker thread. Raises `SrbError`.
+    function: makes the answer. For a GET, which has no body, it is called in the event loop and must take no time; for
+        any other method in a worker thread. Raises `SrbError`.
+    always: whether it answers before the model is loaded, too.
     """
 
-    tell: Callable[[bytes, Serving], Told]
+    function: Callable[[bytes, Serving], Told]
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,6 @@ OWN_ERRORS = Errors(
     object_of(error=object_of(message=STRING, type=STRING, param=OPTIONAL_STRING, code=OPTIONAL_STRING)),
 )
 
-READS = (400, 413, 503)
-GENERATES = (400, 413, 429, 503)
-"""The statuses of errors of most routes that read a body, and of those that generate."""
-
 
 @dataclass(frozen=True)
 class Route:
@@ -81,20 +80,21 @@ class Route:
     body: the model that validates the request's body, if it has one.
     errors: the statuses of its errors, beside those that all routes of a kind have (openapi/describe.py).
     query: the parameters of the query, and the meaning of each.
-    summary: for the description; a route without one isn't described.
+    says: its summary in the description, if this isn't the first paragraph of what its function's docstring says. A
+        route without either isn't described.
     also: the other paths. One that ends with a slash isn't described. also_says: their summary, if it is another one.
     """
 
     method: str
     path: str
     does: Generates | Tells | Embeds | Handles
-    summary: str
     reply: Schema | None = None
     _: KW_ONLY
     others: Mapping[str, Schema] = field(default_factory=dict)
     body: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
     query: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
     also: tuple[str, ...] = ()
     also_says: str = ""
     error: Errors = OWN_ERRORS
@@ -103,3 +103,13 @@ class Route:
     def paths(self) -> tuple[str, ...]:
         """All paths."""
         return self.path, *self.also
+
+    @property
+    def summary(self) -> str:
+        """What the route does, in one sentence without a full stop; empty if it isn't described."""
+        does = self.does.function if isinstance(self.does, Generates | Tells) else self.does
+        return self.says or " ".join((does.__doc__ or "").partition("\n\n")[0].split()).removesuffix(".")
+
+
+get = partial(Route, "GET")
+post = partial(Route, "POST")

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from srb.server.app import ROUTES, create_app
 from srb.server.guards.auth import OPEN
 from srb.server.openapi import describe as openapi
 from srb.server.openapi import docs_page
-from srb.server.routes import about, embeddings
+from srb.server.routes import embeddings
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 from srb.wire.request.body_fields import ALIASES
-from srb.wire.route import Route
 
 LIMITS = Limits("fake", n=4, max_n=8)
 MANY_FIELDS = 40
@@ -124,24 +123,26 @@ async def test_the_description_is_made_once(connect: Connect, monkeypatch: pytes
 
 
 def test_the_page_escapes_what_it_shows() -> None:
-    described = description()
+    described = deepcopy(description())
     described["paths"]["/<b>"] = described["paths"].pop("/docs")
     described["info"]["title"] = "<b>"
     assert "<b>" not in docs_page.render(described)
 
 
-def portion(name: str) -> list[Route]:
-    """A part of the routes, without those that only have another path than one before them, and each with one path.
+def portion(name: str) -> set[str]:
+    """The paths of a part of the operations, without those that only have another path than one before them.
 
     ranks: on a server that ranks. alike: whose bodies have most fields from one of the rest.
     """
-    names: dict[str, list[Route]] = {"ranks": [], "alike": [], "rest": []}
-    same = [replace(each, does=about.health, path="", summary="", also=(), also_says="") for each in ROUTES]
-    for i, route in enumerate(ROUTES):
-        if route.summary and same.index(same[i]) == i and route.path != "/openapi.json":
+    names: dict[str, set[str]] = {"ranks": set(), "alike": set(), "rest": set()}
+    seen: list[dict[str, Any]] = []
+    for route, path, _ in openapi.described(ROUTES):
+        operation = description()["paths"][path][route.method.lower()] | {"summary": route.method}
+        if operation not in seen and path != "/openapi.json":
+            seen.append(operation)
             is_large = route.body is not None and len(route.body.model_fields) > MANY_FIELDS
-            is_alike = is_large and route.path != "/v1/completions"
-            names["ranks" if route in embeddings.ROUTES else "alike" if is_alike else "rest"].append(route)
+            is_alike = is_large and path != "/v1/completions"
+            names["ranks" if route in embeddings.ROUTES else "alike" if is_alike else "rest"].add(path)
     return names[name]
 
 
@@ -157,7 +158,7 @@ def portion(name: str) -> list[Route]:
 async def test_schemathesis_finds_nothing(connect: Connect, tmp_path: Path, name: str, phases: str) -> None:
     backend = FakeBackend(embedder=FakeEmbedder(rank_template="{query} {document}" if name == "ranks" else None))
     backend.tokenizer.special = SpecialTokens(fim_pre=1, fim_suf=2, fim_mid=3)
-    paths = {path for _, path, _ in openapi.described(replace(each, also=()) for each in portion(name))}
+    paths = portion(name)
     with History(tmp_path / "history.db") as history:
         (slots := tmp_path / "slots").mkdir()
         client = await connect(backend, api_keys=(b"key",), history=history, slot_folder=slots)

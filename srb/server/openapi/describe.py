@@ -22,7 +22,7 @@ from srb.wire.native.explore import ExploreFields
 from srb.wire.request.body_fields import ALIASES
 from srb.wire.request.completion_fields import BranchFields
 from srb.wire.request.fields import DEFAULTS, descriptions
-from srb.wire.route import OWN_ERRORS, Route
+from srb.wire.route import OWN_ERRORS, Embeds, Generates, Route, Tells
 from srb.wire.schemas import JSON, STRING, Schema
 
 REF = "#/components/schemas/"
@@ -127,7 +127,13 @@ def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
     if route.method != "GET":
         yield 403
     if route.body:
-        yield 415
+        yield from (400, 413, 415)
+    if isinstance(route.does, Generates | Embeds):
+        yield from (429, 503)
+    if isinstance(route.does, Embeds):
+        yield 501
+    if isinstance(route.does, Tells) and not route.does.always:
+        yield 503
 
 
 def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:

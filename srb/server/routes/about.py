@@ -16,7 +16,7 @@ from srb.server.openapi import docs_page
 from srb.server.routes.metrics import CONTENT_TYPE, Metrics
 from srb.server.run.keeping import KEEPER
 from srb.serving.health import ReplicaHealth
-from srb.wire.route import Route
+from srb.wire.route import get
 from srb.wire.schemas import BOOLEAN, INTEGER, OBJECT, STRING, object_of
 
 METRICS = web.AppKey("metrics", Metrics)
@@ -26,7 +26,7 @@ DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("descrip
 
 
 async def health(request: web.Request) -> web.Response:
-    """GET /health: 200 if requests are taken, 503 while the model loads or the server stops, 500 after a failure."""
+    """Whether the server takes requests, and how many run."""
     health = request.app[ENGINE].health
     body: dict[str, Any] = {
         "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
@@ -64,19 +64,19 @@ def _replica(replica: ReplicaHealth) -> dict[str, Any]:
 
 
 async def metrics_text(request: web.Request) -> web.Response:
-    """GET /metrics: for Prometheus."""
+    """Measurements for Prometheus."""
     text = request.app[METRICS].text(request.app[ENGINE])
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def openapi_json(request: web.Request) -> web.Response:
-    """GET /openapi.json: every path and field, for programs."""
+    """This description."""
     body, _ = await asyncio.to_thread(request.app[DESCRIPTION])
     return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 async def docs(request: web.Request) -> web.Response:
-    """GET /docs: the same as a page for people."""
+    """This description as a page."""
     _, page = await asyncio.to_thread(request.app[DESCRIPTION])
     return web.Response(body=page, content_type="text/html", charset="utf-8", headers=docs_page.HEADERS)
 
@@ -92,16 +92,8 @@ _HEALTH = object_of(
 )
 
 ROUTES = (
-    Route(
-        "GET",
-        "/health",
-        health,
-        "Whether the server takes requests, and how many run",
-        _HEALTH,
-        errors=(503,),
-        also=("/v1/health",),
-    ),
-    Route("GET", "/metrics", metrics_text, "Measurements for Prometheus", others={"text/plain": STRING}),
-    Route("GET", "/openapi.json", openapi_json, "This description", OBJECT),
-    Route("GET", "/docs", docs, "This description as a page", others={"text/html": STRING}),
+    get("/health", health, _HEALTH, errors=(503,), also=("/v1/health",)),
+    get("/metrics", metrics_text, others={"text/plain": STRING}),
+    get("/openapi.json", openapi_json, OBJECT),
+    get("/docs", docs, others={"text/html": STRING}),
 )

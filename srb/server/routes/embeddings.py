@@ -13,7 +13,7 @@ from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
 from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
 from srb.serving.engine_client import EngineClient
-from srb.wire.route import Route
+from srb.wire.route import post
 from srb.wire.schemas import ONE_OR_MORE
 from srb.wire.vectors.embeddings import Parsed, Style, normalize, parse, to_json
 from srb.wire.vectors.rerank import Ranking, RerankFields
@@ -76,7 +76,7 @@ async def embeddings(style: Style, request: web.Request) -> web.Response:
 
 
 async def rerank(request: web.Request) -> web.Response:
-    """POST: how well documents answer a query. When the client leaves, its request ends after the text at hand."""
+    """Rank documents by how well they answer a query, the best first, with --reranking."""
     engine, model = request.app[ENGINE], request.app[LIMITS].model
     embedder = engine.embedder
     if embedder is None or embedder.rank_template is None:
@@ -106,15 +106,6 @@ def _answer(parsed: Parsed, vectors: list[list[list[float]]], model: str) -> web
     return json_response(to_json(parsed, vectors, model), ignored_header(parsed.ignored))
 
 
-ROUTES = (
-    Route(
-        "POST",
-        "/rerank",
-        rerank,
-        "Rank documents by how well they answer a query, the best first, with --reranking",
-        ONE_OR_MORE,
-        body=RerankFields,
-        errors=(400, 413, 429, 501, 503),
-        also=("/reranking", "/v1/rerank", "/v1/reranking"),
-    ),
-)
+_ALSO = ("/reranking", "/v1/rerank", "/v1/reranking")
+
+ROUTES = (post("/rerank", rerank, ONE_OR_MORE, body=RerankFields, errors=(429, 501, 503), also=_ALSO),)

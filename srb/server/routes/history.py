@@ -11,14 +11,14 @@ from srb.history.export import as_json, request_json
 from srb.server.http.exchange import json_response
 from srb.server.routes.stories import query_number
 from srb.server.run.keeping import read_file, write_file
-from srb.wire.route import Route
+from srb.wire.route import Route, get
 from srb.wire.schemas import OBJECT, data_of
 
 MAX_LIMIT = 1_000
 
 
 async def list_or_search(request: web.Request) -> web.Response:
-    """GET /v1/history: the last requests; with `q`, the texts that have these words."""
+    """The last requests, or the texts that have these words."""
     words, before, limit = request.query.get("q"), request.query.get("before"), query_number(request, "limit")
     limit = 50 if limit is None else limit
     if not 1 <= limit <= MAX_LIMIT:
@@ -39,13 +39,13 @@ async def list_or_search(request: web.Request) -> web.Response:
 
 
 async def get_request(request: web.Request) -> web.Response:
-    """GET /v1/history/{id}: a request with its body and its alternatives."""
+    """A request that was kept, with its body and its alternatives."""
     found = await read_file(request, find.get_request, request.match_info["id"])
     return await asyncio.to_thread(lambda: json_response(request_json(found)))
 
 
 async def remove_request(request: web.Request) -> web.Response:
-    """DELETE /v1/history/{id}: removes a request that has ended."""
+    """Remove a request that has ended; stories keep its texts."""
     await write_file(request, prune.remove_request, request.match_info["id"])
     return web.Response(status=204)
 
@@ -53,11 +53,9 @@ async def remove_request(request: web.Request) -> web.Response:
 _OFF = (404, 501, 503)
 
 ROUTES = (
-    Route(
-        "GET",
+    get(
         "/v1/history",
         list_or_search,
-        "The last requests, or the texts that have these words",
         data_of(OBJECT),
         errors=(400, *_OFF),
         query={
@@ -67,19 +65,6 @@ ROUTES = (
             "story": "without `q`: only the requests of this story",
         },
     ),
-    Route(
-        "GET",
-        "/v1/history/{id}",
-        get_request,
-        "A request that was kept, with its body and its alternatives",
-        OBJECT,
-        errors=_OFF,
-    ),
-    Route(
-        "DELETE",
-        "/v1/history/{id}",
-        remove_request,
-        "Remove a request that has ended; stories keep its texts",
-        errors=_OFF,
-    ),
+    get("/v1/history/{id}", get_request, OBJECT, errors=_OFF),
+    Route("DELETE", "/v1/history/{id}", remove_request, errors=_OFF),
 )

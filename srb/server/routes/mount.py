@@ -82,7 +82,7 @@ def handler_of(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResp
     match route.does:
         case Generates() as form:
             return generating(form)
-        case Tells(tell):
+        case Tells(function=tell):
             return telling(tell)
         case Embeds(style):
             return partial(embeddings, style)
@@ -116,7 +116,7 @@ def generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamR
         request.app[ENGINE].check_queue()
         serving = serving_of(request, now)
         body = await read_body(request, body_limit(request.app))
-        reply = await read(partial(form.read, body, serving))
+        reply = await read(partial(form.function, body, serving))
         if reply.completion is None:
             assert reply.begin is not None
             return json_response(reply.begin()([]), ignored_header(reply.ignored))
@@ -167,7 +167,7 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
         form = _LASTING.get(path)
         if form:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
-                reply = await read(partial(form.read, body, serving_of(request, journal.created, made)))
+                reply = await read(partial(form.function, body, serving_of(request, journal.created, made)))
                 answers = _answers(reply, form.frame)
     request.app[ANSWERS][journal] = answers
     return answers

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from srb.wire.route import Route
+from srb.wire.route import get
 from srb.wire.schemas import STRING
 
 FOLDER = Path(__file__).parents[2] / "web"
@@ -24,6 +24,7 @@ FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*")
 
 
 async def _index(request: web.Request) -> web.FileResponse:
+    """The page: alternatives side by side."""
     return web.FileResponse(FOLDER / "index.html", headers=HEADERS)
 
 
@@ -33,7 +34,4 @@ async def _file(request: web.Request) -> web.FileResponse:
     return web.FileResponse(path, headers=HEADERS)
 
 
-ROUTES = (
-    Route("GET", "/", _index, "The page: alternatives side by side", others={"text/html": STRING}),
-    Route("GET", "/web/{file:.*}", _file, ""),
-)
+ROUTES = (get("/", _index, others={"text/html": STRING}), get("/web/{file:.*}", _file))

@@ -15,7 +15,7 @@ from srb.server.run.keeping import KEEPER, read_file, write_file
 from srb.serving.journal import Journal
 from srb.wire.native import reply as native
 from srb.wire.request.read import show
-from srb.wire.route import Route
+from srb.wire.route import Route, get
 from srb.wire.schemas import (
     EVENT_STREAM,
     EVENTS,
@@ -33,7 +33,7 @@ LAST_EVENT_ID = "Last-Event-ID"
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """GET /v1/completions/{id}/events: the events of a request.
+    """Read a request again: all of it in its own format, or the native events behind one event.
 
     From the beginning they are in the request's own format. Behind an event that the reader names they are native.
     """
@@ -87,7 +87,7 @@ def read_id(text: str) -> int:
 
 
 async def state(request: web.Request) -> web.Response:
-    """GET /v1/completions/{id}: the state of a request, with its texts so far."""
+    """How far a request is, with its texts so far; for chats, too."""
     journal, is_interrupted = await find_kept(request, request.match_info["id"])
     value = native.state(
         journal.request,
@@ -105,7 +105,7 @@ async def state(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """DELETE /v1/completions/{id} and .../choices/{index}: ends a request, or one alternative of it.
+    """End a request, or forget one that has finished.
 
     A request that has finished is forgotten.
     """
@@ -134,7 +134,7 @@ async def forget(request: web.Request, request_id: str) -> bool:
 
 
 async def requests(request: web.Request) -> web.Response:
-    """GET /v1/requests: the requests that wait or run, in the order of their arrival."""
+    """The requests that wait and run."""
     engine, show_prompts = request.app[ENGINE], request.app[LIMITS].show_prompts
     now, data = asyncio.get_running_loop().time(), []
     for journal in engine.requests:
@@ -188,28 +188,23 @@ _REQUEST = object_of(
 )
 
 ROUTES = (
-    Route(
-        "GET",
+    get(
         "/v1/completions/{id}/events",
         events,
-        "Read a request again: all of it in its own format, or the native events behind one event",
         ONE_OR_MORE,
         others={EVENTS: EVENT_STREAM},
         errors=(400, 404, 410, 503),
         query={"starting_after": "the id of the last native event that was read; the header Last-Event-ID wins"},
         also=("/v1/chat/completions/{id}/events",),
     ),
+    get("/v1/completions/{id}", state, _STATE, errors=(404, 410)),
+    Route("DELETE", "/v1/completions/{id}", cancel, errors=(404,)),
     Route(
-        "GET",
-        "/v1/completions/{id}",
-        state,
-        "How far a request is, with its texts so far; for chats, too",
-        _STATE,
-        errors=(404, 410),
+        "DELETE",
+        "/v1/completions/{id}/choices/{index}",
+        cancel,
+        errors=(404,),
+        says="End one alternative; the others go on",
     ),
-    Route("DELETE", "/v1/completions/{id}", cancel, "End a request, or forget one that has finished", errors=(404,)),
-    Route(
-        "DELETE", "/v1/completions/{id}/choices/{index}", cancel, "End one alternative; the others go on", errors=(404,)
-    ),
-    Route("GET", "/v1/requests", requests, "The requests that wait and run", data_of(_REQUEST)),
+    get("/v1/requests", requests, data_of(_REQUEST)),
 )

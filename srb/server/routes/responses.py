@@ -17,7 +17,7 @@ from srb.serving.journal import Cursor, Journal
 from srb.wire.openai.routes import OPENAI, RESPONSE, RESPONSE_EVENTS
 from srb.wire.reply.frames import TYPED
 from srb.wire.reply.reply import Answering
-from srb.wire.route import Route
+from srb.wire.route import Route, get, post
 from srb.wire.schemas import BOOLEAN, STRING, object_of
 
 
@@ -46,7 +46,7 @@ def events_so_far(journal: Journal) -> list[Event]:
 
 
 async def retrieve(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}: the state of a response; with `stream`, its events behind `starting_after`."""
+    """A response so far, or its events from the beginning or behind one event."""
     journal, again = find_response(request, request.match_info["id"])
     if request.query.get("stream", "false") not in ("true", "True", "1"):
         return await asyncio.to_thread(json_response, again.state(events_so_far(journal)))
@@ -62,14 +62,14 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: ends a response, and answers with its state."""
+    """End a response; the answer is what there is of it."""
     journal, again = find_response(request, request.match_info["id"])
     await _end(request, journal)
     return await asyncio.to_thread(json_response, again.state(events_so_far(journal)))
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE /v1/responses/{id}: ends and forgets a response."""
+    """End a response, and forget it."""
     journal, _ = find_response(request, request.match_info["id"])
     await _end(request, journal)
     await forget(request, journal.request.id)
@@ -85,12 +85,13 @@ async def _end(request: web.Request, journal: Journal) -> None:
             pass
 
 
+_PATH, _ALSO = "/v1/responses/{id}", f"{OPENAI}/responses/{{id}}"
+_DELETED = object_of(id=STRING, object={"const": "response"}, deleted=BOOLEAN)
+
 ROUTES = (
-    Route(
-        "GET",
-        "/v1/responses/{id}",
+    get(
+        _PATH,
         retrieve,
-        "A response so far, or its events from the beginning or behind one event",
         RESPONSE,
         others=RESPONSE_EVENTS,
         errors=(400, 404, 410),
@@ -98,24 +99,8 @@ ROUTES = (
             "stream": "true: answer with the events",
             "starting_after": "the sequence_number of the event behind which they begin",
         },
-        also=(f"{OPENAI}/responses/{{id}}",),
+        also=(_ALSO,),
     ),
-    Route(
-        "DELETE",
-        "/v1/responses/{id}",
-        delete,
-        "End a response, and forget it",
-        object_of(id=STRING, object={"const": "response"}, deleted=BOOLEAN),
-        errors=(404, 410),
-        also=(f"{OPENAI}/responses/{{id}}",),
-    ),
-    Route(
-        "POST",
-        "/v1/responses/{id}/cancel",
-        cancel,
-        "End a response; the answer is what there is of it",
-        RESPONSE,
-        errors=(404, 410),
-        also=(f"{OPENAI}/responses/{{id}}/cancel",),
-    ),
+    Route("DELETE", _PATH, delete, _DELETED, errors=(404, 410), also=(_ALSO,)),
+    post(f"{_PATH}/cancel", cancel, RESPONSE, errors=(404, 410), also=(f"{_ALSO}/cancel",)),
 )

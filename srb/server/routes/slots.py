@@ -16,7 +16,7 @@ from srb.serving.journal import Journal
 from srb.wire.native.bodies import SlotFields, parse_filename
 from srb.wire.native.settings import public_settings
 from srb.wire.request.read import show
-from srb.wire.route import Route
+from srb.wire.route import get, post
 from srb.wire.schemas import INTEGER, OBJECT, list_of, object_of
 
 SLOT_FOLDER: web.AppKey[Path | None] = web.AppKey("slot_folder")
@@ -30,7 +30,7 @@ def check_folder(folder: Path | None) -> Path | None:
 
 
 async def slots(request: web.Request) -> web.Response:
-    """GET /slots: a slot for each alternative that can run at once.
+    """The running alternatives and their settings.
 
     The busy slots come first. Only those of the asker's own requests have their settings.
     """
@@ -66,7 +66,7 @@ def _slot(journal: Journal, index: int) -> dict[str, Any]:
 
 
 async def change_slot(request: web.Request) -> web.Response:
-    """POST /slots/{id_slot}?action=save, restore or erase."""
+    """Save what was last evaluated in a slot to a file, restore it, or erase it, with --slot-save-path."""
     folder, number = request.app[SLOT_FOLDER], request.match_info["id_slot"]
     if folder is None:
         raise NotSupportedError("slots can't be saved, restored or erased: start the server with --slot-save-path")
@@ -120,15 +120,13 @@ async def _erase(request: web.Request, _folder: Path, slot: int, within: str) ->
 
 
 ROUTES = (
-    Route("GET", "/slots", slots, "The running alternatives and their settings", list_of(OBJECT), errors=(501, 503)),
-    Route(
-        "POST",
+    get("/slots", slots, list_of(OBJECT), errors=(501, 503)),
+    post(
         "/slots/{id_slot}",
         change_slot,
-        "Save what was last evaluated in a slot to a file, restore it, or erase it, with --slot-save-path",
         object_of(id_slot=INTEGER),
         body=SlotFields,
-        errors=(400, 413, 501, 503),
+        errors=(501, 503),
         query={"action": "save, restore or erase"},
     ),
 )

@@ -20,7 +20,7 @@ from srb.server.run.story_feed import Growing
 from srb.wire.native.stories import NodeFields, RemarkFields, StoryFields, TitleFields
 from srb.wire.reply.frames import Chunk
 from srb.wire.request.read import Fields, depth_refused, read_fields
-from srb.wire.route import Route
+from srb.wire.route import Route, get, post
 from srb.wire.schemas import EVENTS, INTEGER, OPTIONAL_INTEGER, OPTIONAL_STRING, STRING, data_of, object_of
 
 MAX_STORY_BYTES = 64 << 20
@@ -33,13 +33,13 @@ async def end_feeds(app: web.Application) -> None:
 
 
 async def list_stories(request: web.Request) -> web.Response:
-    """GET /v1/stories: a list. The story that was changed last comes first."""
+    """The stories that the server keeps, with --history."""
     data = await read_file(request, stories.list_stories)
     return web.json_response({"object": "list", "data": [story_json(each) for each in data]})
 
 
 async def make_story(request: web.Request) -> web.Response:
-    """POST /v1/stories: makes a new story, empty or with the nodes of another one."""
+    """Begin a story, or bring one from another place."""
     fields = await _fields(request, StoryFields, MAX_STORY_BYTES)
     tree = await asyncio.to_thread(lambda: [_new_node(node) for node in fields.nodes])
     story = await write_file(request, stories.make_story, fields.title, tree)
@@ -47,7 +47,7 @@ async def make_story(request: web.Request) -> web.Response:
 
 
 async def get_story(request: web.Request) -> web.Response:
-    """GET /v1/stories/{story}: the whole story as JSON, or the text up to a node as Markdown."""
+    """A story with all its nodes, or the text that leads to one of them."""
     name, form = request.match_info["story"], request.query.get("format", "json")
     if form == "markdown":
         text = await read_file(request, story_as_markdown, name, query_number(request, "node"))
@@ -60,14 +60,14 @@ async def get_story(request: web.Request) -> web.Response:
 
 
 async def rename_story(request: web.Request) -> web.Response:
-    """PATCH /v1/stories/{story}: gives it another title."""
+    """Give a story another title."""
     fields, story = await _fields(request, TitleFields), request.match_info["story"]
     renamed = await write_file(request, stories.rename_story, story, fields.title)
     return json_response(story_json(renamed), ignored_header(fields.ignored))
 
 
 async def remove_story(request: web.Request) -> web.Response:
-    """DELETE /v1/stories/{story}: removes the story and the requests that were made in it, and ends those that run."""
+    """Delete a story, and the requests that were made in it."""
     story = request.match_info["story"]
     await write_file(request, stories.remove_story, story)
     for request_id in request.app[KEEPER].feeds.writers(story):
@@ -76,7 +76,7 @@ async def remove_story(request: web.Request) -> web.Response:
 
 
 async def get_nodes(request: web.Request) -> web.StreamResponse:
-    """GET /v1/stories/{story}/nodes: the nodes that changed after a change, once, or as a stream that goes on."""
+    """What is new in a story; as a stream of events, what becomes new, too."""
     name, since = request.match_info["story"], query_number(request, "since") or 0
     if "text/event-stream" in request.headers.get(hdrs.ACCEPT, ""):
         last = _number(request.headers.get("Last-Event-ID", ""))
@@ -152,21 +152,21 @@ def _with_texts(request: web.Request, nodes: list[Node], growing: dict[str, Grow
 
 
 async def add_node(request: web.Request) -> web.Response:
-    """POST /v1/stories/{story}/nodes."""
+    """Add a text to a story."""
     fields, story = await _fields(request, NodeFields), request.match_info["story"]
     added = await write_file(request, stories.add_node, story, fields.parent, _new_node(fields))
     return json_response(as_json(added), ignored_header(fields.ignored))
 
 
 async def get_node(request: web.Request) -> web.Response:
-    """GET /v1/stories/{story}/nodes/{node}: the node and all remarks on it."""
+    """A node of a story, with all earlier values of `kept`, `ends_at` and `notes`."""
     story, node = request.match_info["story"], int(request.match_info["node"])
     found, remarks = await read_file(request, stories.read_node, story, node)
     return json_response(as_json(found) | {"remarks": [as_json(each) for each in remarks]})
 
 
 async def remark(request: web.Request) -> web.Response:
-    """PATCH /v1/stories/{story}/nodes/{node}: it is kept or discarded, ends earlier, or gets notes."""
+    """Mark a node as kept or discarded, let it end earlier, or give it notes."""
     fields, story = await _fields(request, RemarkFields), request.match_info["story"]
     values: dict[str, bool | str | int | None] = {
         name: getattr(fields, name) for name in ("kept", "notes", "ends_at") if name in fields.model_fields_set
@@ -241,68 +241,33 @@ _STORY = object_of(
     change=INTEGER,
     node_count=INTEGER,
 )
-_STORIES, _NODES = "/v1/stories", "/v1/stories/{story}/nodes"
-_ONE, _ONE_NODE = "/v1/stories/{story}", r"/v1/stories/{story}/nodes/{node:\d{1,15}}"
+_ONE, _NODES = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
+_ONE_NODE = _NODES + r"/{node:\d{1,15}}"
+_EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}}
 _OFF = (404, 501, 503)
 
 ROUTES = (
-    Route(
-        "GET",
-        _STORIES,
-        list_stories,
-        "The stories that the server keeps, with --history",
-        data_of(_STORY),
-        errors=(501, 503),
-    ),
-    Route(
-        "POST",
-        _STORIES,
-        make_story,
-        "Begin a story, or bring one from another place",
-        _STORY,
-        body=StoryFields,
-        errors=(400, 413, 501, 503),
-    ),
-    Route(
-        "GET",
+    get("/v1/stories", list_stories, data_of(_STORY), errors=(501, 503)),
+    post("/v1/stories", make_story, _STORY, body=StoryFields, errors=(501, 503)),
+    get(
         _ONE,
         get_story,
-        "A story with all its nodes, or the text that leads to one of them",
         _STORY,
         others={"text/markdown": STRING},
         errors=(400, *_OFF),
         query={"format": "json or markdown", "node": "with markdown, the id of the node that the text goes to"},
     ),
-    Route(
-        "PATCH", _ONE, rename_story, "Give a story another title", _STORY, body=TitleFields, errors=(400, 413, *_OFF)
-    ),
-    Route("DELETE", _ONE, remove_story, "Delete a story, and the requests that were made in it", errors=_OFF),
-    Route(
-        "GET",
+    Route("PATCH", _ONE, rename_story, _STORY, body=TitleFields, errors=_OFF),
+    Route("DELETE", _ONE, remove_story, errors=_OFF),
+    get(
         _NODES,
         get_nodes,
-        "What is new in a story; as a stream of events, what becomes new, too",
         data_of(_NODE, change=INTEGER),
-        others={EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}},
+        others=_EVENTS,
         errors=(400, *_OFF),
         query={"since": "the number of the last change that is known"},
     ),
-    Route("POST", _NODES, add_node, "Add a text to a story", _NODE, body=NodeFields, errors=(400, 413, *_OFF)),
-    Route(
-        "GET",
-        _ONE_NODE,
-        get_node,
-        "A node of a story, with all earlier values of `kept`, `ends_at` and `notes`",
-        _NODE,
-        errors=_OFF,
-    ),
-    Route(
-        "PATCH",
-        _ONE_NODE,
-        remark,
-        "Mark a node as kept or discarded, let it end earlier, or give it notes",
-        _NODE,
-        body=RemarkFields,
-        errors=(400, 413, *_OFF),
-    ),
+    post(_NODES, add_node, _NODE, body=NodeFields, errors=_OFF),
+    get(_ONE_NODE, get_node, _NODE, errors=_OFF),
+    Route("PATCH", _ONE_NODE, remark, _NODE, body=RemarkFields, errors=_OFF),
 )

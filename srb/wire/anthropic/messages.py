@@ -127,7 +127,7 @@ class MessagesFields(SamplingFields):
 
 
 def messages(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of `POST /v1/messages`."""
+    """Continue a conversation, as Anthropic does: a message, or events."""
     with depth_refused():
         fields = read_fields(body, MessagesFields)
         parsed = parse_one(
@@ -150,7 +150,7 @@ def messages(body: bytes, serving: Serving) -> Reply:
 
 
 def count_tokens(data: bytes, serving: Serving) -> Told:
-    """`POST /v1/messages/count_tokens`: how many tokens the prompt has."""
+    """How many tokens the prompt of such a conversation has."""
     fields = read_fields(data, MessagesFields)
     asked = validate(fields.chat, CompletionFields)
     vocabulary = serving.vocabulary

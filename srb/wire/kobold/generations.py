@@ -106,21 +106,21 @@ class Generations:
 
 
 def check(body: bytes, serving: Serving) -> Told:
-    """`/api/extra/generate/check`: the text so far of the request with this genkey; empty if none runs."""
+    """The texts so far of the request with this genkey."""
     genkey, ignored = read_key(body)
     found = serving.recall(Generations).named(genkey, serving.owner)
     return found[-1].so_far() if found else {"results": [{"text": ""}]}, ignored
 
 
 def abort(body: bytes, serving: Serving) -> Told:
-    """`POST /api/extra/abort`: ends the requests with this genkey."""
+    """End the requests with this genkey."""
     genkey, ignored = read_key(body)
     ended = serving.in_loop((serving.recall(Generations).end, genkey, serving.owner))
     return {"success": ended, "done": ended}, ignored
 
 
 def perf(_body: bytes, serving: Serving) -> Told:
-    """`GET /api/extra/perf`: how fast the asker's last generation was, and how busy the server is."""
+    """How fast the last request was, as KoboldCpp says it."""
     health, generations, now = serving.engine.health, serving.recall(Generations), serving.now
     rested = serving.created if generations.rested is None else generations.rested
     busy = {

@@ -25,7 +25,7 @@ class _Results(openai.Completion):
 
 
 def generate(body: bytes, serving: Serving, *, stream: bool = False) -> Reply:
-    """Reads the body of a request. stream: answer with a stream."""
+    """Continue a prompt, as KoboldAI does: a result for each alternative."""
     fields, completion, ignored = parse(body, serving, stream=stream)
     n_prompt, count = len(completion.prompts[0]), completion.count
     make = partial(
@@ -88,13 +88,13 @@ def _finish(reason: str) -> str:
 
 
 def token_count(data: bytes, serving: Serving) -> Told:
-    """`POST /api/extra/tokencount` and `/api/extra/tokenize`."""
+    """The tokens of a text, as KoboldCpp has them."""
     fields = read_fields(data, CountFields)
     tokens = serving.vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
     return {"value": len(tokens), "ids": tokens}, list(fields.model_extra or ())
 
 
 def detokenize(data: bytes, serving: Serving) -> Told:
-    """`POST /api/extra/detokenize`."""
+    """The text of some tokens, as KoboldCpp has it."""
     fields = read_fields(data, IdsFields)
     return {"result": serving.vocabulary.decode(fields.ids, "ids"), "success": True}, list(fields.model_extra or ())

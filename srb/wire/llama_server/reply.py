@@ -185,12 +185,12 @@ class Completion:
 
 
 def completion(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of `POST /completion`."""
+    """Continue a prompt, as llama-server does: chunks, an object, or an array of objects."""
     return _reply(parse_completion(body, serving.limits, serving.engine.tokenize, serving.take), serving)
 
 
 def infill(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of `POST /infill`."""
+    """Fill in the text between a prefix and a suffix, if the model can."""
     engine = serving.engine
     return _reply(parse_infill(body, serving.limits, engine.tokenize, engine.tokenizer, engine.n_cells), serving)
 
@@ -227,7 +227,7 @@ def _watch(request_id: str, limit: float) -> Watch | None:
 
 
 def props(_body: bytes, serving: Serving) -> Told:
-    """`GET /props`: facts about the server and its model."""
+    """Facts about the server and its model."""
     engine, limits, vocabulary = serving.engine, serving.limits, serving.vocabulary
     special = vocabulary.tokenizer.special
     return {

@@ -47,7 +47,7 @@ class ExploreFields(BodyFields):
 
 
 def read(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of a request for a tree. Raises `InvalidRequestError`."""
+    """The tree of a prompt's likely continuations: its nodes, the likeliest first."""
     return read_with(body, serving.limits, serving.engine.tokenize, serving.now)
 
 

@@ -1,7 +1,7 @@
 """The routes that only srb has."""
 
 from srb.wire.native.explore import ExploreFields, read
-from srb.wire.route import GENERATES, Generates, Route
+from srb.wire.route import Generates, post
 from srb.wire.schemas import EVENTS
 
 _TREE = {
@@ -10,14 +10,4 @@ _TREE = {
     "`cumulative_logprob`, `entropy` and `finish_reason`"
 }
 
-ROUTES = (
-    Route(
-        "POST",
-        "/v1/explore",
-        Generates(read),
-        "The tree of a prompt's likely continuations: its nodes, the likeliest first",
-        others={EVENTS: _TREE},
-        body=ExploreFields,
-        errors=GENERATES,
-    ),
-)
+ROUTES = (post("/v1/explore", Generates(read), others={EVENTS: _TREE}, body=ExploreFields),)

@@ -73,7 +73,7 @@ class OllamaShowFields(BodyFields):
 
 
 def generate(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of `POST /api/generate`."""
+    """Answer a prompt, as Ollama does: lines, or an object."""
     with depth_refused():
         fields = read_fields(body, OllamaGenerateFields)
         if fields.raw:
@@ -90,7 +90,7 @@ def generate(body: bytes, serving: Serving) -> Reply:
 
 
 def chat(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of `POST /api/chat`."""
+    """Go on with a conversation, as Ollama does: lines, or an object."""
     with depth_refused():
         fields = read_fields(body, OllamaChatFields)
         for k, message in enumerate(fields.messages or ()):
@@ -258,23 +258,23 @@ def _models(serving: Serving, **more: Any) -> Told:
 
 
 def tags(_body: bytes, serving: Serving) -> Told:
-    """`GET /api/tags`: a list of the one model that the server has."""
+    """The one model there is, as Ollama has it."""
     _ = serving.vocabulary  # a model that isn't loaded can't be used
     return _models(serving)
 
 
 def ps(_body: bytes, serving: Serving) -> Told:
-    """`GET /api/ps`: the same list, with what Ollama tells of loaded models."""
+    """The same, as loaded."""
     return _models(serving, expires_at=NEVER, context_length=serving.engine.n_cells)
 
 
 def version(_body: bytes, _serving: Serving) -> Told:
-    """`GET /api/version`: the version of Ollama's interface."""
+    """The version of Ollama's interface."""
     return {"version": VERSION}, []
 
 
 def show_model(body: bytes, serving: Serving) -> Told:
-    """`POST /api/show`: facts about the model."""
+    """Facts about the model, as Ollama has them."""
     fields, vocabulary = read_fields(body, OllamaShowFields), serving.vocabulary
     return {
         "modelfile": "",

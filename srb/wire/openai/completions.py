@@ -17,7 +17,7 @@ from srb.wire.serving import Serving
 
 
 def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = False) -> Reply:
-    """Reads the body of a request with n alternatives.
+    """Continue a prompt, in n alternatives: native events, OpenAI's chunks, or OpenAI's object.
 
     openai: a body that doesn't name a format gets OpenAI's.
     """

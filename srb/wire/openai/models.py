@@ -7,12 +7,12 @@ from srb.wire.serving import Serving, Told
 
 
 def models(_body: bytes, serving: Serving) -> Told:
-    """`GET /v1/models`: a list of the one model that the server has."""
+    """The model of the server, as a list of one."""
     return {"object": "list", "data": [_model(serving)]}, []
 
 
 def one_model(_body: bytes, serving: Serving) -> Told:
-    """`GET /v1/models/{id}`. Raises `NotFoundError`."""
+    """The model of this name."""
     model, name = _model(serving), serving.names["id"]
     if model["id"] not in (name, name.removesuffix("/")):
         raise NotFoundError(f"there is no model {name}; there is {model['id']}", param="model", code="model_not_found")
@@ -20,12 +20,12 @@ def one_model(_body: bytes, serving: Serving) -> Told:
 
 
 def model_card(_body: bytes, serving: Serving) -> Told:
-    """`GET /v1/model`: the model with the size of its context, as TabbyAPI has it."""
+    """The model with the size of its context, as TabbyAPI has it."""
     return _model(serving) | {"parameters": {"max_seq_len": serving.engine.n_cells}}, []
 
 
 def model_info(_body: bytes, serving: Serving) -> Told:
-    """`GET /v1/internal/model/info`: the model's name, as text-generation-webui has it.
+    """The model's name, as text-generation-webui has it.
 
     SillyTavern asks for it before it counts tokens.
     """

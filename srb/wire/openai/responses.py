@@ -20,7 +20,7 @@ from srb.wire.tools.call_format import CallFormat
 
 
 def create(body: bytes, serving: Serving) -> Reply:
-    """Reads the body of `POST /v1/responses`."""
+    """Go on with a conversation, as OpenAI's responses do: an object, or events."""
     with depth_refused():
         fields = read_fields(body, ResponseFields)
         refuse(fields, "conversation")
@@ -64,7 +64,7 @@ def create(body: bytes, serving: Serving) -> Reply:
 
 
 def input_tokens(data: bytes, serving: Serving) -> Told:
-    """`POST /v1/responses/input_tokens`: how many tokens the prompt has."""
+    """How many tokens the prompt of such a conversation has."""
     fields = read_fields(data, ResponseFields)
     refuse(fields, "conversation", "previous_response_id")
     asked = validate(fields.chat(conversation_of(fields.input)), CompletionFields)

@@ -52,7 +52,7 @@ class TgiFields(BodyFields):
 
 
 def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: bool = False) -> Reply:
-    """Reads the body of a request.
+    """Go on with a prompt, as Text Generation Inference does.
 
     stream: answer with a stream, whatever the body says. listed: put the answer's object into a list.
     """
@@ -300,7 +300,7 @@ def error(error: SrbError) -> dict[str, Any]:
 
 
 def info(_body: bytes, serving: Serving) -> Told:
-    """The answer of `GET /info`: the model and its limits."""
+    """The model and its limits, as Text Generation Inference has them."""
     n_cells = serving.engine.n_cells
     return {
         "model_id": serving.limits.model,

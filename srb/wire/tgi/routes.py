@@ -2,34 +2,17 @@
 
 from functools import partial
 
-from srb.wire.route import GENERATES, Errors, Generates, Route, Tells
+from srb.wire.route import Errors, Generates, Tells, get, post
 from srb.wire.schemas import EVENTS, ONE_OR_MORE, STRING, object_of
 from srb.wire.tgi.generate import TgiFields, error, generate, info
 
 _ERRORS = Errors(error, object_of(error=STRING, error_type={"enum": ["validation", "overloaded", "generation"]}))
-_STREAM = {EVENTS: {"description": "a token in each event"}}
-_generates = partial(Route, "POST", body=TgiFields, others=_STREAM, error=_ERRORS, errors=GENERATES)
+_generates = partial(post, body=TgiFields, others={EVENTS: {"description": "a token in each event"}}, error=_ERRORS)
+_stream, _listed = partial(generate, stream=True), partial(generate, listed=True)
 
 ROUTES = (
-    _generates(
-        "/generate",
-        Generates(generate),
-        "Go on with a prompt, as Text Generation Inference does",
-        object_of(generated_text=STRING),
-    ),
-    _generates("/generate_stream", Generates(partial(generate, stream=True)), "The same, always as a stream"),
-    _generates(
-        "/",
-        Generates(partial(generate, listed=True)),
-        "The same as /generate, with an object alone in a list",
-        ONE_OR_MORE,
-    ),
-    Route(
-        "GET",
-        "/info",
-        Tells(info),
-        "The model and its limits, as Text Generation Inference has them",
-        object_of(model_id=STRING),
-        errors=(503,),
-    ),
+    _generates("/generate", Generates(generate), object_of(generated_text=STRING)),
+    _generates("/generate_stream", Generates(_stream), says="The same, always as a stream"),
+    _generates("/", Generates(_listed), ONE_OR_MORE, says="The same as /generate, with an object alone in a list"),
+    get("/info", Tells(info), object_of(model_id=STRING)),
 )

@@ -54,7 +54,7 @@ class EncodeFields(BodyFields):
 
 
 def tokenize(data: bytes, serving: Serving) -> Told:
-    """`POST /tokenize` as llama-server answers `content`, and as vLLM answers `prompt` and `messages`."""
+    """The tokens of a text, or of a prompt or a chat with their count."""
     fields, vocabulary = read_fields(data, TokenizeFields), serving.vocabulary
     tokenizer, ignored = vocabulary.tokenizer, _ignored(fields, vocabulary)
     if fields.content is not None or (fields.prompt is None and fields.messages is None):
@@ -78,20 +78,20 @@ def tokenize(data: bytes, serving: Serving) -> Told:
 
 
 def detokenize(data: bytes, serving: Serving) -> Told:
-    """`POST /detokenize`, under llama-server's name for the text and under vLLM's."""
+    """The text of some tokens."""
     fields, vocabulary = read_fields(data, DetokenizeFields), serving.vocabulary
     text = vocabulary.decode(fields.tokens, "tokens")
     return {"content": text, "prompt": text}, _ignored(fields, vocabulary)
 
 
 def apply_template(data: bytes, serving: Serving) -> Told:
-    """`POST /apply-template`: the prompt that the model's chat template makes of a conversation."""
+    """The prompt that the model's chat template makes of a conversation."""
     fields, vocabulary = read_fields(data, TemplateFields), serving.vocabulary
     return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, _ignored(fields, vocabulary)
 
 
 def encode(data: bytes, serving: Serving) -> Told:
-    """`POST /v1/token/encode` (TabbyAPI) and `/v1/internal/encode` (text-generation-webui)."""
+    """The tokens of a text, as text-generation-webui has them."""
     fields, vocabulary = read_fields(data, EncodeFields), serving.vocabulary
     text = fields.text
     if not isinstance(text, str):
@@ -102,19 +102,19 @@ def encode(data: bytes, serving: Serving) -> Told:
 
 
 def token_count(data: bytes, serving: Serving) -> Told:
-    """`POST /v1/internal/token-count` (text-generation-webui)."""
+    """How many tokens a text has, as text-generation-webui says it."""
     answer, ignored = encode(data, serving)
     return {"length": answer["length"]}, ignored
 
 
 def decode(data: bytes, serving: Serving) -> Told:
-    """`POST /v1/token/decode` (TabbyAPI) and `/v1/internal/decode` (text-generation-webui)."""
+    """The text of some tokens, as text-generation-webui has it."""
     answer, ignored = detokenize(data, serving)
     return {"text": answer["content"]}, ignored
 
 
 def input_tokens(data: bytes, serving: Serving) -> Told:
-    """`POST /v1/chat/completions/input_tokens`: how many tokens the prompt of a chat has.
+    """How many tokens the prompt of a chat has.
 
     The body is that of the chat. Fields that say how to draw the answer have no effect here, and aren't reported.
     """
@@ -124,7 +124,7 @@ def input_tokens(data: bytes, serving: Serving) -> Told:
 
 
 def tokenizer_info(_data: bytes, serving: Serving) -> Told:
-    """`GET /tokenizer_info`: the fields of a `tokenizer_config.json` that vLLM shows. A missing token is null."""
+    """The special tokens and the chat template, as vLLM has them."""
     vocabulary = serving.vocabulary
     tokenizer = vocabulary.tokenizer
     return {
