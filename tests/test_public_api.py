@@ -127,6 +127,19 @@ def test_the_rooms_are_small_and_say_what_they_are_for() -> None:
         assert ast.get_docstring(parsed(folder / "__init__.py")), folder
 
 
+SHARED = ("native", "openai", "tokens")
+"""Formats that others write their answers with."""
+
+
+def test_only_the_list_of_vendors_knows_a_vendor() -> None:
+    """So a vendor is removed with its folder, its import and its name in the list."""
+    rooms = [path.parent for path in ROOT.glob("wire/*/routes.py") if path.parent.name not in SHARED]
+    assert rooms
+    for room in rooms:
+        knows = [path for path in ROOT.rglob("*.py") if any(f".wire.{room.name}." in name for name in imports(path))]
+        assert {path for path in knows if path.parent != room} == {ROOT / "wire" / "vendors.py"}
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
     needs = {name: {each for each in imports(path, is_run=True) if each in paths} for name, path in paths.items()}

@@ -27,18 +27,8 @@ from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS
 
-ROUTES = (
-    *about.ROUTES,
-    *requests.ROUTES,
-    *responses.ROUTES,
-    *stories.ROUTES,
-    *history.ROUTES,
-    *embeddings.ROUTES,
-    *slots.ROUTES,
-    *adapters.ROUTES,
-    *page.ROUTES,
-    *VENDORS,
-)
+_OWN = (about, requests, responses, stories, history, embeddings, slots, adapters, page)
+ROUTES = (*(route for each in _OWN for route in each.ROUTES), *VENDORS)
 """All that the server answers: its own routes, and those of the vendors whose formats it has."""
 
 _RESOURCES = resources_of(ROUTES)  # made once, since tests make hundreds of applications

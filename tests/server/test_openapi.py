@@ -59,6 +59,11 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert routes == set(operations(description()))
 
 
+def test_no_two_routes_answer_to_one_path() -> None:
+    there = [(route.method, path) for route in ROUTES for path in route.paths]
+    assert len(there) == len(set(there))
+
+
 def test_every_field_has_a_meaning_and_no_model_is_described_twice() -> None:
     schemas = description()["components"]["schemas"]
     models = {name: schema for name, schema in schemas.items() if name not in ("Error", "Message", "InputItem")}

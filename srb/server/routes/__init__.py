@@ -1,1 +1,1 @@
-"""The routes, a module for each kind. `formats.py` has those that generate, in every wire format; begin with it."""
+"""The server's own routes, a module for each kind. `mount.py` makes the handlers of all vendors'; begin with it."""
