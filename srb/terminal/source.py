@@ -131,9 +131,9 @@ class InProcess:
         sent = json.dumps(body).encode()
         reply = await asyncio.to_thread(read_with, sent, self._limits, self._engine.tokenize, time.time())
         assert reply.completion
-        assert reply.begin
+        assert reply.make
         assert reply.blame
-        to_json = reply.begin()
+        to_json = reply.make().chunks
         try:
             stream = await self._engine.submit(reply.completion)
         except InvalidRequestError as error:

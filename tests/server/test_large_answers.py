@@ -24,7 +24,7 @@ from srb.wire.vectors.embeddings import to_json
     [
         ("/v1/completions", {"prompt": "p", "model": "fake"}, Completion, "object"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "p"}]}, Completion, "object"),
-        ("/completion", {"prompt": "p", "n": 2}, LlamaCompletion, "result"),
+        ("/completion", {"prompt": "p", "n": 2}, LlamaCompletion, "object"),
         ("/embedding", {"input": "p"}, "srb.server.routes.embeddings", "to_json"),
     ],
 )

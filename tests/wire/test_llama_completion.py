@@ -47,7 +47,7 @@ def test_what_takes_too_long_is_overdue_once_it_has_a_new_line() -> None:
     stop = StopEvent("r", 1, 3, "abort", "timeout", timings=Timings(0, 1, 0, 3, 0))
     assert overdue.after([stop]) == [0]
     reply, _ = completion(n=2)
-    first, second = reply.result([stop, StopEvent("r", 0, 3, "stop", None)])
+    first, second = reply.object([stop, StopEvent("r", 0, 3, "stop", None)])
     assert (second["stop_type"], second["timings"]["predicted_per_second"]) == ("limit", 0)  # type: ignore[index]
     assert first["timings"] == {}  # type: ignore[index]
 
@@ -56,11 +56,11 @@ def test_a_fault_in_one_alternative_is_told_with_its_result_and_in_all_is_raised
     reply, _ = completion(n=2)
     broken = ErrorEvent("r", 1, BackendError("broken"))
     ends = [StopEvent("r", 0, 1, "stop", None), StopEvent("r", 1, 0, "error", None)]
-    first, second = reply.result([StreamEvent("r", 0, "a"), broken, *ends])
+    first, second = reply.object([StreamEvent("r", 0, "a"), broken, *ends])
     assert (first["content"], second["error"]["message"]) == ("a", "broken")  # type: ignore[index]
     reply, _ = completion(n=1)
     with pytest.raises(BackendError, match="broken"):
-        reply.result([ErrorEvent("r", 0, BackendError("broken")), StopEvent("r", 0, 0, "error", None)])
+        reply.object([ErrorEvent("r", 0, BackendError("broken")), StopEvent("r", 0, 0, "error", None)])
 
 
 def test_public_settings_quote_nobody() -> None:

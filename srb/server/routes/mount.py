@@ -118,8 +118,8 @@ def generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamR
         body = await read_body(request, body_limit(request.app))
         reply = await read(partial(form.function, body, serving))
         if reply.completion is None:
-            assert reply.begin is not None
-            return json_response(reply.begin()([]), ignored_header(reply.ignored))
+            assert reply.make is not None
+            return json_response(reply.make().object([]), ignored_header(reply.ignored))
         first = partial(_answer_at_once, reply) if reply.at_once else None
         answers = _answers(reply, form.frame)
         try:
@@ -176,7 +176,7 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
 def _answers(reply: Reply, frame: Frame) -> Answers:
     """How the readers of a request are answered. This is kept for long, and holds neither the body nor its images."""
     kept = replace(reply, completion=None, blame=None)
-    own = partial(_answer, kept, frame) if reply.begin else None
+    own = partial(_answer, kept, frame) if reply.make else None
     return Answers(reply.ignored, own, again=reply.again, keeps=reply.keeps)
 
 
@@ -235,15 +235,15 @@ async def _answer_at_once(reply: Reply, _request: web.Request, stream: RequestSt
 
 async def _answer(reply: Reply, frame: Frame, request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers a client that reads a request from its beginning."""
-    assert reply.begin is not None
-    answer = await asyncio.to_thread(reply.begin)  # some formats make texts of long prompts first
+    assert reply.make is not None
+    made = await asyncio.to_thread(reply.make)
     headers = {"X-Request-Id": stream.request.id} | ignored_header(reply.ignored)
     watching = reply.watch(stream.journal.owner, request.app[ENGINE].abort) if reply.watch else nullcontext(len)
     with watching as watch:
 
         def to_json(events: list[Event]) -> Any:
             watch(events)
-            return answer(events)
+            return made.chunks(events)
 
         if reply.stream:
             return await sse.respond(request, Batches(stream.__anext__, to_json), headers=headers, frame=frame)
@@ -252,4 +252,4 @@ async def _answer(reply: Reply, frame: Frame, request: web.Request, stream: Requ
             watch(batch)
             events += batch
         stream.raise_refusal()
-    return await asyncio.to_thread(lambda: json_response(answer(events), headers))
+    return await asyncio.to_thread(lambda: json_response(made.object(events), headers))

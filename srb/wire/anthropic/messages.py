@@ -1,6 +1,6 @@
 """Anthropic's wire format: `/v1/messages`. Pure functions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -141,12 +141,9 @@ def messages(body: bytes, serving: Serving) -> Reply:
             **fields.chat,
         )
 
-    make, stream = partial(_Out, parsed.completion.id, serving.limits.model, parsed.calls), fields.stream
+    make = partial(_Out, parsed.completion.id, serving.limits.model, parsed.calls)
 
-    def begin() -> Callable[[list[Event]], Any]:
-        return make().chunks if stream else make().object
-
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
+    return Reply(parsed.completion, parsed.ignored, fields.stream, make, parsed.blame, parsed.detach)
 
 
 def count_tokens(data: bytes, serving: Serving) -> Told:

@@ -1,6 +1,6 @@
 """KoboldAI's wire format, as KoboldCpp has it: answers with `results`, and streams of `token`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,59 +16,36 @@ from srb.wire.serving import Serving, Told
 
 
 class _Results(openai.Completion):
-    """OpenAI's object, with the probabilities in the formats of both completions and chats, as in KoboldCpp."""
+    """Makes the answers of one request. n_prompt: how many tokens its prompt has."""
 
     shows_end: ClassVar[bool] = False
 
-    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
-        return super().logprobs(tokens, offsets) | {"content": chat.content_of(tokens)}
-
-
-def generate(body: bytes, serving: Serving, *, stream: bool = False) -> Reply:
-    """Continue a prompt, as KoboldAI does: a result for each alternative."""
-    fields, completion, ignored = parse(body, serving, stream=stream)
-    n_prompt, count = len(completion.prompts[0]), completion.count
-    make = partial(
-        _Results,
-        completion.id,
-        model=serving.limits.model,
-        created=0,
-        fingerprint="",
-        per_prompt=count,
-        n=count,
-        logprobs=completion.logprobs is not None,
-    )
-
-    def begin() -> Callable[[list[Event]], Any]:
-        return _Chunks().of if stream else partial(_results, make(), n_prompt)
-
-    watch = partial(serving.recall(Generations).watch, fields.genkey, completion.id, count)
-    return Reply(completion, ignored, stream, begin, detach=bool(fields.detach), watch=watch, keeps=fields.genkey)
-
-
-def _results(reply: _Results, n_prompt: int, events: list[Event]) -> dict[str, Any]:
-    """The alternatives of a finished request. Raises `SrbError` if all failed."""
-    lengths = {event.index: event.length for event in events if isinstance(event, StopEvent)}
-    return {
-        "results": [
-            choice
-            | {
-                "finish_reason": _finish(choice["finish_reason"]),
-                "prompt_tokens": n_prompt,
-                "completion_tokens": lengths[choice["index"]],
-            }
-            for choice in reply.object(events)["choices"]
-        ]
-    }
-
-
-class _Chunks:
-    """Makes the chunks of a stream."""
-
-    def __init__(self) -> None:
+    def __init__(self, request_id: str, *, n_prompt: int, **more: Any) -> None:
+        super().__init__(request_id, **more)
+        self._n_prompt = n_prompt
         self._error: SrbError | None = None
 
-    def of(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+    def logprobs(self, tokens: list[Token], offsets: list[int]) -> dict[str, Any]:
+        """In the formats of both completions and chats, as in KoboldCpp."""
+        return super().logprobs(tokens, offsets) | {"content": chat.content_of(tokens)}
+
+    def object(self, events: Iterable[Event]) -> dict[str, Any]:
+        """The alternatives of a finished request. Raises `SrbError` if all failed."""
+        lengths = {event.index: event.length for event in events if isinstance(event, StopEvent)}
+        choices = super().object(events)["choices"]
+        return {
+            "results": [
+                choice
+                | {
+                    "finish_reason": _finish(choice["finish_reason"]),
+                    "prompt_tokens": self._n_prompt,
+                    "completion_tokens": lengths[choice["index"]],
+                }
+                for choice in choices
+            ]
+        }
+
+    def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
         """The chunks for the next events. The last one has no text, but a `finish_reason`, and maybe an error."""
         for event in events:
             match event:
@@ -80,6 +57,25 @@ class _Chunks:
                 case StopEvent():
                     error = {"error": self._error.body()} if self._error else {}
                     yield {"token": "", "finish_reason": _finish(event.finish_reason)} | error
+
+
+def generate(body: bytes, serving: Serving, *, stream: bool = False) -> Reply:
+    """Continue a prompt, as KoboldAI does: a result for each alternative."""
+    fields, completion, ignored = parse(body, serving, stream=stream)
+    count = completion.count
+    make = partial(
+        _Results,
+        completion.id,
+        n_prompt=len(completion.prompts[0]),
+        model=serving.limits.model,
+        created=0,
+        fingerprint="",
+        per_prompt=count,
+        n=count,
+        logprobs=completion.logprobs is not None,
+    )
+    watch = partial(serving.recall(Generations).watch, fields.genkey, completion.id, count)
+    return Reply(completion, ignored, stream, make, detach=bool(fields.detach), watch=watch, keeps=fields.genkey)
 
 
 def _finish(reason: str) -> str:

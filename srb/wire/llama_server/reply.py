@@ -109,7 +109,7 @@ class Completion:
                 case ErrorEvent():
                     yield {"error": event.error.body()}
 
-    def result(self, events: Iterable[Event]) -> dict[str, Any] | list[dict[str, Any]]:
+    def object(self, events: Iterable[Event]) -> dict[str, Any] | list[dict[str, Any]]:
         """The result of a finished request, or a list of results if it has several alternatives.
 
         events: all of its events. The result of a failed alternative has an `error`. Raises `SrbError` if all failed.
@@ -198,17 +198,14 @@ def infill(body: bytes, serving: Serving) -> Reply:
 def _reply(parsed: LlamaParsed, serving: Serving) -> Reply:
     # What makes answers is kept for long, and needs no images.
     kept = replace(parsed, completion=replace(parsed.completion, media=())) if parsed.completion.media else parsed
+    # It detokenizes. This is safe then: the engine has taken the request, so the vocabulary has all its token ids.
     make = partial(Completion, kept, model=serving.limits.model, detokenize=serving.engine.tokenizer.detokenize)
-
-    def begin() -> Callable[[list[Event]], Any]:
-        # Detokenizing is safe here: the engine has taken the request, so the vocabulary has all its token ids.
-        return make().chunks if kept.stream else make().result
 
     return Reply(
         parsed.completion,
         parsed.ignored,
         parsed.stream,
-        begin,
+        make,
         detach=parsed.detach,
         watch=_watch(parsed.completion.id, parsed.t_max_predict_ms / 1000),
         keeps=parsed.response_fields,

@@ -1,7 +1,8 @@
 """`POST /v1/explore`: the tree of likely continuations, as native events. Pure functions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
+from functools import partial
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -65,9 +66,6 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
     completion = CompletionRequest.exploring(prompts[0], explore)
     ignored = fields.ignored + (["model"] if fields.model not in (None, limits.model) else [])
 
-    def begin() -> Callable[[list[Event]], Iterator[dict[str, Any]]]:
-        return _Answer(limits.model, int(now), ignored).events
-
     def blame(error: InvalidRequestError) -> InvalidRequestError:
         if error.param != "max_tokens":
             return error
@@ -78,7 +76,7 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
             code=error.code,
         )
 
-    return Reply(completion, ignored, stream=True, begin=begin, blame=blame)
+    return Reply(completion, ignored, stream=True, make=partial(_Answer, limits.model, int(now), ignored), blame=blame)
 
 
 class _Answer:
@@ -89,7 +87,7 @@ class _Answer:
         self._count = 0
         self._stop: StopEvent | None = None
 
-    def events(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+    def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The JSON objects for the next events."""
         for event in events:
             if isinstance(event, StopEvent):

@@ -123,8 +123,7 @@ def _reply(
     """content: makes the part of an object that has the text. asked: whether there is anything to answer."""
     make = partial(_Out, serving.limits.model, time_of(serving.now), content)
     if not asked:  # clients load a model with an empty request
-        loaded = make(Parts("", None)).head("") | {"done": True, "done_reason": "load"}
-        return Reply(None, [], False, lambda: lambda _events: loaded)
+        return Reply(None, [], False, partial(make, partial(Parts, "", None)))
     options = fields.options
     if options and options.max_tokens == -2:  # Ollama's number for all the room that the context has
         options.max_tokens = -1
@@ -143,13 +142,14 @@ def _reply(
     )
     parsed.ignored.extend(f"options.{name}" for name in (options and options.model_extra) or ())
 
-    request_id, calls, stream = parsed.completion.id, parsed.calls, fields.stream
-
-    def begin() -> Callable[[list[Event]], Any]:
-        out = make(Parts(request_id, calls))
-        return out.chunks if stream else out.object
-
-    return Reply(parsed.completion, parsed.ignored, fields.stream, begin, parsed.blame, parsed.detach)
+    return Reply(
+        parsed.completion,
+        parsed.ignored,
+        fields.stream,
+        partial(make, partial(Parts, parsed.completion.id, parsed.calls)),
+        parsed.blame,
+        parsed.detach,
+    )
 
 
 def _schema(form: Any) -> dict[str, Any]:
@@ -163,11 +163,13 @@ def _schema(form: Any) -> dict[str, Any]:
 class _Out:
     """Makes one answer: takes the events of a request, and returns its JSON."""
 
-    def __init__(self, model: str, created: str, content: Callable[[str], dict[str, Any]], parts: Parts) -> None:
+    def __init__(
+        self, model: str, created: str, content: Callable[[str], dict[str, Any]], parts: Callable[[], Parts]
+    ) -> None:
         self._model = model
         self._created = created
         self._content = content
-        self._parts = parts
+        self._parts = parts()
 
     def head(self, text: str, calls: list[Part] | None = None) -> dict[str, Any]:
         """The fields that every object has."""
@@ -193,7 +195,9 @@ class _Out:
             yield self._last(self.head(""), self._parts.answer)
 
     def object(self, events: list[Event]) -> dict[str, Any]:
-        """The answer of a finished request. Raises `SrbError` if the request failed."""
+        """The answer of a finished request, or without events that the model is loaded. Raises `SrbError`."""
+        if not events:
+            return self.head("") | {"done": True, "done_reason": "load"}
         for event in events:
             for _ in self._parts.take(event):
                 pass

@@ -3,12 +3,9 @@
 Pure functions.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from srb.engine.telling.events import Event
 from srb.wire.openai.chat import ChatCompletion
 from srb.wire.openai.reply import Completion
 from srb.wire.reply.reply import Reply
@@ -50,7 +47,4 @@ def read(body: bytes, serving: Serving, *, chat: bool = False, openai: bool = Fa
         times=parsed.times,
     )
 
-    def begin() -> Callable[[list[Event]], Any]:
-        return make().chunks if stream else make().object
-
-    return Reply(completion, parsed.ignored, stream, begin, parsed.blame, parsed.detach, parsed.story, parsed.node)
+    return Reply(completion, parsed.ignored, stream, make, parsed.blame, parsed.detach, parsed.story, parsed.node)

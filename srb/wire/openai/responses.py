@@ -1,6 +1,6 @@
 """OpenAI's wire format for responses: `/v1/responses`. Pure functions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -45,16 +45,13 @@ def create(body: bytes, serving: Serving) -> Reply:
     parsed.ignored.extend(["store"] if fields.store is False else [])
 
     head = _head(parsed.completion.id, serving, fields)
-    make, stream = partial(_Out, head, conversation, parsed.logprobs, parsed.calls), fields.stream
-
-    def begin() -> Callable[[list[Event]], Any]:
-        return make().chunks if stream else make().object
+    make = partial(_Out, head, conversation, parsed.logprobs, parsed.calls)
 
     return Reply(
         parsed.completion,
         parsed.ignored,
         fields.stream,
-        begin,
+        make,
         parsed.blame,
         parsed.detach,
         again=make,

@@ -42,22 +42,22 @@ class Reply:
     ignored: the names of the body's fields that have no effect.
     story, node: the story that the alternatives belong to, and the node there that they continue.
     stream: whether to answer while the request runs.
-    begin: begins an answer. It is called once for each reader, and returns a function. For a stream this function turns
-        the next events into the objects and texts to send. Otherwise it turns all events into the answer, and raises
-        `SrbError` if there is none. None: the answer is native events.
+    make: is called once for each reader, in a worker thread, and returns what makes its answer. For a stream that has
+        a method `chunks`, which turns the next events into the objects and texts to send; else it has `object`, which
+        turns all events into the answer, and raises `SrbError` if there is none. None: the answer is native events.
     blame: translates the engine's refusal of the request into the terms of the body; None if they are the same.
     detach: whether the request goes on without readers.
     again: makes the object that answers clients who ask for the response again, if the format has routes for this.
     at_once: whether to answer at once with the request's state, instead of when it has finished.
     watch: watches the request for each reader, if its format must know how far it is.
-    keeps: what of the body `begin` and `again` hold. They are kept with the request, so they hold nothing else of the
+    keeps: what of the body `make` and `again` hold. They are kept with the request, so they hold nothing else of the
         body, and nothing of `Serving`.
     """
 
     completion: CompletionRequest | None
     ignored: list[str]
     stream: bool
-    begin: Callable[[], Callable[[list[Event]], Any]] | None
+    make: Callable[[], Any] | None
     blame: Callable[[InvalidRequestError], InvalidRequestError] | None = None
     detach: bool = False
     story: str | None = None

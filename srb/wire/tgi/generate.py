@@ -96,13 +96,10 @@ def generate(body: bytes, serving: Serving, *, stream: bool = False, listed: boo
         count=best_of,
         details=details,
         top=bool(parameters.top_n_tokens),
+        listed=listed,
     )
 
-    def begin() -> Callable[[list[Event]], Any]:
-        out = make()
-        return out.chunks if stream else out.listed if listed else out.object
-
-    return Reply(parsed.completion, parsed.ignored, stream, begin, detach=parsed.detach, keeps=before)
+    return Reply(parsed.completion, parsed.ignored, stream, make, detach=parsed.detach, keeps=before)
 
 
 def _best_of(parameters: TgiParameters, stream: bool, limits: Limits) -> int:
@@ -156,6 +153,7 @@ class _Out:
     is_end: says whether a token ends a text. before: a text that the answer begins with. n_prompt: how many tokens the
     prompt has. n_echoed: how many of them are events before the answer. count: how many alternatives there are.
     details: whether to show details. top: whether to show the likeliest tokens.
+    listed: whether the object is in a list.
     """
 
     def __init__(
@@ -168,7 +166,9 @@ class _Out:
         count: int,
         details: bool,
         top: bool,
+        listed: bool,
     ) -> None:
+        self._listed = listed
         self._is_end = is_end
         self._before = before
         self._n_prompt = n_prompt
@@ -179,11 +179,7 @@ class _Out:
         self._seeds: tuple[int, ...] = (0,) * count
         self._n_tokens = 0
 
-    def listed(self, events: list[Event]) -> list[dict[str, Any]]:
-        """The object in a list, which is the answer at `POST /`."""
-        return [self.object(events)]
-
-    def object(self, events: list[Event]) -> dict[str, Any]:
+    def object(self, events: list[Event]) -> dict[str, Any] | list[dict[str, Any]]:
         """The likeliest alternative of a finished request. Raises `SrbError` if all failed."""
         fault: SrbError | None = None
         for event in events:
@@ -213,7 +209,8 @@ class _Out:
         (text, details), *others = shown
         if others:
             details["best_of_sequences"] = [{"generated_text": text} | sequence for text, sequence in others]
-        return {"generated_text": text} | ({"details": details} if self._details else {})
+        result = {"generated_text": text} | ({"details": details} if self._details else {})
+        return [result] if self._listed else result
 
     def chunks(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """The chunks for the next events of a stream: one for each token. The last has the whole text, and its end."""
