@@ -2,6 +2,18 @@
 
 The planner says what is in the next batch. The backend decodes it. Then each row goes on in its way: a sequence draws
 its next token, for example (`ways/sampling.py`).
+
+`Decoding.finish` is the only way out for a sequence, whatever the reason. It ends the request together with its last
+sequence. So every index has one `StopEvent`, and every request one `DoneEvent`. When something breaks:
+
+- When a decode fails, what it left in the cells is removed, and the batch is tried again: without the sequences that
+  llama.cpp names, or else in halves. So the sequence that makes it fail ends alone, and its neighbours live on.
+- A `BackendError` from a sampler ends this one alternative.
+- Any other exception is a bug: the thread ends, `Engine.fail` writes the missing events, and `/health` says 500.
+
+A prompt that nobody wants any more stops being evaluated in the middle of a decode, through llama.cpp's abort callback.
+llama.cpp calls it for every node of the graph, in Python, so only batches that have nothing but prompts get it. It
+stops a batch only if every request in the batch is being aborted: then there is nothing to repair.
 """
 
 from collections import deque

@@ -1,4 +1,7 @@
-"""Makes embeddings, or scores of texts, in a context of its own on the weights of the model that generates."""
+"""Makes embeddings, or scores of texts, in a context of its own on the weights of the model that generates.
+
+It goes past the engine, with a lock. The server has one thread for it, which takes none away from completions.
+"""
 
 import threading
 from pathlib import Path

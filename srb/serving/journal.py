@@ -3,6 +3,15 @@
 An event's id is its place: 1, 2, 3 and so on. The ids are the same for all readers, and a reader that has event N has
 all events before it. So a reader that was cut off behind event N goes on there, and in the end it has read the same
 as without the cut.
+
+Each alternative's text is kept once. So text that nobody has read yet costs nothing, the engine waits for no reader,
+and a reader's place is one number. A running request's journal has no limit of its own: it holds what the request was
+admitted to generate. Finished journals are limited, in time and in bytes; what makes their answers again is counted
+with them (`Reply.keeps`, `memory_of`).
+
+Events of different alternatives are never merged across one another. Example: the events are `0: "a" (1)`,
+`1: "x" (2)`, `0: "b" (3)`. A late reader who got `0: "ab" (3)` and was cut off there would go on behind 3, and never
+see "x". Neighbouring events of one alternative are merged for a late reader.
 """
 
 import math

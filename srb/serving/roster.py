@@ -1,4 +1,10 @@
-"""`Roster`: the journals of the requests that wait, that run, or that have finished and are kept for a while."""
+"""`Roster`: the journals of the requests that wait, that run, or that have finished and are kept for a while.
+
+A native stream goes on for a while when its reader leaves; streams in other formats end at once. The clients of other
+formats don't know the address to come back to, and for most of them closing the connection is the only way to stop.
+`detach` makes any request live on. A request whose readers have gone is kept until the engine has ended it, so that it
+has its log line and its id isn't used twice. It no longer counts as waiting or running.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,6 @@
 // One request that is running: its events become the pieces of its nodes. It runs on when the page is closed.
+// Every request is read by its events' ids, those of this page and of others. So a reload, a lost connection and somebody
+// else's writing are one case. Only one thing depends on where the story is kept: on the server, texts are only added.
 
 import { cancel, read, submit } from "./api.js";
 import { end as endOf } from "./length.js";

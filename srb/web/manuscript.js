@@ -1,4 +1,5 @@
 // The text so far, in a box as high as it is. A copy behind it gives the height, and shades what is new. Only this draws the box.
+// Whoever wants another text in the box goes to another place (drafts.js). So no feature can write over what was typed.
 
 import { Drafts } from "./drafts.js";
 

@@ -1,4 +1,5 @@
 // Keeping what has changed. What can't be kept is tried again, until it is kept or a later change of it is. Pure.
+// What is kept in the browser and the marks on the server's stories both go this way.
 
 const PAUSE = 1000; // milliseconds, before the second try
 const LONGEST_PAUSE = 10_000;

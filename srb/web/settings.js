@@ -1,4 +1,5 @@
-// The settings, made from the server's own description of its fields: their meanings, ranges and defaults.
+// The settings, made from the server's own description of its fields: their meanings, ranges and defaults. So a new
+// sampler needs no line here.
 
 import { AWAY, GROUPS, GUIDE, IN_SIGHT, STYLES, titleOf } from "./guide.js";
 import { tokens, UNITS } from "./length.js";

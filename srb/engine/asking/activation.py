@@ -1,4 +1,8 @@
-"""`activate`: makes the prompts and sequences of a request, with the way, the rules and the report that it asks for."""
+"""`activate`: makes the prompts and sequences of a request, with the way, the rules and the report that it asks for.
+
+A prompt's last token is taken back here (`heal`). Only two others know of it: the sampler draws the first token from
+those that begin with its text, and the outbox leaves this text out.
+"""
 
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest, Resumed

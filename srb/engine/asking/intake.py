@@ -1,4 +1,7 @@
-"""Refuses texts and requests that the engine could never run. For this it needs only the vocabulary and the context."""
+"""Refuses texts and requests that the engine could never run. For this it needs only the vocabulary and the context.
+
+Text that can't fit is refused by its bytes (the context times the longest token) without tokenizing it.
+"""
 
 from collections.abc import Collection, Sequence
 

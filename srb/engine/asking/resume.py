@@ -1,4 +1,11 @@
-"""Makes the request that goes on where another one was interrupted, by a crash or by the loss of its machine."""
+"""Makes the request that goes on where another one was interrupted, by a crash or by the loss of its machine.
+
+Whoever records the events has everything that is needed: a `StreamEvent` names the tokens that were drawn. Inside, each
+alternative that has tokens becomes a prompt of its own: the request's prompt and these tokens. So the prefix index
+finds what they share and what is known of them, as for any prompts: of 16 alternatives the prompt is restored once. The
+sampler sees the tokens again, and draws once for each of them, so that the random numbers that follow are those that
+would have followed. The replicas of `srb.cluster` fail over in the same way as a server goes on after a restart.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,20 @@
 """Keeps what was evaluated, for requests that come later: as much as there is time for.
 
 An answer is mostly kept only if this takes less time than to evaluate it again.
+
+A finished alternative and its prompt are saved after the events of its end were taken. While others run, this takes a
+quarter of the time at most, and the rest is saved in the next steps. An idle engine saves and gives back everything at
+once, so that the next request finds the cells empty. Of a cancelled alternative only the prompt is saved, for the next
+try.
+
+States leave the cells at once, although they could stay while nobody else comes: copying takes a few milliseconds;
+attention walks idle cells in every step; and an idle server's cache is then always empty, so that a repeated request
+finds the same layout.
+
+Models that forget need points to go on from. So their state is also saved at regular points of a long prompt, and where
+a prompt parts from another one (`Keeping.evaluated`). Example, with a recurrent model: three requests begin with the
+same instructions of 400 tokens. The second one evaluates all of its prompt, because the first one has gone past the
+400. But it stops after the 400, and its state is saved there. The third one begins with this state.
 """
 
 from collections.abc import Callable

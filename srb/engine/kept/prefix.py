@@ -8,6 +8,30 @@ holds a beginning. The backend is asked whether the sequence can be continued th
 the longest beginning that can is taken. An example with a recurrent model: sequence A is running and has 900 tokens,
 and prompt B begins with the first 400 tokens of A. The state of A after 400 tokens is gone. But if a state was saved
 after 256 of them, B begins with this state.
+
+The index looks in two radix trees of the same kind: one of what holds cells, or will hold them, and one of what was
+retained. Living sequences are preferred, because a fork takes no cells. The time of an answer depends only on the
+prompt's own length, however many others wait, run or are kept. An example of the first tree:
+
+    "Once upon a time, " ─┬─ "there was a king" ─┬─ " who"        held: alternative 0
+                          │   held: prompt A     └─ "'s daughter" held: alternative 1
+                          └─ "in a wood"   held: prompt B
+
+    new prompt: "Once upon a time, there was a king's horse"
+    It shares "Once upon a time, there was a king's " with alternative 1: it is forked off that one, and evaluates
+    " horse".
+
+- If a living sequence holds the beginning, the prompt is forked off it (`Cells.share`): at once, or when that sequence
+  has come so far. If several prompts wait for a sequence that is aborted, one of them takes over its work.
+- If more of the beginning was retained, it is copied back into cells (`restored.py`). For the pieces that a living
+  sequence holds, the prompt is forked off that sequence, and the other pieces are put behind.
+- A scored prompt can begin only with what has log-probabilities (`Prompt.outputs_from`): with what another scored
+  prompt holds, or with retained states that have them.
+- With `n_cache_reuse`, retained text at another place is put behind the beginning and moved (`moved.py`). It isn't
+  exact.
+- A tree keeps apart what has another key (`srb.engine.kv.keys`). The server names who shares a request after its API
+  key, so that no key learns by `cached_tokens` what another one has sent. What was retained without a name, as the text
+  of `--preload`, is found with every name, and pieces with a name continue its pieces.
 """
 
 from dataclasses import replace

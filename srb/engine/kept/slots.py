@@ -6,6 +6,10 @@ slot has only the tokens that an alternative ended with, and their states are fo
 
 Each `CompletionRequest.shared_within` has slots of its own: its requests remember tokens there, and only who names it
 (`within`) finds them.
+
+Saving a slot copies the pieces that hold its tokens. Restoring it puts pieces into `Retained`, as if they had been
+evaluated. `Engine.ask` asks for both, and the answer comes when what has ended there is kept. Files are read and
+written outside of the engine's thread.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""`Store`: what the engine needs of a place where retained states outlive the process, as `srb.files.disk_cache`."""
+"""`Store`: what the engine needs of a place where retained states outlive the process, as `srb.files.disk_cache`.
+
+A thread of the store writes each piece to a file, too. `Retained` has all pieces, also those whose state is only in a
+file; this is read when a prompt begins with it. A piece may be lost at any time. The engine notices this when it needs
+the piece: it then forgets the piece with everything that continues it, and evaluates it again.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

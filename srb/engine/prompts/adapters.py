@@ -3,6 +3,9 @@
 A state that was evaluated with an adapter can only be continued with the same adapter, at the same scale. So each
 prompt has a setting, its `Lora`. Rows of different settings are never in the same decode, and only prompts of the same
 setting share a beginning.
+
+If the branches of a request differ in it, the request has its prompt once for each setting. llama.cpp sets adapters for
+a whole decode, so `Planner.next` makes a batch for each setting.
 """
 
 from collections.abc import Sequence

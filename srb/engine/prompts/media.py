@@ -9,6 +9,9 @@ retained. An example, with an image of three cells:
 
 A piece of media is evaluated as a whole or not at all, so its placeholders must stay together. The first one is from
 another range of numbers than the rest, so that the numbers alone say where a prompt may be parted (`whole`).
+
+So what looks up, leases and keeps knows nothing of images. Three parts do: `PrefixTree.find` never ends in the middle
+of one, the planner gives each one a batch of its own (`Batch.atom`), and samplers see only the words.
 """
 
 import hashlib

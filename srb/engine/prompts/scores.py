@@ -7,6 +7,8 @@ log-probability of token k is known, too. An example, with two texts that part a
     "The capital of France is" " Paris"     evaluated first: its tokens 1 to 5 have log-probabilities now
     "The capital of France is" " Rome"      copies those of the tokens 1 to 4, and begins behind "France":
                                             the logits behind "is" are gone, and " Rome" needs them
+
+They are kept with the last piece of a retained prompt, in memory alone.
 """
 
 from array import array

@@ -2,6 +2,20 @@
 
 An example, with the banned phrase "the cat": " the" is held back. If " dog" follows, both are said. If " cat" follows,
 both are taken back, and another token is drawn in place of " the".
+
+The outbox gets tokens only when they are sure to stay. So stop strings, probabilities and journals never know others.
+To take tokens off, `Sampling._go_back` cuts the cells as after a failed decode, and makes the sampler again with the
+tokens that stay. The next step evaluates the token before the phrase once more, to have its row of logits; for the
+first token, these are the prompt's logits. `avoid` goes back in the same way, and holds the first words.
+
+Models that forget can't be cut. So each alternative that may go back has a second seq_id, its mark (`Cells.set_mark`):
+a fork of itself where held-back text begins, with the logits after it. The alternative goes back by being forked off
+its mark, and the tokens between are evaluated again (`Sequence.behind`). Marks need no cells of their own. An example:
+
+    " on the"        " the" may become the phrase: the mark is set before it
+    " on the c"      still held
+    " on the cat"    back to the mark: " the" is banned there, and another token is drawn from the same logits
+    " on a mat"      nothing is held: the mark stays where it is until it's needed somewhere else
 """
 
 import codecs

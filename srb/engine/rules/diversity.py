@@ -1,4 +1,8 @@
-"""Counts what the alternatives of a prompt have said, so that the others can go on with something else."""
+"""Counts what the alternatives of a prompt have said, so that the others can go on with something else.
+
+Tokens that stay are counted between the steps, so that the order within a step doesn't matter. Alternatives that depend
+on each other (`CompletionRequest.is_joint`) stay on one replica.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,10 @@
-"""Guidance: an alternative with a negative prompt keeps away from what the model would say behind that."""
+"""Guidance: an alternative with a negative prompt keeps away from what the model would say behind that.
+
+An alternative with a negative prompt (the leader) has a companion: a sequence behind the negative prompt that has the
+leader's own list of tokens. The plan adds the companion's row behind the leader's. A companion never draws, and is
+leased, repaired, saved and finished together with its leader. Negative prompts are prompts like others, so what they
+share is found.
+"""
 
 from srb.engine.asking.request import Resumed
 from srb.engine.asking.resume import groups

@@ -1,6 +1,9 @@
 """Turns the bytes of tokens into text, and finds stop strings in it, one token at a time.
 
 The work for a token depends only on the token's length, and not on the length of the text so far.
+
+Tokens are reported when their text is whole, one event each. So a text and its probabilities never disagree, and a stop
+string's text doesn't show while its tokens do.
 """
 
 import codecs

@@ -1,4 +1,17 @@
-"""`Beams`: carries out a search. It forks the beams, and says what all texts have in common as soon as it is sure."""
+"""`Beams`: carries out a search. It forks the beams, and says what all texts have in common as soon as it is sure.
+
+The alternatives of a prompt with a search hold nothing; the beams have the rows. The cells and seq_ids of all beams are
+leased together with the prompt, which keeps its own: at most max_tokens - 1 cells for each beam, because forks share
+cells. A beam that goes on keeps its cells. One that doesn't is removed, and its seq_id goes to a fork. So there are
+never more sequences than the beams and the prompt. An example with two beams:
+
+    "a" (seq 1) ─┬─ "b"   keeps seq 1          "c" (seq 2)   removed: none of its ways on is among the two likeliest
+                 └─ "x"   forked off seq 1 to seq 2
+
+Alternatives get the tokens that all beams, and all texts that were found, begin with; and at the end they get the rest.
+So journals, probabilities and history know nothing of beams. To go on after an interruption, a search begins anew with
+the prompt, and skips what was said.
+"""
 
 from collections.abc import Sequence as Many
 from dataclasses import replace

@@ -3,6 +3,8 @@
 So a continuation is scored like an alternative is drawn: it is forked off its prompt, and each token is reported with
 the log-probability that it has there. But nobody needs to wait for a token before the next one is evaluated. The
 planner evaluates them together (`Sequence.ahead`), and then they are drawn one after the other.
+
+Nothing but the planner and this sampler knows of it. Up to 128 tokens are evaluated ahead of the draws.
 """
 
 from collections.abc import Collection, Mapping

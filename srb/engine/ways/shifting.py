@@ -10,6 +10,20 @@ An example, with n_keep = 2, and n_discard left out. The alternatives 0 and 1 ha
 
 All alternatives of a prompt lose their common tokens at the same time. This works because they have all generated
 equally many tokens, and so they go on sharing cells. The text that a client gets is not changed by a shift.
+
+What was said and what the cells hold are then two things: `n_dropped` counts what has left the cells, and `position` is
+where the next row goes. Tokens, text, samplers and journals know nothing of it.
+
+- Such a sequence doesn't lease `max_tokens`. It leases all room that is free, and gives it back to others, but for 128
+  tokens. When its room is full, it makes room before the next batch.
+- The room of the tokens that leave a prompt is divided equally between all alternatives, also those that have ended. So
+  no text depends on when its siblings end. No cell is copied; a copy of the prompt for each would need n times as many.
+- Nobody else may have these cells, because they move. So such a prompt is never in the tree of living beginnings, and
+  begins only with what was retained, which is copied. It is retained before its first token leaves, and not after.
+- All alternatives begin together, so there may be at most as many as run at once. A prompt that is too long is cut when
+  it comes, and when the request is resumed, each alternative to an equal part of the context.
+- A request that fits is left as it is: `may_shift` is asked once. A backend may be faster in a way in which no cell can
+  be moved (`Backend.shifts_now`). Then a request that shifts waits until nothing runs (`Scheduler`'s `suits`).
 """
 
 from srb.engine.asking.request import CompletionRequest

@@ -2,6 +2,9 @@
 
 Without this check, a model that doesn't fit may end the process without a message. llama.cpp is asked for the sizes: it
 can make models and contexts that allocate nothing, and writes to its log how much memory they would take.
+
+The pinned version fixes the lines of that log. The size of the weights is that of the file's tensors. The check takes
+as long as reading the vocabulary, so it is left out if the model fits by far.
 """
 
 import dataclasses

@@ -1,4 +1,10 @@
-"""Decides when to turn flash attention off on a CPU, by comparing how long the work takes with it and without it."""
+"""Decides when to turn flash attention off on a CPU, by comparing how long the work takes with it and without it.
+
+`Backend.prepare` asks for the choice when a request finds the engine idle. A context can't change, so it is made anew,
+which takes 0.1 s; two at once would double the memory. In the same way bf16 keys and values become f16 where cells must
+be moved (`context.movable`). Saved states of the other kind are converted (`state.py`); what isn't understood there is
+evaluated again.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Turns the settings into llama.cpp's parameters for models and contexts. The options have llama-server's names."""
+"""Turns the settings into llama.cpp's parameters for models and contexts. The options have llama-server's names.
+
+`settings.EVALUATION` names those options that change what a text becomes: they are a part of `Backend.identity`.
+Together with `settings.PLACEMENT` they are what `srb tune` keeps its results by.
+"""
 
 import ctypes
 import os

@@ -1,4 +1,7 @@
-"""The parts of a request's samplers that take long to make. They are made once and copied for each alternative."""
+"""The parts of a request's samplers that take long to make. They are made once and copied for each alternative.
+
+The thread that adds a request makes them (`Backend.compile`). So a bad grammar is a 400, and the engine never waits.
+"""
 
 import ctypes
 from collections.abc import Callable, Sequence

@@ -3,6 +3,9 @@
 llguidance splits a text into lexemes, each as long as possible, and GBNF knows no lexemes. So the translation means the
 same only where this makes no difference, and it has two forms for this. A grammar without recursion becomes one
 regular expression, which is one lexeme. In any other, each character is a lexeme.
+
+llama.cpp's own sampler has no limits: some grammars of 50 characters hold the engine's thread for minutes. llguidance
+has limits. In the tests llama.cpp judges what a translation allows.
 """
 
 import re

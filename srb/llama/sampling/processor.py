@@ -1,4 +1,7 @@
-"""Calls a caller's own function (`logits_processor`) on the logits of a sequence."""
+"""Calls a caller's own function (`logits_processor`) on the logits of a sequence.
+
+Whatever it raises becomes a `BackendError`, which ends this alternative alone.
+"""
 
 import math
 

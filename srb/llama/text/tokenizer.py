@@ -1,4 +1,7 @@
-"""Turns texts into tokens and back, with llama.cpp's tokenizer."""
+"""Turns texts into tokens and back, with llama.cpp's tokenizer.
+
+Long texts are tokenized in a thread with a stack to match: some vocabularies are split by a recursive `std::regex`.
+"""
 
 import ctypes
 import threading

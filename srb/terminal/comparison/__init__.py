@@ -5,4 +5,8 @@
 texts, and `report.py` and `plots.py` show the judgement.
 
 In: a spec, a TOML file. Out: a folder with `results.jsonl`, tables and a report.
+
+A comparison is one request per prompt, with a branch for each setting and seed. The engine finds what prompts share. A
+result has the hash of everything that it depends on, so that the same command can go on, and another command can't mix
+its results in.
 """

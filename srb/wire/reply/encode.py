@@ -1,4 +1,7 @@
-"""Encodes JSON values in a way that lets other threads run meanwhile."""
+"""Encodes JSON values in a way that lets other threads run meanwhile.
+
+A large answer is made in a worker thread, and a stream's batch lazily: after each 16 KiB of it others have their turn.
+"""
 
 import json
 from collections.abc import Iterator
