@@ -5,7 +5,7 @@
 
 Each test starts its server through this file, which turns llama-server's options into srb's. The model is srb's
 default one and not that of the tests. So texts aren't compared, and tests that count a prompt's tokens fail.
-The program needs `requests` and `openai` besides pytest. docs/llama-server.md has the results.
+The program needs `requests` and `openai` besides pytest. docs/http/llama-server.md has the results.
 """
 
 import os

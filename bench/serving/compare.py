@@ -7,8 +7,8 @@ srb runs with the result of `srb tune`. llama-server runs in two ways on the mod
 tuned weights, cache and flash attention. The goals compare srb with the better one of the two on the file. Two models
 with random weights stand for the models of other people: one in Q4_K_M, and one with as large a vocabulary as Gemma's.
 
-The program writes comparison.json, comparison.md and comparison.svg into docs/ or --folder; without --quick also
-growth.svg.
+The program writes comparison.json, comparison.md and comparison.svg into docs/figures/ or --folder; without --quick
+also growth.svg.
 """
 
 import argparse
@@ -381,7 +381,9 @@ def main() -> None:
     parser.add_argument("--binaries", type=Path, required=True, help="folder of llama-server and llama-batched-bench")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
     parser.add_argument("--model", type=Path, help="measure with this one alone")
-    parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where to write; left out: docs")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "docs/figures", help="where to write; left out: docs/figures"
+    )
     options = parser.parse_args()
     model, threads = find_model(options.model), physical_cores()
     others = {} if options.model else OTHER_MODELS | (ON_A_CARD if _card() else {})
@@ -390,9 +392,9 @@ def main() -> None:
 
 
 def publish(
-    results: Results, ceilings: dict[str, list[Numbers]], model: Path, threads: int, quick: bool, docs: Path
+    results: Results, ceilings: dict[str, list[Numbers]], model: Path, threads: int, quick: bool, folder: Path
 ) -> None:
-    """Writes the files in the folder `docs`."""
+    """Writes the files in the folder."""
     machine = {
         "processor": _processor(),
         **_card(),
@@ -404,19 +406,19 @@ def publish(
         "quick": quick,
     }
     raw = {"machine": machine, "results": results, "ceiling": ceilings}
-    (docs / "comparison.json").write_text(json.dumps(raw, indent=1) + "\n")
+    (folder / "comparison.json").write_text(json.dumps(raw, indent=1) + "\n")
     growth = "" if quick else "J, with 32 tokens each:\n\n![How time and memory grow](growth.svg)\n\n"
     said = ", ".join(f"{name} {value}" for name, value in machine.items())
-    (docs / "comparison.md").write_text(
-        "# srb beside llama-server\n\nWritten by `./build.sh bench`; docs/benchmarks.md says what it means.\n\n"
+    (folder / "comparison.md").write_text(
+        "# srb beside llama-server\n\nWritten by `./build.sh bench`; docs/figures/benchmarks.md says what it means.\n\n"
         f"{said}.\n\n"
         f"![How long everything took](comparison.svg)\n\n{growth}{table(results)}\n\n"
         "B: the tokens that llama-batched-bench decodes in a second, in turn with A "
         f"(`-pps -kvu`, {PROMPT_TOKENS} shared, 64 generated):\n\n{ceiling_table(results, ceilings)}\n"
     )
-    plot(results, docs / "comparison.svg")
+    plot(results, folder / "comparison.svg")
     if not quick:
-        plot_growth(results, docs / "growth.svg")
+        plot_growth(results, folder / "growth.svg")
 
 
 def _card() -> dict[str, str]:

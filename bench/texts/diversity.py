@@ -1,6 +1,6 @@
 """Measures what `diversity` and `avoid` do to the texts, and draws a plot of it.
 
-usage: python bench/texts/diversity.py FOLDER [--plot docs/diversity.svg]
+usage: python bench/texts/diversity.py FOLDER [--plot docs/figures/diversity.svg]
 
 First the program runs `srb compare bench/texts/diversity.toml`, with its results in FOLDER: self-BLEU, distinct-2 and
 perplexity of eight alternatives, for twelve prompts of three genres and two seeds each. It prints and draws the means

@@ -81,7 +81,8 @@ BRANCH_NAMES = {*BranchFields.model_fields} | {
 def add_field_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds an option for each field of `SamplingFields` and `REQUEST_FIELDS`, and `--branch`."""
     groups = {
-        names: parser.add_argument_group(title, f"{text}; see docs/api.md") for title, (text, names) in GROUPS.items()
+        names: parser.add_argument_group(title, f"{text}; see docs/http/api.md")
+        for title, (text, names) in GROUPS.items()
     }
     texts = descriptions(CompletionFields)
     for name in (*SamplingFields.model_fields, *REQUEST_FIELDS):

@@ -49,7 +49,7 @@ rules = "Answer each question in one word, and never say what you think of it yo
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
     """The file of each block in a language, and the block."""
-    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for block in re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.MULTILINE | re.DOTALL):
             yield file.name, block
 

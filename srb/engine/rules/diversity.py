@@ -11,7 +11,7 @@ from srb.engine.rules.setup import Setup
 from srb.engine.sequence import Sequence
 
 CONTEXT = 2
-"""How many equal tokens there must be before a token, for the token to be counted; docs/diversity.md says why."""
+"""So many equal tokens must come before a token, for the token to be counted; docs/figures/diversity.md says why."""
 
 
 class Diversity:

@@ -1,9 +1,9 @@
 """Prepares JSON schemas so that llguidance can enforce them, and finds what it can't enforce. Pure functions.
 
-What llguidance accepts is only trusted as far as it was tested (docs/grammars.md). This module gives it better patterns
-for some formats, and refuses what it gets wrong or takes long for, in every grammar that has schemas in it. A schema is
-first compiled as it came, which decides if it can be enforced, and then with its objects closed. It compiles in a
-thread with a stack as deep as the text is long.
+What llguidance accepts is only trusted as far as it was tested (docs/http/grammars.md). This module gives it better
+patterns for some formats, and refuses what it gets wrong or takes long for, in every grammar that has schemas in it. A
+schema is first compiled as it came, which decides if it can be enforced, and then with its objects closed. It compiles
+in a thread with a stack as deep as the text is long.
 """
 
 import json

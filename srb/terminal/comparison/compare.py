@@ -29,7 +29,7 @@ EXTRAS = ("matplotlib", "sacrebleu", "scipy")
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `srb compare`."""
     parser.add_argument(
-        "spec", type=Path, nargs="?", help="TOML file with prompts, settings, n and seeds; see docs/terminal.md"
+        "spec", type=Path, nargs="?", help="TOML file with prompts, settings, n and seeds; see docs/using/terminal.md"
     )
     parser.add_argument("--out", type=Path, help="folder for the results (default: SPEC-results, where you are)")
     parser.add_argument(
