@@ -51,7 +51,7 @@ main() {
         history) setup; cd "$CALLED_FROM"; exec "$VENV/bin/srb" "$verb" "$@" ;;
         test)  setup; install_dev; run_checks "$@" ;;
         quick) setup; install_dev; run_ruff; run_tests --hypothesis-profile quick -m "$QUICK" "$@" ;;
-        bench) setup; tune; pip_install -e '.[bench]'; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
+        bench) setup; tune; pip_install --group bench; build_peers; "$VENV/bin/python" bench/serving/compare.py --binaries "$(peers_folder)/bin" "$@" ;;
         reference) setup; pip_install pdoc; "$VENV/bin/pdoc" srb -o reference; say "see reference/srb.html" ;;
         dist)  make_dist ;;
         into)  install_into "$(cd "$CALLED_FROM" && realpath -m "${1:?into which folder?}")" ;;
@@ -84,6 +84,7 @@ setup() {
     [ "$(cat "$VENV/setup.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     have_wheel
     say "installing srb and what it needs into .venv"
+    pip_install pip  # groups of dependencies need 25.1, and Python may have brought an older one
     # By its path, because a wheel made with other CMAKE_ARGS has the same version.
     pip_install --force-reinstall --no-deps "$(find_wheel)"
     pip_install -e '.[compare,hub,media]'
@@ -153,7 +154,7 @@ install_dev() {
     stamp=$(stamp_of dev)
     [ "$(cat "$VENV/dev.stamp" 2>/dev/null)" != "$stamp" ] || return 0
     say "installing the tools that the checks need"
-    pip_install -e '.[cluster,compare,hub,media,dev]'
+    pip_install -e '.[cluster,compare,hub,media,parquet]' --group dev
     echo "$stamp" >"$VENV/dev.stamp"
 }
 

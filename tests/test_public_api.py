@@ -2,8 +2,6 @@
 
 import ast
 import inspect
-import re
-import tomllib
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -159,12 +157,3 @@ def check_head(path: Path) -> None:
     names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in found if isinstance(node, ast.ImportFrom)}
     assert not {name.partition(".")[0] for name in names} & HEAVY
-
-
-def test_llguidance_is_pinned_to_its_minor_version() -> None:
-    """srb reads the texts of its errors."""
-    folder = ROOT.parent
-    (exact,) = re.findall(r"^llguidance==(\d+)\.(\d+)\.", (folder / "constraints.txt").read_text(), re.MULTILINE)
-    major, minor = map(int, exact)
-    wanted = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert f"llguidance>={major}.{minor},<{major}.{minor + 1}" in wanted

@@ -1,0 +1,42 @@
+"""What pyproject.toml publishes, what it keeps for who works on srb, and what constraints.txt pins of both."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+GROUPS = PYPROJECT["dependency-groups"]
+PINS = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text().lower(), re.MULTILINE))
+
+
+def test_all_has_every_extra() -> None:
+    (named,) = EXTRAS["all"]
+    assert re.findall(r"[\w-]+", named) == ["llama-srb", *sorted(EXTRAS.keys() - {"all"})]
+
+
+def test_the_tools_of_who_works_on_srb_are_not_published() -> None:
+    assert not {"bench", "dev"} & EXTRAS.keys()
+    assert {"bench", "dev"} == GROUPS.keys()
+
+
+def test_build_sh_installs_exact_versions_of_both() -> None:
+    pins = {name.replace("_", "-") for name in PINS}
+    wanted = {re.split(r"[\[<>=]", each)[0] for each in (*GROUPS["dev"], *GROUPS["bench"], *EXTRAS["compare"])}
+    assert sorted(wanted - pins) == []
+    assert tuple(map(int, PINS["pip"].split(".")[:2])) >= (25, 1)  # older ones know no groups
+
+
+def test_every_extra_that_a_text_names_is_there() -> None:
+    files = [ROOT / "README.md", ROOT / "build.sh", *(ROOT / "docs").rglob("*.md"), *(ROOT / "srb").rglob("*.py")]
+    texts = "".join(path.read_text() for path in files)
+    named = re.findall(r"(?:llama-srb|\.whl\)|')\.?\[([a-z,]+)\]", texts)
+    assert len(named) > 8
+    assert {extra for each in named for extra in each.split(",")} - EXTRAS.keys() == set()
+
+
+def test_llguidance_is_pinned_to_its_minor_version() -> None:
+    """srb reads the texts of its errors."""
+    major, minor, _ = map(int, PINS["llguidance"].split("."))
+    assert f"llguidance>={major}.{minor},<{major}.{minor + 1}" in PYPROJECT["project"]["dependencies"]
