@@ -32,7 +32,7 @@ NEEDS = {
     "root": ("sudo ", "systemctl", "journalctl"),
     "the network": ("--hf-repo", "--model-url"),
     "another model": ("~/models",),
-    "an hour": ("bench/",),
+    "an hour": ("bench/", "pytest "),
     "somebody who types": ("argcomplete",),
     "a test of its own": ("srb serve", "srb compare", "srb tune", "examples/", "action="),
 }

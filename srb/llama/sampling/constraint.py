@@ -28,8 +28,8 @@ _OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes the te
 MAX_SCHEMA_CHARS = 100_000
 
 # With these limits a compilation takes some milliseconds. A grammar that was written to take long takes some seconds of
-# a worker thread, and up to a tenth of a second for a token (docs/http/grammars.md). The items of a place are compared
-# with each other, and a grammar of n symbols may have n of them at one place, so its size bounds the time of a token.
+# a worker thread, and up to some tenths of a second for a token (docs/http/grammars.md). The items of a place are
+# compared with each other, and a grammar of n symbols may have n of them at one place, so its size bounds that time.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=100_000,
     step_max_items=30_000,
