@@ -2,9 +2,9 @@
 
 At the root is the heart, which every request passes through, and which names no feature. `engine.py` puts all parts
 together and orders a step; begin with it, and read `ports.py` before you add a feature. `mailbox.py` has what other
-threads want, `sequence.py` the state that all files work on, `scheduler.py` says who runs, `plan.py` and `turns.py`
-fill a batch, and `decoding.py` evaluates it. `backend.py`, `batch.py` and `costs.py` are the protocols of what
-evaluates. Around the heart are rooms: `asking/`, `kv/`, `kept/`, `ways/`, `rules/`, `prompts/`, `telling/` and
+threads want, `sequence.py` the state that all files work on, `scheduler.py` says who runs, `plan.py` fills
+a batch, and `decoding.py` evaluates it. `backend.py`, `batch.py` and `costs.py` are the protocols of what evaluates.
+Around the heart are rooms: `asking/`, `kv/`, `planning/`, `kept/`, `ways/`, `rules/`, `prompts/`, `telling/` and
 `programs/`.
 
 In: a `CompletionRequest`, from any thread. Out: a list of events for each step.

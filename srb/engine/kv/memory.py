@@ -2,7 +2,10 @@
 
 A full cache remembers every token, so the cells behind a token are cut, and the sequence goes on there (`Memory`).
 Other models forget: a recurrent state belongs to a sequence's end alone. There a sequence sets a mark: a second seq_id
-that keeps the state at a point which the sequence may go back to (`Marks`).
+that keeps the state at a point which the sequence may go back to (`Marks`). It is a fork of the sequence where
+held-back text begins, with the logits after it. The sequence goes back by being forked off its mark, and the tokens
+between are evaluated again, one in each step (`Sequence.behind`). Marks need no cells, because all that they hold is
+their sequence's, and where nothing is held back, nothing is done.
 """
 
 from collections.abc import Sequence as Many

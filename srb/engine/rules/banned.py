@@ -8,9 +8,7 @@ To take tokens off, `Sampling._go_back` cuts the cells as after a failed decode,
 tokens that stay. The next step evaluates the token before the phrase once more, to have its row of logits; for the
 first token, these are the prompt's logits. `avoid` goes back in the same way, and holds the first words.
 
-Models that forget can't be cut. So each alternative that may go back has a second seq_id, its mark (`Cells.set_mark`):
-a fork of itself where held-back text begins, with the logits after it. The alternative goes back by being forked off
-its mark, and the tokens between are evaluated again (`Sequence.behind`). Marks need no cells of their own. An example:
+Models that forget can't be cut. There an alternative goes back to its mark (`srb.engine.kv.memory`). An example:
 
     " on the"        " the" may become the phrase: the mark is set before it
     " on the c"      still held
