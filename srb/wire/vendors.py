@@ -1,4 +1,8 @@
-"""The list of vendors: a new one is a folder beside this file, its import and its name here."""
+"""The list of vendors: a new one is a folder beside this file, its import and its name here.
+
+What needs the engine itself is the server's own, whoever invented it: slots, adapters, kept responses. All folders but
+`openai/` and `native/` can be removed; others write their answers with these two.
+"""
 
 from srb.wire.anthropic.routes import ROUTES as ANTHROPIC
 from srb.wire.kobold.routes import ROUTES as KOBOLD
