@@ -1,8 +1,8 @@
 """`Route`: what a server does at some paths, and their row in the OpenAPI description.
 
 The folder of a vendor exports one value, `ROUTES` in its `routes.py`: all its paths, how bodies are read and answers
-written there, and the errors. `vendors.py` has the list of vendors, and the server mounts what it's
-given. The server's own routes are rows of the same kind, beside their handlers.
+written there, and the errors. `vendors.py` has the list of vendors, and the server mounts what it's given. The server's
+own routes are rows of the same kind, beside their handlers.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -17,7 +17,7 @@ from srb.server.routes.metrics import CONTENT_TYPE, Metrics
 from srb.server.run.keeping import KEEPER
 from srb.serving.health import ReplicaHealth
 from srb.wire.route import get
-from srb.wire.schemas import BOOLEAN, INTEGER, OBJECT, STRING, object_of
+from srb.wire.schemas import BOOLEAN, INTEGER, OBJECT, STRING, alike, object_of
 
 METRICS = web.AppKey("metrics", Metrics)
 
@@ -82,11 +82,9 @@ async def docs(request: web.Request) -> web.Response:
 
 
 _HEALTH = object_of(
-    status=STRING,
-    model=STRING,
+    **alike(STRING, "status model"),
     progress={"type": "number", "minimum": 0, "maximum": 1},
-    running=INTEGER,
-    waiting=INTEGER,
+    **alike(INTEGER, "running waiting"),
     is_sleeping=BOOLEAN,
     **TypeAdapter(EngineStats).json_schema()["properties"],
 )

@@ -67,7 +67,7 @@ def resources_of(routes: tuple[Route, ...]) -> tuple[web.AbstractResource, ...]:
     for route in routes:
         add = router.add_get if route.method == "GET" else partial(router.add_route, route.method)
         for path in route.paths:
-            add(path, handler_of(route))
+            add(path, _handler_of(route))
     return tuple(router.resources())
 
 
@@ -77,20 +77,20 @@ def begin(app: web.Application) -> None:
     app[CREATED], app[MEMORY] = time.time(), {}
 
 
-def handler_of(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _handler_of(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """What answers requests to a route."""
     match route.does:
         case Generates() as form:
-            return generating(form)
+            return _generating(form)
         case Tells(function=tell):
-            return telling(tell)
+            return _telling(tell)
         case Embeds(style):
             return partial(embeddings, style)
         case handler:
             return handler
 
 
-def telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The handler of a path that only tells something."""
 
     def respond(data: bytes, serving: Serving) -> web.Response:
@@ -99,7 +99,7 @@ def telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], A
         return json_response(value, ignored_header(ignored))
 
     async def handle(request: web.Request) -> web.Response:
-        serving = serving_of(request, time.time())
+        serving = _serving(request, time.time())
         if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
             return respond(b"", serving)
         return await read(partial(respond, await read_body(request), serving))
@@ -107,14 +107,14 @@ def telling(tell: Callable[[bytes, Serving], Told]) -> Callable[[web.Request], A
     return handle
 
 
-def generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The handler of a path. It queues a request, and answers with its events in this format."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         now = time.time()
         request.app[ENGINE].check_ready()
         request.app[ENGINE].check_queue()
-        serving = serving_of(request, now)
+        serving = _serving(request, now)
         body = await read_body(request, body_limit(request.app))
         reply = await read(partial(form.function, body, serving))
         if reply.completion is None:
@@ -139,7 +139,8 @@ def generating(form: Generates) -> Callable[[web.Request], Awaitable[web.StreamR
     return handle
 
 
-def serving_of(request: web.Request, now: float, made: CompletionRequest | None = None) -> Serving:
+def _serving(request: web.Request, now: float, made: CompletionRequest | None = None) -> Serving:
+    """What formats may know. now: when the request was made. made: see `Serving.made`."""
     return Serving(
         request.app[LIMITS],
         request.app[ENGINE],
@@ -167,7 +168,7 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
         form = _LASTING.get(path)
         if form:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
-                reply = await read(partial(form.function, body, serving_of(request, journal.created, made)))
+                reply = await read(partial(form.function, body, _serving(request, journal.created, made)))
                 answers = _answers(reply, form.frame)
     request.app[ANSWERS][journal] = answers
     return answers

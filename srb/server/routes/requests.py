@@ -24,6 +24,7 @@ from srb.wire.schemas import (
     ONE_OR_MORE,
     OPTIONAL_STRING,
     STRING,
+    alike,
     data_of,
     list_of,
     object_of,
@@ -158,34 +159,26 @@ async def requests(request: web.Request) -> web.Response:
     return web.json_response({"object": "list", "data": data})
 
 
+_CHOICE = object_of(
+    index=INTEGER,
+    label=OPTIONAL_STRING,
+    seed=INTEGER,
+    text=STRING,
+    length=INTEGER,
+    finish_reason={"enum": ["stop", "length", "abort", "error", None]},
+    stop_reason=OPTIONAL_STRING,
+)
 _STATE = object_of(
     id=STRING,
     object={"const": "srb.request"},
     status={"enum": ["waiting", "running", "finished"]},
     created=INTEGER,
-    choices=list_of(
-        object_of(
-            index=INTEGER,
-            label=OPTIONAL_STRING,
-            seed=INTEGER,
-            text=STRING,
-            length=INTEGER,
-            finish_reason={"enum": ["stop", "length", "abort", "error", None]},
-            stop_reason=OPTIONAL_STRING,
-        )
-    ),
+    choices=list_of(_CHOICE),
     usage={"type": ["object", "null"]},
     last_event_id=INTEGER,
 )
-_REQUEST = object_of(
-    id=STRING,
-    status={"enum": ["waiting", "running"]},
-    age_seconds=NUMBER,
-    prompts=INTEGER,
-    prompt_tokens=INTEGER,
-    count=INTEGER,
-    running=INTEGER,
-)
+_NUMBERS = alike(INTEGER, "prompts prompt_tokens count running")
+_REQUEST = object_of(id=STRING, status={"enum": ["waiting", "running"]}, age_seconds=NUMBER, **_NUMBERS)
 
 ROUTES = (
     get(

@@ -21,7 +21,7 @@ from srb.wire.native.stories import NodeFields, RemarkFields, StoryFields, Title
 from srb.wire.reply.frames import Chunk
 from srb.wire.request.read import Fields, depth_refused, read_fields
 from srb.wire.route import Route, get, post
-from srb.wire.schemas import EVENTS, INTEGER, OPTIONAL_INTEGER, OPTIONAL_STRING, STRING, data_of, object_of
+from srb.wire.schemas import EVENTS, INTEGER, OPTIONAL_INTEGER, OPTIONAL_STRING, STRING, alike, data_of, object_of
 
 MAX_STORY_BYTES = 64 << 20
 """The largest story that can be sent at once. A node with its token ids takes about ten bytes for each token."""
@@ -220,27 +220,17 @@ _NODE = object_of(
     tokens={"type": ["array", "null"], "items": INTEGER},
     author={"enum": ["model", "person"]},
     request=OPTIONAL_STRING,
-    index=OPTIONAL_INTEGER,
-    seed=OPTIONAL_INTEGER,
+    **alike(OPTIONAL_INTEGER, "index seed"),
     settings={"type": ["object", "null"]},
     label=OPTIONAL_STRING,
     length=OPTIONAL_INTEGER,
-    finish_reason=OPTIONAL_STRING,
-    stop_reason=OPTIONAL_STRING,
+    **alike(OPTIONAL_STRING, "finish_reason stop_reason"),
     kept={"type": ["boolean", "null"]},
     notes=OPTIONAL_STRING,
-    created=INTEGER,
-    change=INTEGER,
+    **alike(INTEGER, "created change"),
 )
-_STORY = object_of(
-    id=STRING,
-    object={"const": "story"},
-    title=STRING,
-    created=INTEGER,
-    changed=INTEGER,
-    change=INTEGER,
-    node_count=INTEGER,
-)
+_NUMBERS = alike(INTEGER, "created changed change node_count")
+_STORY = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS)
 _ONE, _NODES = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
 _ONE_NODE = _NODES + r"/{node:\d{1,15}}"
 _EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}}

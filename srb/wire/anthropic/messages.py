@@ -11,13 +11,13 @@ from srb.errors import SrbError
 from srb.wire.reply.one import parse_one
 from srb.wire.reply.parts import Change, Part, Parts
 from srb.wire.reply.reply import Reply
-from srb.wire.request.body import chat_prompt
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.fields import SamplingFields
 from srb.wire.request.media import as_content
 from srb.wire.request.messages import Message, Text, as_text, system_message
 from srb.wire.request.read import depth_refused, read_fields, validate
 from srb.wire.serving import Serving, Told
+from srb.wire.tokens.texts import count_prompt
 from srb.wire.tools.call_format import CallFormat
 
 _ERRORS = {
@@ -148,11 +148,7 @@ def messages(body: bytes, serving: Serving) -> Reply:
 
 def count_tokens(data: bytes, serving: Serving) -> Told:
     """How many tokens the prompt of such a conversation has."""
-    fields = read_fields(data, MessagesFields)
-    asked = validate(fields.chat, CompletionFields)
-    vocabulary = serving.vocabulary
-    text = chat_prompt(asked, vocabulary.template)
-    return {"input_tokens": len(vocabulary.encode(text, "messages"))}, []
+    return count_prompt(validate(read_fields(data, MessagesFields).chat, CompletionFields), serving, "messages")
 
 
 def error(error: SrbError) -> dict[str, Any]:

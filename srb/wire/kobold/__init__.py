@@ -1,1 +1,1 @@
-"""KoboldCpp's format: `body.py` reads, `reply.py` writes."""
+"""KoboldCpp's format: `body.py` reads, `reply.py` writes, and `generations.py` tells of what runs."""

@@ -11,11 +11,11 @@ from srb.wire.openai.responses_body import LOGPROBS, InputItem, ResponseFields, 
 from srb.wire.reply.one import parse_one
 from srb.wire.reply.parts import Change, Part, Parts
 from srb.wire.reply.reply import Reply
-from srb.wire.request.body import chat_prompt
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import depth_refused, read_fields, validate
 from srb.wire.serving import Serving, Told
+from srb.wire.tokens.texts import count_prompt
 from srb.wire.tools.call_format import CallFormat
 
 
@@ -65,9 +65,7 @@ def input_tokens(data: bytes, serving: Serving) -> Told:
     fields = read_fields(data, ResponseFields)
     refuse(fields, "conversation", "previous_response_id")
     asked = validate(fields.chat(conversation_of(fields.input)), CompletionFields)
-    vocabulary = serving.vocabulary
-    text = chat_prompt(asked, vocabulary.template)
-    return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "input"))}, []
+    return count_prompt(asked, serving, "input", object="response.input_tokens")
 
 
 def _head(response_id: str, serving: Serving, fields: ResponseFields) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from srb.wire.schemas import (
     ONE_OR_MORE,
     STRING,
     Schema,
+    alike,
     data_of,
     list_of,
     object_of,
@@ -41,7 +42,7 @@ def _completion(kind: str, **answer: Schema) -> Schema:
                 finish_reason={"enum": ["stop", "length", "abort", "error"]},
             )
         ),
-        usage=object_of(prompt_tokens=INTEGER, completion_tokens=INTEGER, total_tokens=INTEGER),
+        usage=object_of(**alike(INTEGER, "prompt_tokens completion_tokens total_tokens")),
     )
 
 

@@ -118,9 +118,13 @@ def input_tokens(data: bytes, serving: Serving) -> Told:
 
     The body is that of the chat. Fields that say how to draw the answer have no effect here, and aren't reported.
     """
+    return count_prompt(read_fields(data, CompletionFields), serving, "messages", object="response.input_tokens")
+
+
+def count_prompt(fields: CompletionFields, serving: Serving, name: str, **head: str) -> Told:
+    """How many tokens the prompt of a chat has. name: of the field that has the conversation. head: other fields."""
     vocabulary = serving.vocabulary
-    text = chat_prompt(read_fields(data, CompletionFields), vocabulary.template)
-    return {"object": "response.input_tokens", "input_tokens": len(vocabulary.encode(text, "messages"))}, []
+    return head | {"input_tokens": len(vocabulary.encode(chat_prompt(fields, vocabulary.template), name))}, []
 
 
 def tokenizer_info(_data: bytes, serving: Serving) -> Told:
