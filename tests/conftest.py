@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Iterator
 
@@ -19,6 +20,12 @@ settings.register_profile("usual", deadline=None, max_examples=25)
 settings.register_profile("quick", deadline=None, max_examples=8)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough
 settings.load_profile("usual")
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays until the end, so the garbage collector needn't walk it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,9 +20,7 @@ def test_public_names_have_docstrings() -> None:
                 assert member.startswith("_") or function.__doc__, f"{name}.{member}"
 
 
-class WithoutTypeChecking(ast.NodeTransformer):
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
+FILES = sorted(ROOT.rglob("*.py"))
 
 
 @cache
@@ -30,16 +28,31 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def statements(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """A file's imports wherever they stand, and whether they are run: a type checker alone sees the others."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+
+    def look(node: ast.AST, is_run: bool) -> None:
+        for each in ast.iter_child_nodes(node):
+            if isinstance(each, (ast.Import, ast.ImportFrom)):
+                found.append((each, is_run))
+            elif isinstance(each, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+                look(each, is_run and not (isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"))
+
+    look(parsed(path), True)
+    return found
+
+
 def imports(path: Path, *, is_run: bool = False) -> set[str]:
     """The modules that a file imports, and their names. is_run: without what only a type checker imports."""
     names: set[str] = set()
-    tree = parsed(path)
-    if is_run:
-        tree = WithoutTypeChecking().visit(ast.parse(path.read_text()))
-    for node in ast.walk(tree):
+    for node, runs in statements(path):
+        if is_run and not runs:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
@@ -85,7 +98,7 @@ def test_the_heart_of_the_engine_knows_no_feature() -> None:
 
 
 def test_the_walls_between_the_rooms() -> None:
-    for path in ROOT.rglob("*.py"):
+    for path in FILES:
         check_walls(path)
 
 
@@ -119,7 +132,7 @@ def check_walls(path: Path) -> None:
 
 
 def test_the_rooms_are_small_and_say_what_they_are_for() -> None:
-    for folder in {path.parent for path in ROOT.rglob("*.py")}:
+    for folder in {path.parent for path in FILES}:
         modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
         assert len(modules) <= 15, folder
         assert ast.get_docstring(parsed(folder / "__init__.py")), folder
@@ -139,7 +152,7 @@ def test_only_the_list_of_vendors_knows_a_vendor() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
+    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in FILES}
     needs = {name: {each for each in imports(path, is_run=True) if each in paths} for name, path in paths.items()}
     tuple(TopologicalSorter(needs).static_order())  # raises CycleError
 
@@ -148,7 +161,7 @@ HEAVY = {"argcomplete", "jsonschema", "matplotlib", "pandas", "pyarrow", "sacreb
 
 
 def test_what_takes_long_to_import_or_may_be_missing_is_imported_where_it_is_used() -> None:
-    for path in ROOT.rglob("*.py"):
+    for path in FILES:
         check_head(path)
 
 
