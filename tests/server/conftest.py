@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import web, web_app
 from aiohttp.test_utils import TestClient, TestServer
 from fake_backend import FakeBackend
 
@@ -75,3 +75,4 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
     yield make
     for engine in engines:
         await engine.stop()
+    web_app._cached_build_middleware.cache_clear()  # it holds a thousand servers, which the collector would walk

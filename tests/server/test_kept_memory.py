@@ -1,7 +1,6 @@
 """What is kept of a finished request: only what its readers need, and all of it is counted in `keep_bytes`."""
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,10 @@ LONG = "x" * 400_000
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
+def frozen() -> None:
     """Hides what other tests have left from the garbage collector, which is also much faster then."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def there(*kinds: type) -> list[Any]:
