@@ -186,8 +186,9 @@ def test_weights_estimate_means_without_bias() -> None:
         "b": sum(math.exp(logprob) for text, logprob, _ in every if text.startswith("b")),
     }
     estimates: dict[str, list[float]] = {name: [] for name in truth}
+    engine = Engine(big())
     for seed in range(times):
-        events = run(Engine(big()), search(n, "stochastic_beam", max_tokens=3, seed=1000 * seed))
+        events = run(engine, search(n, "stochastic_beam", max_tokens=3, seed=1000 * seed))
         said, ends = texts(events), stops(events)
         weights = {k: end.weight or 0.0 for k, end in ends.items()}
         estimates["all"].append(sum(weights.values()))
@@ -205,8 +206,9 @@ def test_texts_are_drawn_in_the_order_of_draws_without_replacement() -> None:
     every = {(text, length): math.exp(logprob) for text, logprob, length in every_text(1)}
     pairs = dict.fromkeys(itertools.permutations(every, 2), 0)
     times = 600
+    engine = Engine(big())
     for seed in range(times):
-        events = run(Engine(big()), search(2, "stochastic_beam", max_tokens=1, seed=1000 * seed))
+        events = run(engine, search(2, "stochastic_beam", max_tokens=1, seed=1000 * seed))
         said, ends = texts(events), stops(events)
         first, second = ((said.get(k, ""), ends[k].length) for k in range(2))
         pairs[first, second] += 1
@@ -222,8 +224,9 @@ def test_a_search_draws_first_what_is_likely_as_a_whole() -> None:
         first[text[:1]] += math.exp(logprob)
     times = 600
     counted = dict.fromkeys(first, 0)
+    engine = Engine(big())
     for seed in range(times):
-        said = texts(run(Engine(big()), search(3, "stochastic_beam", max_tokens=3, seed=1000 * seed, prompt="f")))
+        said = texts(run(engine, search(3, "stochastic_beam", max_tokens=3, seed=1000 * seed, prompt="f")))
         counted[said.get(0, "")[:1]] += 1
     for letter, p in first.items():
         assert abs(counted[letter] - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1

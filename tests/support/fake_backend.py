@@ -10,7 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import repeat
 
 from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, SpecialTokens
@@ -218,20 +218,26 @@ class FakeRanker:
 
     params: SamplingParams
 
-    def rank(self, logits: Context, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
-        biased = list(scores(logits))
+    @cached_property
+    def _biases(self) -> dict[int, float]:
+        """What is added to the logit of each token that may be drawn."""
+        biases = dict.fromkeys(range(N_VOCAB), 0.0)
         for token, bias in self.params.logit_bias:
-            biased[token] += bias
+            biases[token] += bias
+        return {token: bias for token, bias in biases.items() if bias > -math.inf}
+
+    def rank(self, logits: Context, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
+        all_scores = scores(logits)
+        biased = {token: all_scores[token] + bias for token, bias in self._biases.items()}
         if self.params.ignore_eos or not may_end:
-            biased[END] = -math.inf
-        if max(biased) == -math.inf:
+            biased.pop(END, None)
+        if not biased:
             return []
-        total = math.log(sum(map(math.exp, biased)))
+        total = math.log(sum(map(math.exp, biased.values())))
         rng = random.Random(repr(noise))
         ranked = [
             (token, each - total, each - total + (-math.log(rng.expovariate(1.0)) if noise else 0.0))
-            for token, each in enumerate(biased)
-            if each > -math.inf
+            for token, each in biased.items()
         ]
         return sorted(ranked, key=lambda each: -each[2])[: top + 1]
 
@@ -322,11 +328,8 @@ class FakeBackend:
         for row, (token, position, seq_id, logits) in enumerate(rows):
             if row == len(batch) // 2:
                 self.on_decode()
-                poisoned = {
-                    seq_id
-                    for token, seq_id in zip(batch.tokens, batch.seq_ids, strict=True)
-                    if self.poison and token >= 0 and chr(token) in self.poison
-                }
+                pairs = zip(batch.tokens, batch.seq_ids, strict=True) if self.poison else ()
+                poisoned = {seq_id for token, seq_id in pairs if token >= 0 and chr(token) in self.poison}
                 if self.decodes in self.fail_decodes or poisoned:
                     named = tuple(poisoned) if self.names_poisoned else ()
                     raise BackendError("llama_decode failed with code -3", seq_ids=named)
