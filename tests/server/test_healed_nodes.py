@@ -7,7 +7,7 @@ import pytest
 from engine.test_healing import backend
 from fake_backend import Context
 from server.conftest import Connect
-from server.test_kept_requests import begin, get, go_on, run, snapshots, texts
+from server.test_kept_requests import begin, get, go_on, run, snapshot_at, texts
 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.history.history import History
@@ -33,7 +33,7 @@ async def test_what_goes_on_from_them_has_their_text_once(
 ) -> None:
     with History(tmp_path / "history.db", keep_seconds=900) as history:
         client = await connect(made := backend(script=script), history=history)
-        paths = snapshots(made, history.path, tmp_path)
+        path = snapshot_at(made, history, 7)
         story = await begin(client, {"id": 1, "text": TYPED})
         body = {"story": story, "node": 1, "n": 2, "max_tokens": 12, "seed": 0, "ignore_eos": True, "heal": True}
         request_id, undisturbed = await run(client, **body, detach=True, **options)
@@ -50,7 +50,7 @@ async def test_what_goes_on_from_them_has_their_text_once(
         copy = await client.post("/v1/stories", json=await get(client, f"/v1/stories/{story}"))
         copied = (await copy.json())["id"]
         assert history.read(prompt_at, None, copied, first["id"]) == [TYPED + said[0]]
-    with History(paths[len(paths) // 2], keep_seconds=900) as history:
+    with History(path, keep_seconds=900) as history:
         again = await connect(backend(script=script), history=history)
         await go_on(again, goes_on=True)
         async with again.get(f"/v1/completions/{request_id}/events") as answer:

@@ -234,22 +234,23 @@ async def test_a_node_that_grows_is_no_place_to_go_on_from(connect: Connect, his
     await answer.read()
 
 
-def snapshot(source: Path, target: Path) -> None:
-    """What a killed process leaves: all that was committed."""
-    with closing(sqlite3.connect(source)) as db, closing(sqlite3.connect(target)) as copy:
+def snapshot(history: History, target: Path) -> None:
+    """What a killed process leaves, when all that it has told was committed."""
+    history.write(lambda _db: None).result()
+    with closing(sqlite3.connect(history.path)) as db, closing(sqlite3.connect(target)) as copy:
         db.backup(copy)
 
 
-def snapshots(backend: FakeBackend, source: Path, folder: Path) -> list[Path]:
-    """Takes one in the middle of every decode."""
-    paths: list[Path] = []
+def snapshot_at(backend: FakeBackend, history: History, decode: int = 11) -> Path:
+    """Takes one in the middle of this decode of the backend, counted from 1."""
+    path = history.path.with_name(f"{decode}.db")
 
     def take() -> None:
-        paths.append(folder / f"{len(paths)}.db")
-        snapshot(source, paths[-1])
+        if backend.decodes == decode:
+            snapshot(history, path)
 
     backend.on_decode = take
-    return paths
+    return path
 
 
 @pytest.mark.parametrize(
@@ -266,11 +267,16 @@ async def test_a_request_goes_on_after_a_crash(connect: Connect, tmp_path: Path,
     with History(tmp_path / "history.db") as history:
         backend = FakeBackend()
         client = await connect(backend, history=history)
-        paths = snapshots(backend, history.path, tmp_path)
+        paths: list[Path] = []
+
+        def take() -> None:
+            if backend.decodes % 7 == 4:
+                paths.append(tmp_path / f"{backend.decodes}.db")
+                snapshot(history, paths[-1])
+
+        backend.on_decode = take
         request_id, undisturbed = await run(client, **LONG | options)
     for number, path in enumerate(paths):
-        if number % 7 != 3:
-            continue
         with History(path) as history:
             (left,) = history.read(unfinished)
             after = len(left.events) * number // len(paths)
@@ -334,9 +340,9 @@ async def crash(connect: Connect, tmp_path: Path, **body: Any) -> tuple[str, Pat
     with History(tmp_path / "first.db") as history:
         backend = FakeBackend()
         client = await connect(backend, history=history)
-        paths = snapshots(backend, history.path, tmp_path)
+        path = snapshot_at(backend, history)
         request_id, _ = await run(client, **body)
-    return request_id, paths[10]
+    return request_id, path
 
 
 async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path: Path) -> None:
@@ -487,12 +493,12 @@ async def test_openais_formats_are_read_again_after_a_restart(
     }
     with History(tmp_path / "first.db", keep_seconds=900) as history:
         backend = FakeBackend(chat_template=TEMPLATE)
-        paths = snapshots(backend, history.path, tmp_path)
+        cut = snapshot_at(backend, history)
         client = await connect(backend, history=history)
         async with client.post(path, json=body) as answer:
             assert answer.status == 200, await answer.text()
             request_id, undisturbed = answer.headers["X-Request-Id"], await answer.text()
-    for left in (paths[10], tmp_path / "first.db"):
+    for left in (cut, tmp_path / "first.db"):
         with History(left, keep_seconds=900) as history:
             again = await connect(FakeBackend(chat_template=TEMPLATE), history=history)
             await go_on(again, goes_on=True)
@@ -697,9 +703,9 @@ async def test_a_removed_requests_time_isnt_another_ones(connect: Connect, tmp_p
         client = await connect(backend, history=history)
         first, _ = await run(client, prompt="a", n=1, max_tokens=3)
         assert (await client.delete(f"/v1/history/{first}")).status == 204
-        paths = snapshots(backend, history.path, tmp_path)
+        path = snapshot_at(backend, history, backend.decodes + 40)
         await run(client, **LONG)
-    with History(paths[-1]) as history:
+    with History(path) as history:
         assert len(history.read(unfinished)) == 1
 
 
@@ -762,10 +768,10 @@ async def test_a_request_of_another_version_is_interrupted_and_its_nodes_end(con
     with History(tmp_path / "first.db") as history:
         client = await connect(backend := FakeBackend(), history=history)
         story = await begin(client, {"text": "a"})
-        paths = snapshots(backend, history.path, tmp_path)
+        path = snapshot_at(backend, history)
         body = {"story": story, "node": 1, "n": 2, "max_tokens": 30, "ignore_eos": True, "detach": True}
         request_id, events = await run(client, **body)
-    with History(paths[10]) as history:
+    with History(path) as history:
         other = zlib.compress(b'{"branches": [], "a field of another version": 1}')
         await asyncio.wrap_future(history.write(lambda db: db.execute("UPDATE requests SET request = ?", (other,))))
         client = await connect(FakeBackend(), history=history)
