@@ -206,23 +206,27 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         fetch_model(Settings(hf_repo="owner/name"))
 
 
-def from_hub(server: Elsewhere, tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Fetches in a process of its own: huggingface_hub reads the environment when it's imported."""
+def from_hub(server: Elsewhere, tmp_path: Path, *asked: tuple[str, str | None]) -> list[str]:
+    """Fetches files, each by its repository and its name: their paths, or the messages of errors.
+
+    This needs a process, because huggingface_hub reads the environment when it's imported, which takes a second.
+    """
     code = (
-        "import sys; from srb import Settings, SrbError; from srb.files.download import fetch_model\n"
-        "try: print(fetch_model(Settings(hf_repo=sys.argv[1], hf_file=(sys.argv[2:] or [None])[0])).model)\n"
-        "except SrbError as error: sys.exit(error.message)"
+        "import json, sys; from srb import Settings, SrbError; from srb.files.download import fetch_model\n"
+        "for repo, file in json.loads(sys.argv[1]):\n"
+        "    try: print(json.dumps(str(fetch_model(Settings(hf_repo=repo, hf_file=file)).model)))\n"
+        "    except SrbError as error: print(json.dumps(error.message))"
     )
     environ = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "hf_secret"}
-    command = [sys.executable, "-c", code, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+    command = [sys.executable, "-c", code, json.dumps(asked)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_a_file_from_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    for options in (["owner/name"], ["owner/name", "m.gguf"]):
-        result = from_hub(elsewhere, tmp_path, *options)
-        assert result.returncode == 0, result.stderr
-        assert Path(result.stdout.strip()).read_bytes() == FILE
+    for path in from_hub(elsewhere, tmp_path, ("owner/name", None), ("owner/name", "m.gguf")):
+        assert Path(path).read_bytes() == FILE
     assert {token for _, _, token in elsewhere.asked} == {"Bearer hf_secret"}
     assert [method for method, *_ in elsewhere.asked].count("GET") == 2  # the list of files, and the file
 
@@ -230,19 +234,16 @@ def test_a_file_from_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
 def test_a_broken_connection_to_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
     elsewhere.file = FILE * 48  # the hub's library keeps pieces of 10 MiB
     elsewhere.break_after = [11 << 20]
-    result = from_hub(elsewhere, tmp_path, "owner/name", "m.gguf")
-    assert result.returncode == 0, result.stderr
-    assert Path(result.stdout.strip()).read_bytes() == elsewhere.file
+    (path,) = from_hub(elsewhere, tmp_path, ("owner/name", "m.gguf"))
+    assert Path(path).read_bytes() == elsewhere.file
     assert [range_ for method, range_, _ in elsewhere.asked if method == "GET"] == [None, f"bytes={10 << 20}-"]
 
 
 def test_what_the_hub_doesnt_have_is_named(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    result = from_hub(elsewhere, tmp_path, "owner/name", "other.gguf")
-    assert result.returncode == 1
-    assert result.stderr.startswith("--hf-repo owner/name: 404")
-    assert result.stderr.endswith("(a private one needs a token in HF_TOKEN)\n")
-    result = from_hub(elsewhere, tmp_path, "no name")
-    assert result.stderr.startswith("--hf-repo no name: Repo id must")
+    missing, wrong = from_hub(elsewhere, tmp_path, ("owner/name", "other.gguf"), ("no name", None))
+    assert missing.startswith("--hf-repo owner/name: 404")
+    assert missing.endswith("(a private one needs a token in HF_TOKEN)")
+    assert wrong.startswith("--hf-repo no name: Repo id must")
 
 
 def test_models_of_a_folder(tmp_path: Path) -> None:

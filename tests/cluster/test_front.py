@@ -164,7 +164,7 @@ async def test_with_no_replica_left_requests_wait_for_one(monkeypatch: pytest.Mo
         held.open()
         await replicas.kill("a")
         late = asyncio.create_task(collect(engine, other := request("q")))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         assert not reading.done()
         assert engine.tokenize("ab") == (97, 98)
         await replicas.add("b")
@@ -271,8 +271,10 @@ async def test_a_replica_may_take_its_time_to_take_a_request(monkeypatch: pytest
         assert inner
         add = inner.add_request
 
+        seconds = iter((1.2, 0.1))
+
         def add_slowly(each: CompletionRequest) -> None:
-            time.sleep(1.2)
+            time.sleep(next(seconds))
             add(each)
 
         monkeypatch.setattr(inner, "add_request", add_slowly)

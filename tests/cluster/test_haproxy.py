@@ -311,6 +311,7 @@ async def test_a_stream_comes_event_by_event_and_ends_when_its_reader_leaves(con
         gate.open()
 
 
+@pytest.mark.e2e  # it needs no model, but HAProxy gives its table to its next process only after 5 s
 async def test_a_request_is_found_where_it_is(connect: Connect, start: Start) -> None:
     template = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
     proxy, clients = await serve(connect, start, *(FakeBackend(script=babble, chat_template=template) for _ in "ab"))

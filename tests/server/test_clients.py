@@ -19,8 +19,8 @@ CLIENTS = Path(__file__).parent / "clients"
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
-def server() -> FakeBackend:
-    return FakeBackend(n_cells=4096, chat_template=ChatTemplate(TEMPLATE), script=lambda _params, tokens: 97)
+def server(n_cells: int = 4096) -> FakeBackend:
+    return FakeBackend(n_cells=n_cells, chat_template=ChatTemplate(TEMPLATE), script=lambda _params, tokens: 97)
 
 
 async def send(client: Client, name: str, status: int = 200) -> Any:
@@ -43,7 +43,7 @@ def joined(chunks: list[Any], index: int = 0) -> str:
 
 
 async def test_openai(connect: Connect) -> None:
-    chunks = await send(await connect(server()), "openai_chat_n_stream")
+    chunks = await send(await connect(server(n_cells=1000)), "openai_chat_n_stream")
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
     said = [joined(chunks, index) for index in range(4)]
     assert set(said) == {"a" * len(said[0])}  # as much as there is room for, since the client doesn't say

@@ -22,6 +22,12 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
 
 
 @pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has reports without plots, for tests that look at their words: to draw them takes half a second."""
+    monkeypatch.setattr("srb.terminal.comparison.report.plot", lambda _found: "")
+
+
+@pytest.fixture
 def srb(backend: FakeBackend) -> Run:
     """The command line, on the fake backend."""
     count = itertools.count()

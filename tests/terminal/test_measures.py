@@ -51,6 +51,7 @@ def test_nothing_to_measure() -> None:
     assert (nothing.count, nothing.different, nothing.mean_logprob, nothing.length) == (0, 0, None, None)
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_what_was_cut_is_marked_also_where_it_says_the_same_as_a_whole_text() -> None:
     ends = ("stop", "abort", "stop", "abort")
     results = [replace(result("again"), seed=seed, finish_reason=end) for seed, end in enumerate(ends)]

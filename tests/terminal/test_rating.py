@@ -104,6 +104,7 @@ def test_who_wins_is_stronger_and_more_ratings_make_it_surer() -> None:
     assert strengths([], {}) == {}
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_ratings_of_one_prompt_among_several_say_nothing_of_others() -> None:
     results = [result(kind, seed, f"{kind[2]}{seed}", prompt) for kind in kinds for seed in range(9) for prompt in "pq"]
     ratings = [rated(A, B, seed % 3 // 2, seed) for seed in range(9)]
