@@ -6,8 +6,11 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import srb
 
+pytestmark = pytest.mark.xdist_group("sources")  # one process reads them all
 ROOT = Path(srb.__file__).parent
 
 

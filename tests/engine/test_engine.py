@@ -217,14 +217,14 @@ def test_a_request_waits_for_all_the_room_that_it_may_need() -> None:
 
 
 def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
-    now = 0.0
+    now = 1000.0  # a clock begins anywhere
     engine = Engine(backend := FakeBackend(), clock=lambda: now)
     running, large = request("p" * 100, max_tokens=90, ignore_eos=True), request("q" * 100, max_tokens=2)
     small, late = (request(max_tokens=1, seed=seed) for seed in (1, 2))
     for each in (running, large, small):
         engine.add_request(each)
     assert started(engine.step()) == [running.id, small.id]
-    now = 6.0
+    now += 6.0
     engine.add_request(late)
     assert started(run(engine)) == [large.id, late.id]
     assert_idle(engine, backend)
@@ -297,6 +297,7 @@ def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
     events = run(engine, *together, listed := request([text + "a", text + "b"], n=2, max_tokens=3, ignore_eos=True))
     assert engine.stats().prompt_tokens_evaluated == 60 + 2
     assert engine.stats().prompt_tokens_cached == 3 * 60 + 2 * 60
+    assert engine.stats().forks == 5 + 2  # of prompts, and of the first alternatives of the last two
     cached = [event.cached_tokens for event in events if isinstance(event, StartEvent)]
     assert cached == [0, 60, 60, 60, 120]
     for each in (*together, listed):
@@ -579,6 +580,10 @@ def test_a_broken_engine_ends_every_request_and_takes_no_more() -> None:
     with pytest.raises(BugError):
         engine.step()
     events += engine.fail(SrbError("the engine has failed"))
+    errors = [event.error.message for event in events if isinstance(event, ErrorEvent)]
+    assert errors == ["the engine has failed"] * 3
+    ends = [stop for each in (running, waiting, mailed) for stop in stops_of(events, each)]
+    assert {(stop.finish_reason, stop.length) for stop in ends} == {("error", 0)}
     check_order(events, running)
     check_order(events, waiting, started=False)
     check_order(events, mailed, started=False)

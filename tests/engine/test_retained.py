@@ -11,6 +11,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
 from srb.engine.kept.retained import Retained
 from srb.engine.kv.radix import pack
+from srb.engine.telling.events import DoneEvent
 
 
 def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
@@ -54,6 +55,18 @@ def test_it_can_be_turned_off(cache_bytes: int, cache_prompt: bool) -> None:
     each = dataclasses.replace(request("x" * 60, max_tokens=2), cache_prompt=cache_prompt)
     assert evaluated(engine, each, each) == 120
     assert engine.stats().retained_bytes == 0
+
+
+def test_a_beginning_that_runs_and_its_rest_that_was_retained_are_each_counted_once() -> None:
+    engine = Engine(FakeBackend(n_cells=1000), cache_bytes=10_000)
+    run(engine, request("x" * 40, max_tokens=1))
+    run(engine, request("x" * 40 + "y" * 30, max_tokens=1))
+    engine.add_request(request("x" * 40 + "z" * 20, max_tokens=50, ignore_eos=True))
+    events = [event for _ in range(5) for event in engine.step()]
+    events += run(engine, request("x" * 40 + "y" * 30, max_tokens=1))
+    cached = [event.usage.cached_tokens for event in events if isinstance(event, DoneEvent)]
+    assert cached == [70, 40]
+    assert engine.stats().prompt_tokens_cached == 40 + 70 + 40
 
 
 def test_what_does_not_fit_into_cells_is_evaluated_again() -> None:
