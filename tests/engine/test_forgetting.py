@@ -3,6 +3,7 @@
 The fake backend asserts that no fork and no row needs what isn't there any more.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -89,6 +90,28 @@ def test_a_running_answer_is_forked_at_its_end_and_not_behind(window: int) -> No
     before = engine.stats().prompt_tokens_evaluated
     run(engine, behind)
     assert engine.stats().prompt_tokens_evaluated - before == 211
+
+
+def test_a_prompt_that_others_continue_is_shared_where_they_have_gone_on(window: int) -> None:
+    """The alternatives have more of the text, but can't be continued there any more; their prompt can at its end."""
+    engine = Engine(FakeBackend(n_cells=1000, window=window, script=lambda params, tokens: 97))
+    engine.add_request(request("x" * 60, 2, max_tokens=50, ignore_eos=True))
+    while engine.stats().tokens_generated < 50:
+        engine.step()
+    run(engine, request("x" * 60 + "a" * 10 + "line", max_tokens=1))
+    assert engine.stats().prompt_tokens_cached == 60
+
+
+def test_a_prompt_whose_place_an_alternative_has_is_evaluated_again(window: int) -> None:
+    backend = FakeBackend(n_cells=1000, n_parallel=3, max_seqs=3, window=window, script=lambda params, tokens: 97)
+    engine = Engine(backend)
+    each = request("x" * 60, 3, max_tokens=50, ignore_eos=True)
+    short = dataclasses.replace(each.branches[0], max_tokens=1)  # it leaves room for the next request
+    engine.add_request(dataclasses.replace(each, branches=(short, *each.branches[1:])))
+    while engine.stats().tokens_generated < 50:
+        engine.step()
+    run(engine, request("x" * 60, max_tokens=1))
+    assert (engine.stats().prompt_tokens_evaluated, engine.stats().prompt_tokens_cached) == (120, 0)
 
 
 def test_what_is_evaluated_again_is_not_shared_before() -> None:
