@@ -68,8 +68,9 @@ class Timeline:
             if isinstance(event, StreamEvent):
                 self.tokens.setdefault((event.request_id, event.index), []).append(self.now)
 
-    def run(self) -> None:
-        while self.engine.has_work:
+    def run(self, until: str | None = None) -> None:
+        """Steps until a request has its first token; without one, until nothing is left to do."""
+        while self.engine.has_work and (until, 0) not in self.tokens:
             self.step()
 
     def wait(self, each: str) -> float:
@@ -103,7 +104,7 @@ def test_tokens_go_on_beside_a_long_prompt_that_takes_little_longer_than_alone(c
     timeline = Timeline(costs)
     timeline.stream(n)
     long = timeline.send(request("p" * 6000, max_tokens=1))
-    timeline.run()
+    timeline.run(until=long)
     pauses = timeline.pauses
     assert pauses[len(pauses) * 99 // 100] < 0.3
     assert pauses[-1] < 0.4  # a small rest of a prompt is evaluated with the piece before it
@@ -115,7 +116,7 @@ def test_where_rows_alone_take_longer_than_the_pause_prompts_have_half_of_the_ti
     timeline = Timeline(costs)
     timeline.stream(60)
     long = timeline.send(request("p" * 600, max_tokens=1))
-    timeline.run()
+    timeline.run(until=long)
     assert timeline.pauses[-1] < 2.2 * costs.of_rows([200] * 60)
     assert timeline.wait(long) < 2.5 * alone(costs, 600)
 
@@ -134,7 +135,7 @@ def test_where_small_pieces_are_dear_there_are_none() -> None:
     timeline.stream(4)
     timeline.batches.clear()
     long = timeline.send(request("p" * 6000, max_tokens=1))
-    timeline.run()
+    timeline.run(until=long)
     assert min(tokens for _, tokens in timeline.batches if tokens) >= TILES.apart
     assert timeline.wait(long) < 2.5 * alone(TILES, 6000)
 
@@ -187,7 +188,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     for _ in range(5):
         timeline.step()
     short = timeline.send(request("q" * 50, max_tokens=1))
-    timeline.run()
+    timeline.run(until=short)
     assert timeline.wait(short) < 2 * 0.3
 
 
