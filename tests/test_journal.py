@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from driver import request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.asking.request import CompletionRequest
@@ -89,7 +89,6 @@ def _read(cursor: Cursor) -> Iterator[tuple[int, Event]]:
 
 @pytest.mark.parametrize("asked", REQUESTS, ids=["text", "tokens", "probabilities", "both"])
 @given(data=st.data(), seed=st.integers())
-@settings(deadline=None)
 def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, data: st.DataObject, seed: int) -> None:
     """Events come while several read, each at a pace of its own, and each is cut off now and then."""
     events = data.draw(events_of(asked))
@@ -111,7 +110,6 @@ def test_every_cut_resumed_is_the_undisturbed_stream(asked: CompletionRequest, d
 
 
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
 def test_who_is_late_gets_neighbours_merged_and_can_be_cut_off_anywhere(data: st.DataObject) -> None:
     runs = data.draw(st.lists(st.tuples(indexes, st.integers(1, 900)), min_size=3))
     events: list[Event] = [said(index, f"{index}{k} ", k) for index, length in runs for k in range(length)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from driver import request, run, stops, texts
 from fake_backend import FakeBackend, babble
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.asking.request import CompletionRequest
@@ -145,7 +145,6 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(actions=st.lists(ACTIONS, min_size=4, max_size=16), cache_bytes=st.sampled_from([500, 3000, 100_000]))
 def test_whatever_is_moved_the_cells_have_what_was_asked(actions: list[tuple[Any, ...]], cache_bytes: int) -> None:
     backend = FakeBackend(n_cells=250, n_parallel=4, n_batch=32, script=babble)

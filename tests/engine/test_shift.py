@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
 from fake_backend import END, FakeBackend, babble
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.asking.request import CompletionRequest, Explore, Resumed
@@ -354,7 +354,6 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=30, deadline=None)
 @given(actions=st.lists(ACTIONS, min_size=4, max_size=20), cache_bytes=st.sampled_from([0, 3000]), fixed=st.booleans())
 def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
     actions: list[tuple[Any, ...]], cache_bytes: int, fixed: bool
