@@ -22,7 +22,7 @@ usage: ./build.sh VERB [OPTION...]
   serve   set up, then start the server; takes the options of `srb serve` (see ./build.sh serve --help)
   generate, compare, history   set up, then run this command of srb
   test    set up, then run every check: ruff, mypy and all tests, on up to 4 processors; arguments go to pytest
-  quick   set up, then run ruff and the tests that need no llama.cpp, no browser and no Ray: a minute
+  quick   set up, then run ruff and the tests that need no llama.cpp, no browser and no Ray: half a minute
   bench   set up, build llama-server of the same llama.cpp, and compare: 40 minutes or more; --quick does less
   reference   write a page about all that a Python program can use: reference/srb.html
   dist    make wheels of srb and of llama-cpp-python for this machine, in dist/
