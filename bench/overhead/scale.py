@@ -92,7 +92,8 @@ class Counting:
 class Idle:
     """A backend that computes nothing."""
 
-    n_cells = 1 << 40
+    n_cells = n_cells_in_all = 1 << 40
+    block_size = 0
     n_parallel = N
     n_seqs = N
     n_batch = 1 << 30

@@ -82,7 +82,7 @@ class Sampler(Protocol):
 
 
 class Backend(Protocol):
-    """A model with a KV cache of `n_cells` cells that all sequences share."""
+    """A model with a KV cache."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -93,7 +93,19 @@ class Backend(Protocol):
 
     @property
     def n_cells(self) -> int:
-        """How many KV positions there are, shared by all sequences."""
+        """How many KV positions a prompt and its alternatives can have together, or each, see `block_size`."""
+
+    @property
+    def n_cells_in_all(self) -> int:
+        """How many there are: as many as `n_cells` if the sequences share them."""
+
+    @property
+    def block_size(self) -> int:
+        """0: sequences share cells, and prompts are evaluated in any pieces.
+
+        Otherwise each sequence has `n_cells` cells of its own, and its logits are the same to the last bit whatever
+        else is evaluated, if its prompt is evaluated in blocks of so many tokens, each in a batch of its own.
+        """
 
     @property
     def n_parallel(self) -> int:

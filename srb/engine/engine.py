@@ -64,13 +64,14 @@ class Engine(Facade, ForPrograms):
     ) -> None:
         super().__init__(backend, default_max_tokens)
         self._clock = clock
-        self._cache = KVCache(backend.n_cells, backend.n_seqs)
+        self._cache = KVCache(backend.n_cells_in_all, backend.n_seqs)
         self._totals = Totals()
         memory = memory_of(backend, self._cache)
         self._kept = Kept(backend, memory, cache_bytes, store, self._totals, clock)
         self._scheduler = Scheduler(
             self._cache,
             self._kept.index,
+            backend.n_cells,
             backend.n_parallel,
             default_max_tokens,
             memory=memory,

@@ -98,14 +98,23 @@ class Planner:
     n_batch, n_outputs: how many prompt tokens fit into it beside these, and how many of them with logits.
     reader: see `Pieces`.
     prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
+    may_look_ahead: whether tokens that are known already are evaluated together (`Row.ahead`).
     """
 
     def __init__(
-        self, n_parallel: int, n_batch: int, n_outputs: int, prefill_chunk: int, reader: MediaReader | None = None
+        self,
+        n_parallel: int,
+        n_batch: int,
+        n_outputs: int,
+        prefill_chunk: int,
+        reader: MediaReader | None = None,
+        *,
+        may_look_ahead: bool = True,
     ) -> None:
         self._turns = Turns(n_parallel)
         self._n_batch = n_batch
         self._most_outputs = min(n_batch, n_outputs)
+        self._most_ahead = self._most_outputs if may_look_ahead else 0
         self._prefill_chunk = prefill_chunk
         self._pieces = Pieces(n_batch, self._most_outputs, reader)
         self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
@@ -122,7 +131,7 @@ class Planner:
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         prefilling = self._pieces.ready(prefilling, must=not running)
         plans = _Plans(is_alone=not running)
-        ahead = _ahead(running, self._most_outputs)
+        ahead = _ahead(running, self._most_ahead)
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
             takes_turns = self._add_chunks(plans, prefilling, awaiting, ahead, costs.among(in_use(prompts)))

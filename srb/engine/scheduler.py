@@ -39,6 +39,7 @@ class Scheduler:
     The last sequence that continues a prompt gets the prompt's seq_id, so that there can be as many sequences as
     seq_ids.
 
+    n_cells: see `Needs`.
     suits: whether a request can run as the backend is prepared now. One that can't waits until nothing runs.
     """
 
@@ -46,6 +47,7 @@ class Scheduler:
         self,
         cache: KVCache,
         index: PrefixIndex,
+        n_cells: int,
         n_parallel: int,
         default_max_tokens: int,
         *,
@@ -61,7 +63,7 @@ class Scheduler:
         self._cache = cache
         self._index = index
         self._n_parallel = n_parallel
-        self._needs = Needs(cache, n_parallel, default_max_tokens, memory)
+        self._needs = Needs(cache, n_cells, n_parallel, default_max_tokens, memory)
         self._room = Room(cache, self.prompts)
         self._memory = memory
         self._suits = suits

@@ -33,8 +33,11 @@ evaluate now. finished: it gets no more tokens.
 class ActiveRequest:
     """A request that is waiting or running, and sums over its prompts and sequences."""
 
-    def __init__(self, request: CompletionRequest, compiled: Compiled, report: Report, arrived: float) -> None:
+    def __init__(
+        self, request: CompletionRequest, compiled: Compiled, report: Report, arrived: float, block_size: int
+    ) -> None:
         self.request = request
+        self.block_size = block_size  # see `Backend.block_size`
         self.compiled = compiled
         self.report = report
         self.prompts: list[Prompt] = []
@@ -101,6 +104,7 @@ class Prompt:
         begins_anew: bool = False,
     ) -> None:
         self.active = active
+        self.block_size = active.block_size
         self.way = Way()  # how it is continued; set when its sequences are complete
         self.asked = asked
         self.repeated = repeated
@@ -146,7 +150,12 @@ class Prompt:
     @property
     def stretch(self) -> Stretch:
         """The tokens that are evaluated next, in one manner."""
-        return Stretch.of(self.evaluated, len(self.tokens), self.atoms, self.outputs_from)
+        stretch = Stretch.of(self.evaluated, len(self.tokens), self.atoms, self.outputs_from)
+        return stretch.in_block(self.evaluated, self.block_size, len(self.asked)) if self.block_size else stretch
+
+    def begins_at(self, n_tokens: int) -> int:
+        """How many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
+        return n_tokens - n_tokens % self.block_size if self.block_size else n_tokens
 
     @property
     def position(self) -> int:
@@ -183,7 +192,8 @@ class Prompt:
     @property
     def shares(self) -> bool:
         """Whether other prompts may begin with what it has evaluated."""
-        return self.active.request.cache_prompt and not self.n_dropped
+        is_in_rows = self.block_size and len(self.tokens) > len(self.asked)  # others would evaluate these in blocks
+        return self.active.request.cache_prompt and not self.n_dropped and not is_in_rows
 
 
 class Sequence:

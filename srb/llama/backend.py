@@ -28,6 +28,7 @@ from srb.llama.native.costs import estimated
 from srb.llama.native.flash_attn import MEASURED, can_choose
 from srb.llama.native.loading import Progress, load_model
 from srb.llama.native.params import is_on_gpu, start
+from srb.llama.native.streams import Streams
 from srb.llama.native.waiting import Crowd, Waiting
 from srb.llama.sampling.candidates import Candidates
 from srb.llama.sampling.compiled import CompiledSampling
@@ -41,6 +42,7 @@ from srb.llama.tune.tuned import Choice, choose
 from srb.options.settings import EVALUATION, Settings, check_settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and `Context` needs one to save and restore states
+_BLOCK = 64  # kernels that take rows in groups take all of these alike
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer; from pieces of 64 tokens on, logits are the same to the last bit
 
 
@@ -82,6 +84,8 @@ class LlamaBackend:
             stack.callback(self.tokenizer.close)
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
+            if settings.reproducible:
+                _check_reproducible(settings, self.window)
             if self.media and self.media.has_positions and self.window is not None:
                 raise ModelLoadError(
                     f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "
@@ -95,6 +99,7 @@ class LlamaBackend:
                     f"keys {settings.cache_type_k or 'f16'}, values {settings.cache_type_v or 'f16'}",
                     f"flash attention {settings.flash_attn}",
                     f"llama-cpp-python {llama_cpp.__version__}",
+                    *(["reproducible"] if settings.reproducible else ()),
                     *(f"{name} {value}" for name, value in settings.given(EVALUATION).items()),
                     *(() if self._control_vectors is None else (f"control {identity_of(self._control_vectors)}",)),
                     *([f"projector {self.media.identity}"] if self.media else ()),
@@ -111,10 +116,12 @@ class LlamaBackend:
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
             self._shifts = False  # whether the context was made so that positions can be moved
-            self.n_cells = wanted_cells(model, settings)
+            self._n_wanted = wanted_cells(model, settings)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
+            self.n_cells_in_all = self.n_cells * (self.n_seqs if settings.reproducible else 1)
+            self.block_size = _BLOCK if settings.reproducible else 0
             self.can_shift = self._context.could_shift  # kept, because it is also asked while the model is asleep
             self.embedder = None
             if settings.embeddings or settings.reranking:
@@ -126,7 +133,7 @@ class LlamaBackend:
 
     def _load(self, settings: Settings, progress: Progress) -> tuple[Choice, Any]:
         """Loads the model. Returns the settings and weights that it runs with, and the `llama_model`."""
-        choice = choose(self.path, settings)
+        choice = _in_one_way(choose(self.path, settings))
         try:
             choice = _fitted(choice)
             return choice, load_model(choice.weights, choice.settings, progress)
@@ -134,16 +141,16 @@ class LlamaBackend:
             if choice.weights == self.path or settings.weights:
                 raise
             reason = error.message
-        choice = _fitted(choose(self.path, dataclasses.replace(settings, tune=False)))
+        choice = _fitted(_in_one_way(choose(self.path, dataclasses.replace(settings, tune=False))))
         log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", reason)
         return choice, load_model(choice.weights, choice.settings, progress)
 
     def _make_context(self) -> Context:
-        return Context(
+        return (Streams if self._settings.reproducible else Context)(
             self._model,
             movable(self._settings) if self._shifts else self._settings,
             flash_attn=self._flash_attn,
-            n_cells=self.n_cells,
+            n_cells=self._n_wanted,
             n_seqs=self.n_seqs,
             n_outputs=self.n_parallel + self.n_outputs,
             adapters=self._pointers,
@@ -333,7 +340,26 @@ def _fit(weights: Path, settings: Settings) -> Settings:
     return fit(weights, settings, context_params)
 
 
+def _in_one_way(choice: Choice) -> Choice:
+    """With `--reproducible` the choice without flash attention, whose logits depend on the pieces of a prompt."""
+    if not choice.settings.reproducible:
+        return choice
+    return dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, flash_attn="off"))
+
+
+def _check_reproducible(settings: Settings, window: int | None) -> None:
+    reason = None
+    if window is not None:
+        reason = "this model forgets what it has read (a sliding window, or a recurrent state)"
+    elif is_on_gpu(settings):
+        reason = "it is measured on processors only; --n-gpu-layers 0 computes there"
+    if reason:
+        raise ModelLoadError(f"--reproducible can't be had: {reason}; leave it out")
+
+
 def _n_seqs(settings: Settings) -> int:
+    if settings.reproducible:  # each takes memory: those that run, a prompt, and one for a negative prompt
+        return min(settings.parallel + 2, _MAX_SEQS)
     # Each of the `parallel` sequences may need a second seq_id for its mark, and two prompts have one each. Example: an
     # alternative with a negative prompt, on a model that forgets, takes 6. These are the alternative, its companion,
     # their marks, and both prompts.

@@ -271,6 +271,11 @@ class SpeedOptions:
         short="-fa",
         choices=("on", "off", "auto"),
     )
+    reproducible: bool = option(
+        False,
+        "give the same request the same bytes, whatever else runs: each alternative then has cells of its own, "
+        "--ctx-size divided by --parallel, and prompts are evaluated in blocks of 64 tokens without flash attention",
+    )
     weights: str | None = option(
         None,
         "convert the weights to this format, once, and evaluate them in it; file: leave them as they are in "

@@ -124,10 +124,14 @@ class FakeReader:
 
 @dataclass(eq=False)
 class Cell:
-    """One KV position: its token and adapters. Cells are compared by identity, so equal tokens aren't equal cells."""
+    """One KV position: its token and adapters. Cells are compared by identity, so equal tokens aren't equal cells.
+
+    origin: where the tokens of its sequence began that were in the same batch, and how many these were.
+    """
 
     token: int
     lora: Lora = ()
+    origin: tuple[int, ...] = ()
 
 
 class Context(tuple[int, ...]):
@@ -152,6 +156,7 @@ class FakeState(bytearray):
 
     lora: Lora = ()
     start = 0
+    cells: list[Cell] = []  # noqa: RUF012  # set for each
 
 
 @dataclass
@@ -264,6 +269,8 @@ class FakeBackend:
     fixed: bool = False
     """Whether positions can be moved only if `prepare` was told that they may have to be."""
     max_seqs: int = 1000
+    block_size: int = 0
+    """As in `Backend.block_size`. What a row draws then depends on how its cells came: in which block, or alone."""
     script: Script = babble
     fail_decodes: set[int] = field(default_factory=set)
     """The numbers of the decodes that fail halfway, counted from 1."""
@@ -296,6 +303,10 @@ class FakeBackend:
         self.asleep = threading.Event()
 
     @property
+    def n_cells_in_all(self) -> int:
+        return self.n_cells * (self.n_seqs if self.block_size else 1)
+
+    @property
     def cells(self) -> int:
         """How many cells are in use."""
         return len({id(cell) for cells in self.sequences.values() for cell in cells})
@@ -324,6 +335,7 @@ class FakeBackend:
         assert sum(batch.logits) <= self.n_outputs + self.n_parallel
         self.decodes += 1
         self.rows_with_logits = {}
+        n_of = Counter(batch.seq_ids)
         rows = zip(batch.tokens, batch.positions, batch.seq_ids, batch.logits, strict=True)
         for row, (token, position, seq_id, logits) in enumerate(rows):
             if row == len(batch) // 2:
@@ -340,15 +352,27 @@ class FakeBackend:
             assert position == len(cells), "a gap or an overlap in the positions"
             assert position >= self.continuable_from(seq_id), "what the row sees isn't there any more"
             assert not cells or cells[-1].lora == batch.setting, "it goes on from what has other adapters"
-            cells.append(Cell(token, batch.setting))
+            origin = (position - batch.seq_ids[:row].count(seq_id), n_of[seq_id]) if self.block_size else ()
+            cells.append(Cell(token, batch.setting, origin))
             if logits:
                 self.rows_with_logits[row] = context = Context([cell.token for cell in cells])
-                context.lora = tuple(key_of(batch.setting).encode())
+                context.lora = tuple(key_of(batch.setting).encode()) + self._origins(cells)
+        if self.block_size:
+            assert max(n_of.values()) == 1 or len(n_of) == 1, (
+                f"{batch.seq_ids} {batch.positions} a block is evaluated beside something else"
+            )
+            assert all(len(cells) <= self.n_cells for cells in self.sequences.values()), "out of its cells"
+            self.rows += len(batch)
+            return True
         longest = sum(map(len, self.sequences.values()))  # an upper bound, which is fast to compute
         assert longest <= self.n_cells or self.cells <= self.n_cells, "out of cells: admission promised too much"
         self.rows += len(batch)
         self._forget()
         return True
+
+    def _origins(self, cells: list[Cell]) -> tuple[int, ...]:
+        """How these cells came, if that matters."""
+        return tuple(number for cell in cells for number in cell.origin) if self.block_size else ()
 
     def logits(self, row: int) -> Context:
         return self.rows_with_logits[row]
@@ -431,10 +455,15 @@ class FakeBackend:
         self.saved.append((start, end))
         state = FakeState(b"".join(cell.token.to_bytes(4, signed=True) for cell in self.sequences[seq_id][start:end]))
         state.lora, state.start = self.sequences[seq_id][start].lora, start
+        state.cells = self.sequences[seq_id].copy()
         return state if len(state) <= max_bytes else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         tokens = [int.from_bytes(state[i : i + 4], signed=True) for i in range(0, len(state), 4)]
+        if self.block_size:
+            assert isinstance(state, FakeState)
+            self.sequences[seq_id] = [Cell(each.token, each.lora, each.origin) for each in state.cells[:end]]
+            return True
         if moved:
             assert self.shifts_now
             assert isinstance(state, FakeState)

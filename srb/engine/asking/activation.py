@@ -24,7 +24,7 @@ def activate(request: CompletionRequest, adapters: Adapters, tools: Tools, defau
     kind = kind_of(request, backend.n_cells, default_max_tokens)
     compiled = backend.compile(request.branches, request.special_tokens)
     loras = [adapters.lora(params.lora) for params in request.branches]
-    active = ActiveRequest(request, compiled, report_of(request, backend), tools.clock())
+    active = ActiveRequest(request, compiled, report_of(request, backend), tools.clock(), backend.block_size)
     stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
     resumed = request.resumed or (Resumed(),) * request.count
     asked = [_healed(tokens, backend.tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]

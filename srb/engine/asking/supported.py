@@ -5,7 +5,9 @@ from srb.engine.backend import Backend
 from srb.engine.ways.shifting import LEAST_CELLS, may_shift
 from srb.errors import InvalidRequestError
 
-_CAN_NOT_MOVE = "the positions of this model's cells can't be moved, or not with such a --cache-type-k"
+_CAN_NOT_MOVE = (
+    "the positions of this model's cells can't be moved, or not with such a --cache-type-k or --reproducible"
+)
 
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:

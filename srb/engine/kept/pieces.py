@@ -96,6 +96,13 @@ class Hit:
     pieces: list[tuple[Piece, int, int]]
     exact: Piece | None
 
+    def up_to(self, n_tokens: int) -> "Hit | None":
+        """Its first `n_tokens`, if there are any; all of it if it is the whole text."""
+        if self.exact or n_tokens == self.n_tokens:
+            return self
+        pieces = [(piece, start, min(end, n_tokens)) for piece, start, end in self.pieces if start < n_tokens]
+        return Hit(n_tokens, pieces, None) if pieces else None
+
 
 def text_of(piece: Piece) -> list[tuple[Piece, Tokens]]:
     """The pieces of a text up to this one, from the first on, each with all tokens of the text up to its end."""

@@ -111,6 +111,7 @@ class PrefixIndex(Listener):
         # Shifting the context moves the cells of a prompt, so it may not share them with another prompt.
         found, known = (None, 0) if prompt.way.slides else self._find_living(prompt)
         hit, known_retained = self._retained.find(prompt.packed, prompt.keys, prompt.outputs_from)
+        hit = hit and hit.up_to(prompt.begins_at(hit.n_tokens))
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
@@ -128,8 +129,8 @@ class PrefixIndex(Listener):
 
     def _join(self, found: Beginning | None, hit: Hit) -> Beginning:
         """Shares what a living sequence has of a hit; only the other pieces are read, and take cells."""
-        # If the model forgets, a sequence can't be forked in the middle of its tokens.
-        if found and self._backend.window is None:
+        # If the model forgets, a sequence can't be forked in the middle of its tokens. Blocks are of one origin.
+        if found and self._backend.window is None and not self._backend.block_size:
             shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
             if shared >= WORTH_SHARING:
                 return Beginning(shared, found.source, (Restored(self._backend, self._retained, hit, shared),))
@@ -164,11 +165,10 @@ class PrefixIndex(Listener):
             n_tokens = min(n_tokens, prompt.outputs_from)
             return n_tokens if n_tokens >= first else 0
         is_same = n_common == len(prompt.tokens) == len(holder.tokens)
-        if is_same:
-            n_tokens = n_common
+        n_tokens = n_common if is_same else prompt.begins_at(n_tokens)
         if prompt.scores:
             n_scored = n_common - (not is_same) if prompt.scores.is_like(holder.scores) else 0
-            n_tokens = min(n_tokens, max(n_scored, prompt.outputs_from))
+            n_tokens = prompt.begins_at(min(n_tokens, max(n_scored, prompt.outputs_from)))
         evaluated = holder.evaluated
         if holder.beginning:  # it waits for these tokens, so they don't count as evaluated yet
             evaluated = holder.beginning.n_tokens

@@ -34,7 +34,7 @@ class Restored:
                 break
             known = end
         logits = self.retained.logits(self.hit) if known == len(prompt.tokens) else None
-        known = min(known, len(prompt.tokens) - (logits is None))
+        known = len(prompt.tokens) if logits is not None else prompt.begins_at(min(known, len(prompt.tokens) - 1))
         if not self.backend.truncate(prompt.seq_id, known):
             self.backend.remove(prompt.seq_id)
             known = 0

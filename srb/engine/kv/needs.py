@@ -18,11 +18,13 @@ LEAST_ROOM = 128
 class Needs:
     """Computes what requests need of a cache, if at most `n_parallel` rows are in a step.
 
+    n_cells: how many cells one request can have; see `Backend.n_cells`.
     memory: says how many seq_ids a sequence needs to go back.
     """
 
-    def __init__(self, cache: KVCache, n_parallel: int, default_max_tokens: int, memory: Memory) -> None:
+    def __init__(self, cache: KVCache, n_cells: int, n_parallel: int, default_max_tokens: int, memory: Memory) -> None:
         self._cache = cache
+        self._n_cells = n_cells
         self._n_parallel = n_parallel
         self._default_max_tokens = default_max_tokens
         self._memory = memory
@@ -33,7 +35,7 @@ class Needs:
         want_rest = []
         for seq in active.sequences:
             wanted = default if seq.params.max_tokens is None else seq.params.max_tokens
-            if seq.way.size(seq, wanted, most, n_cells):
+            if seq.way.size(seq, wanted, most, self._n_cells):
                 want_rest.append(seq)
         if not want_rest:
             return

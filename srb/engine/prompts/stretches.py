@@ -1,6 +1,6 @@
 """`Stretch`: the next tokens of a prompt that are evaluated in one manner. A plain prompt is one stretch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from srb.engine.prompts.media import Media
 
@@ -29,3 +29,12 @@ class Stretch:
         if start >= scored_from:
             return cls(min([end, *stops]), has_logits=True)
         return cls(min([scored_from, *stops]))
+
+    def in_block(self, start: int, size: int, asked: int) -> "Stretch":
+        """The part of it that is one block: so it depends on nothing but the prompt; see `Backend.block_size`.
+
+        asked: from this token on, the tokens were generated before an interruption, each in a row of its own. They are
+            evaluated so again.
+        """
+        end = start + 1 if start >= asked else min(self.end, asked, (start // size + 1) * size)
+        return self if self.is_whole else replace(self, end=end, is_whole=True)

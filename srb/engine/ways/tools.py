@@ -37,6 +37,7 @@ class OfPrompt(Way):
         self._prompt = prompt
         self._active = prompt.active
         self._tools = tools
+        self.holds_texts = self.holds_texts and not prompt.block_size  # what is drawn is in rows, and not in blocks
 
     @property
     def n_drawn(self) -> int:  # type: ignore[override]
@@ -61,9 +62,13 @@ class OfPrompt(Way):
         """See `Way.size`."""
         left = max(wanted - len(seq.begun), min(wanted, 0))
         room = n_cells - sum(len(each.prompt.tokens) for each in seq.together)
+        seq.most_tokens = max(0, most - len(seq.begun))
+        if self._prompt.block_size:  # it has its cells for itself, from the start
+            room = n_cells - max(len(each.prompt.tokens) for each in seq.together)
+            self.allow(seq, min(seq.most_tokens if wanted == -1 else left, room + 1))
+            return False
         self.allow(seq, min(left, room // len(seq.together) + 1))
         seq.wants_rest = wanted == -1
-        seq.most_tokens = max(0, most - len(seq.begun))
         return seq.wants_rest
 
     def allow(self, seq: Sequence, room: int) -> None:

@@ -1,4 +1,4 @@
-"""One llama.cpp context: a unified KV cache, and the calls that evaluate tokens in it."""
+"""One llama.cpp context: its KV cache, and the calls that evaluate tokens in it."""
 
 import ctypes
 import dataclasses
@@ -56,6 +56,8 @@ def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: 
     """The `llama_context_params` of a `Context`."""
     params = context_params(settings)
     params.n_ctx = n_cells + -n_cells % _CELLS_STEP
+    if settings.reproducible:
+        params.n_ctx = cells_each(n_cells, settings) * (n_seqs + 1)
     params.n_batch = settings.batch_size + settings.parallel
     params.n_ubatch = settings.ubatch_size
     params.n_seq_max = n_seqs + 1
@@ -66,8 +68,13 @@ def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: 
     params.flash_attn_type = _FLASH_ATTN[flash_attn]
     params.type_k = _ggml_type(settings.cache_type_k)
     params.type_v = _ggml_type(settings.cache_type_v)
-    params.kv_unified = True  # so a fork shares cells, and one sequence may use all of them
+    params.kv_unified = not settings.reproducible  # so a fork shares cells, and one sequence may use all of them
     return params
+
+
+def cells_each(n_cells: int, settings: Settings) -> int:
+    """How many cells each sequence has of so many, if each has cells of its own. llama.cpp takes multiples of 256."""
+    return max(1, n_cells // settings.parallel // _CELLS_STEP) * _CELLS_STEP
 
 
 def movable(settings: Settings) -> Settings:
@@ -99,7 +106,8 @@ class Context:
 
     flash_attn: on, off or auto. adapters: those that a batch may name. control_vectors: they change every evaluation.
     media: evaluates the batches that are images or sounds.
-    n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be.
+    n_cells, n_seqs, n_outputs: how many cells, sequences, and rows with logits in a batch there can be. Afterwards
+        `n_cells` is how many cells one sequence can have.
     Raises `ModelLoadError` if llama.cpp can't make the context, for example for want of memory.
     """
 
@@ -122,9 +130,9 @@ class Context:
             set_control_vectors(self._context, control_vectors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = window_of(model)
-        self.n_cells: int = llama_cpp.llama_n_ctx(self._context)
+        self.n_cells: int = llama_cpp.llama_n_ctx(self._context) // (n_seqs + 1 if settings.reproducible else 1)
         self._n_vocab: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self._scratch = n_seqs  # the seq_id that states are saved from and restored to
+        self._scratch = n_seqs  # a seq_id of the context's own, to save states from and restore them to
         self._rows = Rows(params.n_batch, n_outputs)
         self._views: dict[
             int, Floats
@@ -256,14 +264,18 @@ class Context:
             size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
             if size > max_bytes:
                 return None
-            state = bytearray(size)
-            pointer = _bytes_of(state)
-            written = llama_cpp.llama_state_seq_get_data(self._context, pointer, len(state), self._scratch)
-            if written != len(state):
-                return None
-            return state + self._positions.packed(seq_id, start, end) if self._has_positions else state
+            return self._written(self._scratch, size, start, end, of=seq_id)
         finally:
             self.remove(self._scratch)
+
+    def _written(self, seq_id: int, size: int, start: int, end: int, of: int | None = None) -> bytearray | None:
+        """The state of a sequence, with the images that the sequence `of` has from `start` to `end`."""
+        state = bytearray(size)
+        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), seq_id)
+        if written != len(state):
+            return None
+        images = self._positions.packed(seq_id if of is None else of, start, end) if self._has_positions else b""
+        return state + images
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds a state that `save` returned to a sequence.
@@ -276,7 +288,9 @@ class Context:
         if self.could_shift:
             state = retyped(state, *self._types)
         with log.collected() as complaints:
-            restored = self._read(state) or ((other := relaid(state)) is not None and self._read(other))
+            restored = self._read(state, self._scratch) or (
+                (other := relaid(state)) is not None and self._read(other, self._scratch)
+            )
         if restored:
             last = self._positions.of(seq_id, end)
             if moved:
@@ -299,8 +313,8 @@ class Context:
         llama_cpp.llama_memory_seq_add(self._memory, self._scratch, start, end, -by)
         return start - by, end - by
 
-    def _read(self, state: State) -> bool:
-        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), self._scratch)
+    def _read(self, state: State, seq_id: int) -> bool:
+        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), seq_id)
         return bool(read == len(state))
 
     def _replace_window(self, seq_id: int) -> None:

@@ -1,0 +1,134 @@
+"""Where logits depend on how each cell came, texts are the same whatever else runs. Takes two seconds."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from driver import request, run, stops, texts
+from fake_backend import FakeBackend
+from mixed import ASCII
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.resume import resume
+from srb.engine.engine import Engine
+from srb.engine.telling.events import Event
+from srb.errors import InvalidRequestError
+
+BLOCK = 8
+STORY = "Once upon a time, there was a dragon."
+
+
+def fake(**options: Any) -> FakeBackend:
+    return FakeBackend(**{"n_cells": 160, "n_parallel": 6, "block_size": BLOCK} | options)
+
+
+def answers(events: Iterable[Event], each: CompletionRequest) -> list[tuple[str, str]]:
+    own = [event for event in events if event.request_id == each.id]
+    said, ends = texts(own), stops(own)
+    return [(said.get(index, ""), ends[index].finish_reason) for index in sorted(ends)]
+
+
+def alone(each: CompletionRequest) -> list[tuple[str, str]]:
+    return answers(run(Engine(fake()), each), each)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "a stop string": {"stop": ("e",)},
+    "banned phrases": {"banned_strings": ("a", "x")},
+    "a negative prompt": {"guidance_scale": 2.0, "negative_prompt": tuple(b"nothing of all this, please")},
+    "as long as there is room": {"max_tokens": -1},
+    "no end": {"ignore_eos": True},
+    "a search": {"search": "beam", "ignore_eos": False, "logit_bias": ASCII},
+    "random texts of a search": {"search": "stochastic_beam", "logit_bias": ASCII},
+    "alternatives that differ": {"diversity": 1.0},
+}
+
+
+def ask(text: str, n: int, **options: Any) -> CompletionRequest:
+    search = options.pop("search", "sample")
+    return replace(request(text, n, **options), search=search)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_request_gets_the_same_texts_beside_others_as_alone(kind: str, seed: int) -> None:
+    rng = random.Random(f"{kind} {seed}")
+    engine, events, mine = Engine(fake(), cache_bytes=100_000), list[Event](), []
+    for number in range(12):
+        options = KINDS[kind] if number % 3 == 0 else rng.choice(list(KINDS.values()))
+        text = STORY[: rng.randint(1, len(STORY))] + rng.choice(
+            ["", " So it went", " He said: No, never, by no means."]
+        )
+        each = ask(text, rng.randint(1, 4), **{"max_tokens": 12, "seed": number} | options)
+        mine.append(each)
+        engine.add_request(each)
+        for _ in range(rng.randint(0, 12)):
+            events += engine.step()
+        if rng.random() < 0.3:
+            engine.abort(rng.choice(mine).id)
+    events += run(engine)
+    whole = [
+        each for each in mine if not any(end.stop_reason == "cancelled" for end in stops(own(events, each)).values())
+    ]
+    assert len(whole) > 3
+    for each in whole:
+        assert answers(events, each) == alone(each)
+    stats = engine.stats()
+    assert stats.prompt_tokens_cached > 0, "nothing was shared"
+    assert stats.cells == 0
+
+
+def own(events: Iterable[Event], each: CompletionRequest) -> list[Event]:
+    return [event for event in events if event.request_id == each.id]
+
+
+def test_an_alternative_is_the_same_whatever_n_it_is_part_of() -> None:
+    many = alone(request(STORY, 5, seed=7, max_tokens=20))
+    for k in range(5):
+        assert alone(request(STORY, 1, seed=7 + k, max_tokens=20)) == [many[k]]
+
+
+@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 3])
+def test_what_is_known_changes_nothing(length: int) -> None:
+    each = request(STORY[:length], 3, max_tokens=10)
+    expected = alone(each)
+    engine = Engine(fake(), cache_bytes=100_000)
+    for text in (STORY[:length], STORY, STORY[:length] + "?", STORY[: length // 2 + 1] + "!" * 20, STORY[:length]):
+        run(engine, request(text, 2, max_tokens=6, seed=3))
+    again = replace(each, id="again")
+    assert answers(run(engine, again), again) == expected
+
+
+@pytest.mark.parametrize("steps", [5, 8, 11, 15])
+def test_what_was_interrupted_goes_on_as_if_it_had_not_been(steps: int) -> None:
+    each = request(STORY, 3, max_tokens=15, ignore_eos=True)
+    expected = texts(run(Engine(fake()), each))
+    engine = Engine(fake())
+    engine.add_request(each)
+    before = [event for _ in range(steps) for event in engine.step()]
+    rest = resume(each, before)
+    assert rest
+    engine = Engine(fake(), cache_bytes=100_000)
+    engine.add_request(request(STORY, 2, max_tokens=4))
+    behind = run(engine, rest)
+    said, goes_on = texts(before), texts(own(behind, rest))
+    assert {k: said.get(k, "") + goes_on.get(k, "") for k in expected} == expected
+
+
+def test_a_continuation_is_evaluated_as_a_prompt() -> None:
+    """And not taken from the rows that have drawn it, whose bits are others."""
+    each = request(STORY, 1, max_tokens=12, ignore_eos=True)
+    engine = Engine(fake(), cache_bytes=100_000)
+    longer = STORY + texts(run(engine, each))[0] + " And then"
+    continued = request(longer.encode("utf-8", "replace").decode(), 2, max_tokens=8)
+    assert answers(run(engine, continued), continued) == alone(continued)
+
+
+def test_each_alternative_has_cells_of_its_own() -> None:
+    each = request("p" * 60, 4, max_tokens=-1, ignore_eos=True)
+    assert {stop.length for stop in stops(run(Engine(fake()), each)).values()} == {101}
+    with pytest.raises(InvalidRequestError, match="161 tokens"):
+        Engine(fake()).add_request(request("p" * 161, 1))
