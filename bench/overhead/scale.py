@@ -94,6 +94,7 @@ class Idle:
 
     n_cells = n_cells_in_all = 1 << 40
     block_size = 0
+    fingerprint = ""
     n_parallel = N
     n_seqs = N
     n_batch = 1 << 30

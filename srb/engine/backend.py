@@ -6,7 +6,7 @@ A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `comp
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, Self
 
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Ranker, Tokenizer
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.batch import Batch as Batch  # a part of this protocol
 from srb.engine.costs import Costs
@@ -41,23 +41,6 @@ class Logits(Protocol):
 
 Logprobs = tuple[float, list[tuple[int, float]]]
 """The natural logarithm of a token's probability, and (token, logprob) of the likeliest tokens, the likeliest first."""
-
-
-Ranked = tuple[int, float, float]
-"""A token, the natural logarithm of its probability, and its score."""
-
-
-class Ranker(Protocol):
-    """Ranks the tokens that a search may go on with. It remembers nothing between calls."""
-
-    def rank(self, logits: Any, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
-        """The tokens with the highest scores, the highest first. Tokens without a probability are left out.
-
-        top: how many of the tokens must be ones that don't end the text, if there are so many.
-        may_end: whether tokens that end the text have a probability.
-        noise: the seed of the Gumbel noise that is added to a token's log-probability to make its score; None: the
-            score is the log-probability alone.
-        """
 
 
 class Sampler(Protocol):
@@ -188,6 +171,10 @@ class Backend(Protocol):
 
     def entropy(self, logits: Any) -> float:
         """The entropy of the distribution that a row of logits stands for, in nats."""
+
+    @property
+    def fingerprint(self) -> str:
+        """If there are blocks (`block_size`): a hash of all that an answer depends on but its request. Else empty."""
 
     @property
     def identity(self) -> str:

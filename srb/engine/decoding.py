@@ -60,14 +60,7 @@ class Decoding:
         self._outbox = outbox
         self._listeners = listeners
         self._totals = totals
-        self._planner = Planner(
-            backend.n_parallel,
-            backend.n_batch,
-            backend.n_outputs,
-            prefill_chunk,
-            backend.media,
-            may_look_ahead=not backend.block_size,
-        )
+        self._planner = Planner(backend, prefill_chunk)
         self._observe = observe
         self._clock = clock
 

@@ -3,14 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from srb.engine.backend import Batch
+from srb.engine.backend import Backend, Batch
 from srb.engine.costs import Costs
 from srb.engine.planning.order import UNLIMITED, count, enough, in_turn, in_use, passing
 from srb.engine.planning.pieces import Budget, Pieces
 from srb.engine.planning.turns import Turns
 from srb.engine.ports import Row
 from srb.engine.prompts.adapters import Lora
-from srb.engine.prompts.media import MediaReader
 from srb.engine.sequence import Holder, Prompt
 
 PAUSE = 0.25
@@ -94,29 +93,16 @@ class Planner:
     turn with the rows. Which prompts go next is said in `planning/order.py`, and how many tokens of each in
     `planning/pieces.py`.
 
-    n_parallel: how many rows fit into a batch.
-    n_batch, n_outputs: how many prompt tokens fit into it beside these, and how many of them with logits.
-    reader: see `Pieces`.
     prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
-    may_look_ahead: whether tokens that are known already are evaluated together (`Row.ahead`).
     """
 
-    def __init__(
-        self,
-        n_parallel: int,
-        n_batch: int,
-        n_outputs: int,
-        prefill_chunk: int,
-        reader: MediaReader | None = None,
-        *,
-        may_look_ahead: bool = True,
-    ) -> None:
-        self._turns = Turns(n_parallel)
-        self._n_batch = n_batch
-        self._most_outputs = min(n_batch, n_outputs)
-        self._most_ahead = self._most_outputs if may_look_ahead else 0
+    def __init__(self, backend: Backend, prefill_chunk: int) -> None:
+        self._turns = Turns(backend.n_parallel)
+        self._n_batch = backend.n_batch
+        self._most_outputs = min(backend.n_batch, backend.n_outputs)
+        self._most_ahead = 0 if backend.block_size else self._most_outputs
         self._prefill_chunk = prefill_chunk
-        self._pieces = Pieces(n_batch, self._most_outputs, reader)
+        self._pieces = Pieces(backend.n_batch, self._most_outputs, backend.media)
         self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
         self._last: Lora = ()  # the adapters of the last batch
 

@@ -103,8 +103,7 @@ class Prompt:
         *,
         begins_anew: bool = False,
     ) -> None:
-        self.active = active
-        self.block_size = active.block_size
+        self.active, self.block_size = active, active.block_size
         self.way = Way()  # how it is continued; set when its sequences are complete
         self.asked = asked
         self.repeated = repeated
@@ -192,8 +191,8 @@ class Prompt:
     @property
     def shares(self) -> bool:
         """Whether other prompts may begin with what it has evaluated."""
-        is_in_rows = self.block_size and len(self.tokens) > len(self.asked)  # others would evaluate these in blocks
-        return self.active.request.cache_prompt and not self.n_dropped and not is_in_rows
+        is_in_rows = self.block_size and len(self.tokens) > len(self.asked)  # others evaluate these in blocks
+        return self.active.request.cache_prompt and not (self.n_dropped or is_in_rows)
 
 
 class Sequence:

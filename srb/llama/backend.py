@@ -30,6 +30,7 @@ from srb.llama.native.loading import Progress, load_model
 from srb.llama.native.params import is_on_gpu, start
 from srb.llama.native.streams import Streams
 from srb.llama.native.waiting import Crowd, Waiting
+from srb.llama.reproducible import BLOCK, check_reproducible, hash_of, in_one_way
 from srb.llama.sampling.candidates import Candidates
 from srb.llama.sampling.compiled import CompiledSampling
 from srb.llama.sampling.constraint import LarkCompiler
@@ -42,7 +43,6 @@ from srb.llama.tune.tuned import Choice, choose
 from srb.options.settings import EVALUATION, Settings, check_settings
 
 _MAX_SEQS = 255  # llama.cpp has 256, and `Context` needs one to save and restore states
-_BLOCK = 64  # kernels that take rows in groups take all of these alike
 _PROMPT_OUTPUTS = 128  # smaller pieces take longer; from pieces of 64 tokens on, logits are the same to the last bit
 
 
@@ -85,7 +85,7 @@ class LlamaBackend:
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
             if settings.reproducible:
-                _check_reproducible(settings, self.window)
+                check_reproducible(settings, self.window)
             if self.media and self.media.has_positions and self.window is not None:
                 raise ModelLoadError(
                     f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "
@@ -105,6 +105,7 @@ class LlamaBackend:
                     *([f"projector {self.media.identity}"] if self.media else ()),
                 )
             )
+            self.fingerprint = hash_of(self.identity, settings) if settings.reproducible else ""
             self.n_parallel = settings.parallel
             self.n_seqs = _n_seqs(settings)
             self.n_batch = settings.batch_size
@@ -121,7 +122,7 @@ class LlamaBackend:
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
             self.n_cells_in_all = self.n_cells * (self.n_seqs if settings.reproducible else 1)
-            self.block_size = _BLOCK if settings.reproducible else 0
+            self.block_size = BLOCK if settings.reproducible else 0
             self.can_shift = self._context.could_shift  # kept, because it is also asked while the model is asleep
             self.embedder = None
             if settings.embeddings or settings.reranking:
@@ -133,7 +134,7 @@ class LlamaBackend:
 
     def _load(self, settings: Settings, progress: Progress) -> tuple[Choice, Any]:
         """Loads the model. Returns the settings and weights that it runs with, and the `llama_model`."""
-        choice = _in_one_way(choose(self.path, settings))
+        choice = in_one_way(choose(self.path, settings))
         try:
             choice = _fitted(choice)
             return choice, load_model(choice.weights, choice.settings, progress)
@@ -141,7 +142,7 @@ class LlamaBackend:
             if choice.weights == self.path or settings.weights:
                 raise
             reason = error.message
-        choice = _fitted(_in_one_way(choose(self.path, dataclasses.replace(settings, tune=False))))
+        choice = _fitted(in_one_way(choose(self.path, dataclasses.replace(settings, tune=False))))
         log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", reason)
         return choice, load_model(choice.weights, choice.settings, progress)
 
@@ -338,23 +339,6 @@ def _fit(weights: Path, settings: Settings) -> Settings:
         )
 
     return fit(weights, settings, context_params)
-
-
-def _in_one_way(choice: Choice) -> Choice:
-    """With `--reproducible` the choice without flash attention, whose logits depend on the pieces of a prompt."""
-    if not choice.settings.reproducible:
-        return choice
-    return dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, flash_attn="off"))
-
-
-def _check_reproducible(settings: Settings, window: int | None) -> None:
-    reason = None
-    if window is not None:
-        reason = "this model forgets what it has read (a sliding window, or a recurrent state)"
-    elif is_on_gpu(settings):
-        reason = "it is measured on processors only; --n-gpu-layers 0 computes there"
-    if reason:
-        raise ModelLoadError(f"--reproducible can't be had: {reason}; leave it out")
 
 
 def _n_seqs(settings: Settings) -> int:

@@ -140,10 +140,11 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             ("--context-shift", self.context_shift),
             ("--cache-reuse", self.cache_reuse > 0),
             ("--replicas and --ray-address", self.is_cluster),
+            ("a --batch-size below 64, the size of a block", self.batch_size < 64),
         )
         for name, is_given in excluded:
             if is_given:
-                raise SettingsError(f"--reproducible excludes {name}: leave one out")
+                raise SettingsError(f"--reproducible excludes {name}: leave one of them out")
 
     @property
     def is_cluster(self) -> bool:

@@ -115,6 +115,11 @@ class AsyncEngine(EngineClient):
         return self._ready_engine().tokenizer
 
     @property
+    def fingerprint(self) -> str:
+        """See `EngineClient.fingerprint`."""
+        return self._engine.fingerprint if self._engine else ""
+
+    @property
     def identity(self) -> str:
         """See `EngineClient.identity`."""
         return self._ready_engine().identity

@@ -233,6 +233,11 @@ class EngineClient(AsyncForPrograms):
         """The model's vocabulary; it may be used from any thread."""
 
     @property
+    def fingerprint(self) -> str:
+        """See `Backend.fingerprint`. Empty also before the model is loaded, and with replicas."""
+        return ""
+
+    @property
     @abstractmethod
     def identity(self) -> str:
         """Names everything that a token's probabilities depend on but the text before it. See `Backend.identity`."""

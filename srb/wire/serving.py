@@ -50,6 +50,8 @@ class Engine(Protocol):
     @property
     def n_cells(self) -> int: ...
     @property
+    def fingerprint(self) -> str: ...
+    @property
     def embedder(self) -> Embedder | None: ...
     @property
     def media_kinds(self) -> Collection[str]: ...
@@ -110,8 +112,8 @@ class Serving:
 
     @property
     def fingerprint(self) -> str:
-        """Name and version of the program that answers."""
-        return f"srb-{self.version}"
+        """Name and version of the program that answers, and what the answer depends on; see `Backend.fingerprint`."""
+        return "-".join(filter(None, ("srb", self.version, self.engine.fingerprint)))
 
     def recall(self, kind: Callable[[], Remembered]) -> Remembered:
         """The one object of this class that the server has. It is made when it's first asked for."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
 
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, SpecialTokens
+from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Ranked, SpecialTokens
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.backend import Batch, Logprobs, Ranked, State
+from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
 from srb.engine.prompts.adapters import Adapter, Lora, key_of
 from srb.engine.prompts.media import Media, MediaReader, whole
@@ -263,6 +263,7 @@ class FakeBackend:
     window: int | None = None
     """As in `Backend.window`. Cells that have left the window are lost at once; llama.cpp loses them only at times."""
     identity: str = "fake"
+    fingerprint: str = ""
     adapters: tuple[Adapter, ...] = ()
     shifts: bool = False
     """Whether contexts are shifted, so that samplers may have seen tokens that aren't in cells any more."""

@@ -32,6 +32,11 @@ class Facade:
         return self._backend.n_cells
 
     @property
+    def fingerprint(self) -> str:
+        """A hash of all that an answer depends on but its request; see `Backend.fingerprint`."""
+        return self._backend.fingerprint
+
+    @property
     def identity(self) -> str:
         """Names the model, how its cache is laid out, and its build; see `Backend.identity`."""
         return self._backend.identity

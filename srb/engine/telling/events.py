@@ -57,6 +57,7 @@ class StartEvent:
     max_tokens: the most that any of its alternatives may generate.
     guided: the indices of the alternatives that have a negative prompt, and so two rows in each step.
     n_cut: how many tokens of the prompt are left out because the context has no room for them.
+    fingerprint: see `Backend.fingerprint`.
     """
 
     request_id: str
@@ -68,6 +69,7 @@ class StartEvent:
     labels: tuple[str | None, ...]
     guided: tuple[int, ...] = ()
     n_cut: int = 0
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Outbox:
                 labels=tuple(params.label for params in request.branches) * len(request.prompts),
                 guided=request.guided,
                 n_cut=_n_cut(active),
+                fingerprint=self._backend.fingerprint,
             )
         )
         self.progress([active])

@@ -9,7 +9,8 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from srb.engine.backend import Logits, Ranked, Ranker
+from srb.engine.asking.model import Ranked, Ranker
+from srb.engine.backend import Logits
 from srb.engine.ports import Way
 from srb.engine.telling.events import FinishReason, Token
 from srb.engine.telling.text import TextState

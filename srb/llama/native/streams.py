@@ -35,7 +35,7 @@ class Streams(Context):
         super().__init__(*args, **kwargs)
         self.n_cells -= 1  # a row that nobody needs may be behind the last
         self.could_shift = self.can_shift = False
-        self._copying: set[int] = set()  # the sequences of forks that llama.cpp carries out with the next decode
+        self._sources: dict[int, int] = {}  # by its target, each fork that llama.cpp carries out with the next decode
         self._places: dict[int, int] = {}  # the numbers of rows, as llama.cpp has them in the last decode
         self._least = 1  # how many rows must be computed together
         try:
@@ -46,9 +46,9 @@ class Streams(Context):
 
     def decode(self, batch: Batch, interrupted: Any) -> bool:
         """See `Context.decode`. Each row is alone in its sequence, or all rows are of one sequence."""
-        self._copying.clear()
+        self._sources.clear()
         self._places.clear()
-        if len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]:
+        if batch.atom or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
             if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
                 batch.logits[-2] = True
             return super().decode(batch, interrupted)
@@ -102,6 +102,7 @@ class Streams(Context):
                 is_same = seq_id in (0, last)
                 rows.add_row(1 if is_same else seq_id % self._n_vocab, 64 if is_same else 0, seq_id)
             super().decode(rows, None)
+            self._sources.clear()
             found.append({self.logits(row).tobytes() for row in (0, last)})
             for seq_id in range(n_seqs):
                 self.truncate(seq_id, 0 if seq_id else 64)
@@ -117,18 +118,20 @@ class Streams(Context):
         """Copies the first `n_tokens` cells of `source`. llama.cpp copies all cells of a sequence, or none."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self._positions.fork(source, target, n_tokens)
-        self._copying |= {source, target}
+        self._sources[target] = source
         self.truncate(target, n_tokens)
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         """The state of all of a sequence's cells: only so are those in it that were evaluated together."""
+        while seq_id in self._sources:  # what isn't copied yet is where it comes from
+            seq_id = self._sources[seq_id]
         size = llama_cpp.llama_state_seq_get_size(self._context, seq_id)
-        return None if size > max_bytes or seq_id in self._copying else self._written(seq_id, size, start, end)
+        return None if size > max_bytes or self.length(seq_id) < end else self._written(seq_id, size, start, end)
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Replaces the cells of a sequence by the first `end` of a state that `save` returned."""
-        if seq_id in self._copying:
-            return False  # llama.cpp would copy afterwards, and overwrite what is restored now
+        if seq_id in self._sources or seq_id in self._sources.values():
+            return False  # llama.cpp would copy afterwards: what is restored now, or over it
         if self._has_positions:
             self._positions.remove(seq_id)
             state = self._positions.take(state, seq_id, end)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from srb.engine.asking.model import Ranked
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.backend import Ranked
 from srb.llama.sampling.logprobs import Doubles, Floats, largest_of
 from srb.llama.text.tokenizer import LlamaTokenizer
 

@@ -79,6 +79,8 @@ def to_json(
                 start["n_cut"] = event.n_cut
             if event.guided:
                 start["guided"] = event.guided
+            if event.fingerprint:
+                start["fingerprint"] = event.fingerprint
             return start | ({} if nodes is None else {"nodes": nodes})
         case ProgressEvent():
             return {

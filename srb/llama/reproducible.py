@@ -1,0 +1,44 @@
+"""What `--reproducible` asks of a model and its settings. `native/streams.py` is the context that it needs.
+
+docs/running/reproducible.md says what is promised, and why.
+"""
+
+import dataclasses
+import hashlib
+
+import llama_cpp
+
+from srb.errors import ModelLoadError
+from srb.llama.native.params import is_on_gpu
+from srb.llama.tune.tuned import Choice, processor
+from srb.options.settings import Settings
+
+BLOCK = 64
+"""The size of a prompt's blocks, in tokens. Kernels that take rows in groups take all of these alike."""
+
+
+def hash_of(identity: str, settings: Settings) -> str:
+    """A hash of what answers depend on beside their requests, with `--reproducible`."""
+    system = llama_cpp.llama_print_system_info()  # the instructions that ggml uses
+    threads = f"{settings.threads} {settings.threads_batch}"
+    lengths = f"{settings.ctx_size} {settings.parallel} {settings.max_tokens}"
+    everything = "/".join((identity, processor(), str(system), threads, lengths))
+    return hashlib.sha256(everything.encode()).hexdigest()[:16]
+
+
+def in_one_way(choice: Choice) -> Choice:
+    """With `--reproducible` the choice without flash attention, whose logits depend on the pieces of a prompt."""
+    if not choice.settings.reproducible:
+        return choice
+    return dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, flash_attn="off"))
+
+
+def check_reproducible(settings: Settings, window: int | None) -> None:
+    """Raises `ModelLoadError` if it can't be had. window: see `Backend.window`."""
+    reason = None
+    if window is not None:
+        reason = "this model forgets what it has read (a sliding window, or a recurrent state)"
+    elif is_on_gpu(settings):
+        reason = "it is measured on processors only; --n-gpu-layers 0 computes there"
+    if reason:
+        raise ModelLoadError(f"--reproducible can't be had: {reason}; leave it out")

@@ -1,0 +1,161 @@
+"""`--reproducible` on the real llama.cpp: log-probabilities are the same to the last bit. Takes 10 s."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver import request, run, stops
+from tiny_model import write_tiny_model
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.resume import resume
+from srb.engine.engine import Engine
+from srb.engine.telling.events import Event, StartEvent, StreamEvent
+from srb.errors import InvalidRequestError, ModelLoadError, SettingsError
+from srb.llama import LlamaBackend
+from srb.options.settings import Settings
+from srb.serving.async_engine import make_engine
+
+pytestmark = pytest.mark.llama
+
+STORY = (
+    "Once upon a time, there was a little dragon who lived in a castle by the sea. He liked to read about knights. " * 2
+)
+
+
+@pytest.fixture(scope="module", params=["f16", "bf16"])
+def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaBackend]:
+    with LlamaBackend(settings(tiny_model, cache_type_k=request.param, cache_type_v=request.param)) as backend:
+        yield backend
+
+
+def settings(model: Path, **options: Any) -> Settings:
+    defaults: dict[str, Any] = {"reproducible": True, "ctx_size": 8 * 512, "parallel": 8, "batch_size": 64}
+    return Settings(model=model, **(defaults | options))
+
+
+def ask(text: str, n: int, **options: Any) -> CompletionRequest:
+    return replace(request(text, n, **{"max_tokens": 16, "ignore_eos": True} | options), logprobs=2)
+
+
+def bits(events: Iterable[Event], each: CompletionRequest) -> dict[int, str]:
+    """By index, all tokens with their log-probabilities, to the last bit."""
+    said: dict[int, list[Any]] = {index: [] for index in range(each.count)}
+    for event in events:
+        if isinstance(event, StreamEvent) and event.request_id == each.id and event.token:
+            said[event.index].append((event.text, event.token))
+    return {index: repr(tokens) for index, tokens in said.items()}
+
+
+def alone(backend: LlamaBackend, each: CompletionRequest) -> dict[int, str]:
+    return bits(run(Engine(backend), each), each)
+
+
+def test_an_alternative_is_the_same_whatever_n_it_is_part_of(backend: LlamaBackend) -> None:
+    many = alone(backend, ask(STORY, 8, seed=7))
+    assert len(set(many.values())) == 8
+    for k in range(8):
+        assert alone(backend, ask(STORY, 1, seed=7 + k)) == {0: many[k]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"banned_strings": tuple("etaoin")},
+        {"grammar": "root ::= [a-z ]*"},
+        {"adaptive_target": 0.1},
+        {"mirostat": 2},
+    ],
+    ids=str,
+)
+def test_a_request_gets_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
+    mine = ask(STORY, 3, seed=5, **options)
+    expected = alone(backend, mine)
+    engine = Engine(backend, cache_bytes=50_000_000)
+    for seed in range(6):
+        rng = random.Random(seed)
+        each, events, others = replace(mine, id=f"mine{seed}"), list[Event](), list[CompletionRequest]()
+        for _ in range(6):
+            text = STORY[: rng.randint(1, len(STORY))] + rng.choice(["", " And so it went on, and on."])
+            others.append(ask(text, rng.randint(1, 6), seed=rng.randint(0, 9), max_tokens=rng.randint(1, 30)))
+            engine.add_request(others[-1])
+            if len(others) == 3:
+                engine.add_request(each)
+            events += [event for _ in range(rng.randint(0, 9)) for event in engine.step()]
+            if rng.random() < 0.3:
+                engine.abort(rng.choice(others).id)
+        events += run(engine)
+        assert bits(events, each) == expected
+    assert engine.stats().prompt_tokens_cached > 0, "nothing was shared"
+    assert backend.held() == []
+
+
+def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend) -> None:
+    each = ask(STORY, 3)
+    expected = alone(backend, each)
+    engine = Engine(backend)
+    engine.add_request(each)
+    before: list[Event] = []
+    while sum(isinstance(event, StreamEvent) for event in before) < 15:
+        before += engine.step()
+    engine.abort(each.id)
+    run(engine)
+    rest = resume(each, before)
+    assert rest
+    events = before + run(Engine(backend, cache_bytes=50_000_000), ask(STORY, 2), rest)
+    assert bits(events, each) == expected
+
+
+def test_what_is_on_the_disk_is_used_after_a_restart(tiny_model: Path, tmp_path: Path) -> None:
+    options = settings(tiny_model, cache_disk=tmp_path)
+    each = ask(STORY, 2)
+    with LlamaBackend(options) as backend:
+        expected = alone(backend, each)
+        engine = make_engine(options, backend)
+        run(engine, ask(STORY + "The end.", 2))
+        engine.close()
+    with LlamaBackend(options) as backend:
+        engine = make_engine(options, backend)
+        events = run(engine, each)
+        engine.close()
+    assert bits(events, each) == expected
+    assert engine.stats().prompt_tokens_cached == len(STORY) // 64 * 64
+
+
+def test_the_same_bits_have_the_same_fingerprint(tiny_model: Path, backend: LlamaBackend) -> None:
+    (start,) = (event for event in run(Engine(backend), ask("x", 1)) if isinstance(event, StartEvent))
+    assert start.fingerprint == backend.fingerprint != ""
+    with LlamaBackend(settings(tiny_model, cache_type_k="f32", cache_type_v="f32")) as other:
+        assert other.fingerprint not in ("", backend.fingerprint)
+    with LlamaBackend(settings(tiny_model, reproducible=False)) as usual:
+        assert usual.fingerprint == ""
+
+
+def test_each_alternative_has_its_cells_from_the_start(backend: LlamaBackend) -> None:
+    assert backend.n_cells == 511
+    ends = stops(run(Engine(backend), replace(ask("x" * 500, 4, max_tokens=-1), logprobs=None)))
+    assert {each.length for each in ends.values()} == {12}
+
+
+def test_what_would_not_be_exact_is_refused(
+    load: Callable[..., LlamaBackend], backend: LlamaBackend, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequestError, match="--reproducible"):
+        Engine(backend).add_request(replace(ask("x", 1, max_tokens=-1), context_shift=True))
+    for options, message in (
+        ({"flash_attn": "on"}, "--flash-attn on"),
+        ({"batch_size": 32}, "--batch-size below 64"),
+        ({"context_shift": True}, "--context-shift"),
+    ):
+        with pytest.raises(SettingsError, match=f"--reproducible excludes .*{message}"):
+            settings(tmp_path, **options)
+
+
+@pytest.mark.parametrize("arch", ["gemma3", "mamba"])
+def test_a_model_that_forgets_is_refused(arch: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="--reproducible can't be had: this model forgets"):
+        LlamaBackend(settings(write_tiny_model(tmp_path / "forgets.gguf", arch=arch)))
