@@ -85,7 +85,7 @@ class LlamaBackend:
             self.chat_template = chat_template_of(model, settings)
             self.window = window_of(model)
             if settings.reproducible:
-                check_reproducible(settings, self.window)
+                check_reproducible(settings, self.window, self.media)
             if self.media and self.media.has_positions and self.window is not None:
                 raise ModelLoadError(
                     f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "

@@ -9,6 +9,7 @@ import hashlib
 import llama_cpp
 
 from srb.errors import ModelLoadError
+from srb.llama.media.projector import LlamaMedia
 from srb.llama.native.params import is_on_gpu
 from srb.llama.tune.tuned import Choice, processor
 from srb.options.settings import Settings
@@ -33,12 +34,14 @@ def in_one_way(choice: Choice) -> Choice:
     return dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, flash_attn="off"))
 
 
-def check_reproducible(settings: Settings, window: int | None) -> None:
+def check_reproducible(settings: Settings, window: int | None, media: LlamaMedia | None) -> None:
     """Raises `ModelLoadError` if it can't be had. window: see `Backend.window`."""
     reason = None
     if window is not None:
         reason = "this model forgets what it has read (a sliding window, or a recurrent state)"
     elif is_on_gpu(settings):
         reason = "it is measured on processors only; --n-gpu-layers 0 computes there"
+    elif media and media.has_positions:
+        reason = "the images of this model have positions of their own (M-RoPE)"
     if reason:
         raise ModelLoadError(f"--reproducible can't be had: {reason}; leave it out")

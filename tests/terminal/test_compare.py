@@ -270,3 +270,31 @@ def test_an_extra_that_is_missing_is_named(
     assert srb("compare", "spec.toml") == 2
     said = capsys.readouterr().err
     assert f"srb compare needs sacrebleu: {sys.executable} -m pip install 'llama-srb[compare]'" in said
+
+
+def test_results_are_verified(srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]) -> None:
+    backend.fingerprint = "0123"
+    assert srb("compare", "spec.toml") == 0
+    assert {each["fingerprint"] for each in lines()} == {"0123"}
+    assert (
+        "Where srb&#x27;s fingerprint is 0123, the same command generates the same texts."
+        in Path("spec-results/report.html").read_text()
+    )
+    before = {path: path.read_bytes() for path in Path("spec-results").iterdir()}
+    capsys.readouterr()
+    assert srb("compare", "spec.toml", "--verify") == 0
+    assert capsys.readouterr().out == "72 of 72 alternatives are the same, to the last bit\n"
+    results = Path("spec-results/results.jsonl")
+    changed = lines()
+    changed[3]["text"] = "X" + changed[3]["text"][1:]
+    changed[5]["tokens"][0][1] += 1e-12
+    results.write_text("".join(json.dumps(each) + "\n" for each in changed))
+    assert srb("compare", "spec.toml", "--verify") == 1
+    out, err = capsys.readouterr()
+    assert out == "70 of 72 alternatives are the same, to the last bit\n"
+    assert re.search(
+        r"^srb: one, cold, seed 3: the text is another one from character 0 on: 'X.*, and now '", err, re.M
+    )
+    assert "srb: one, cold, seed 11: the text is the same, but not tokens\n" in err
+    results.write_bytes(before[results])
+    assert {path: path.read_bytes() for path in Path("spec-results").iterdir()} == before

@@ -132,9 +132,6 @@ class Streams(Context):
         """Replaces the cells of a sequence by the first `end` of a state that `save` returned."""
         if seq_id in self._sources or seq_id in self._sources.values():
             return False  # llama.cpp would copy afterwards: what is restored now, or over it
-        if self._has_positions:
-            self._positions.remove(seq_id)
-            state = self._positions.take(state, seq_id, end)
         with log.collected() as complaints:
             restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))
         if not restored:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import sys
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from srb.terminal.comparison.rating import Ratings, read_ratings, strengths
 from srb.terminal.comparison.report import write_report
 from srb.terminal.comparison.results import Results, read_results, write_tables
 from srb.terminal.comparison.running import Usage, judge, run
-from srb.terminal.comparison.spec import read_spec
+from srb.terminal.comparison.scorers import Scorers
+from srb.terminal.comparison.spec import Spec, read_spec
+from srb.terminal.comparison.verify import differences
 from srb.terminal.generate import check_url_options
 from srb.terminal.source import Source, open_source
 
@@ -44,6 +47,12 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FOLDER",
         help="no spec: rate the texts in this folder, two at a time, in a browser",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="generate the results of SPEC again, write nothing, and say which are others now; with --reproducible "
+        "none may be",
     )
     add_arguments(parser, without=SERVER_OPTIONS - CHAT_OPTIONS)
 
@@ -74,6 +83,8 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec, settings)
     folder = arguments.out or Path(f"{arguments.spec.stem}-results")
     usage = Usage()
+    if arguments.verify:
+        return _verify(settings, spec, folder, usage)
     with Results(folder, spec) as results:
         try:
             _run(settings, results, usage)
@@ -92,6 +103,19 @@ def _compare(settings: Settings, arguments: argparse.Namespace) -> int:
         _finish(folder, results, usage)
         print(f"{len(results)} of {results.wanted} alternatives; {usage}; see {folder / 'report.html'}")
         return int(len(results) < results.wanted)
+
+
+def _verify(settings: Settings, spec: Spec, folder: Path, usage: Usage) -> int:
+    recorded = sum(each.finish_reason != "abort" for each in read_results(folder))
+    with tempfile.TemporaryDirectory() as again:
+        with Results(Path(again), dataclasses.replace(spec, scorers=Scorers())) as results:
+            _run(settings, results, usage)
+            results.finish()
+        found = [*differences(folder, Path(again))]
+    for message in (*usage.errors, *found):
+        print(f"srb: {message}", file=sys.stderr)
+    print(f"{recorded - len(found)} of {recorded} alternatives are the same, to the last bit")
+    return int(bool(found))
 
 
 def _run(settings: Settings, results: Results, usage: Usage) -> None:
@@ -139,7 +163,18 @@ def _finish(folder: Path, results: Results, usage: Usage) -> None:
         notes.append(
             f"The run was interrupted: {cut} more alternatives were cut off, and are marked. Run it again to go on."
         )
+    notes.append(_repeats(results.fingerprints))
     write_report(folder / "report.html", found, notes=notes, date=_now(), ratings=read_ratings(folder))
+
+
+def _repeats(fingerprints: set[str | None]) -> str:
+    """Whether another run gives the same results."""
+    if len(fingerprints) > 1:
+        return "Some of these were generated with other options, or on another machine: not all will be the same again."
+    (fingerprint,) = fingerprints or {None}
+    if fingerprint:
+        return f"Where srb's fingerprint is {fingerprint}, the same command generates the same texts."
+    return "The same command may generate other texts; with --reproducible they are the same."
 
 
 def _report(folders: list[Path], out: Path | None) -> int:

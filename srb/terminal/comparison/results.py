@@ -76,6 +76,11 @@ class Results:
         return not self._lines and not self._cut
 
     @property
+    def fingerprints(self) -> set[str | None]:
+        """The fingerprints of the servers that gave these results; None: of one without `--reproducible`."""
+        return {line.get("fingerprint") for line in self._lines.values()}
+
+    @property
     def wanted(self) -> int:
         """How many results the spec asks for."""
         spec = self.spec

@@ -186,15 +186,18 @@ async def _read(
     """Keeps each alternative as soon as it has ended. Alternatives that failed are left for the next run."""
     tokens: list[list[Any]] = [[] for _ in request.alternatives]
     living = set(range(len(tokens)))
+    server: dict[str, str] = {}
 
     def ended(index: int, length: int, event: dict[str, Any]) -> Row:
         fields = {name: event.get(name) for name in ("finish_reason", "stop_reason", "mean_logprob")}
         text = "".join(each[0] for each in tokens[index])
-        return {"text": text, "length": length, "tokens": tokens[index]} | fields
+        return {"text": text, "length": length, "tokens": tokens[index]} | fields | server
 
     try:
         async for event in events:
             match event["event"]:
+                case "start" if "fingerprint" in event:
+                    server["fingerprint"] = event["fingerprint"]
                 case "stream":
                     tokens[event["index"]].append(_token(event))
                     advance(1)
