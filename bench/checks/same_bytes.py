@@ -33,13 +33,24 @@ SETTINGS: list[dict[str, Any]] = [
     {"search": "beam", "ignore_eos": False},
     {"echo": True, "logprobs": 1},
 ]
-OPTIONS = ["--reproducible", "--parallel", "32", "--ctx-size", "32768", "--port", "0", "--no-tune"]
+OPTIONS = [
+    "--reproducible",
+    "--parallel",
+    "32",
+    "--ctx-size",
+    "32768",
+    "--port",
+    "0",
+    "--no-tune",
+    "--log-level",
+    "error",
+]
 
 
-async def answer(session: aiohttp.ClientSession, url: str) -> str:
-    """A hash of the answer: the events of all alternatives, in their order."""
+async def answer(session: aiohttp.ClientSession, url: str, *, shares: bool = True) -> str:
+    """A hash of the answer: the events of all alternatives, in their order. shares: see `cache_prompt`."""
     said: list[list[Any]] = [[] for _ in range(BODY["n"])]
-    async with session.post(f"{url}/v1/completions", json=BODY) as response:
+    async with session.post(f"{url}/v1/completions", json=BODY | {"cache_prompt": shares}) as response:
         async for line in response.content:
             if line.startswith(b"data: ") and "index" in (event := json.loads(line[6:])):
                 said[event["index"]].append(event)
@@ -68,7 +79,7 @@ async def ask(url: str, times: int, rng: random.Random) -> list[str]:
             running = {task for task in running if not task.done()}
             running |= {asyncio.create_task(other(session, url, rng)) for _ in range(rng.randint(1, 31) - len(running))}
             await asyncio.sleep(rng.uniform(0, 1))
-            found.append(await answer(session, url))
+            found.append(await answer(session, url, shares=rng.random() < 0.5))
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

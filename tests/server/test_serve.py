@@ -82,7 +82,9 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
 
     body = {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True, "detach": True}
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
-    settings = Settings(port=0, history=tmp_path / "history.db")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = Settings(port=port, history=tmp_path / "history.db")
 
     async def start(backend: FakeBackend) -> tuple[asyncio.Future[None], asyncio.Task[None]]:
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,6 +117,8 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
     stop, serving = await start(FakeBackend())
     await until(asked.is_set)
     assert "is ready" not in capsys.readouterr().out
+    async with ClientSession(f"http://127.0.0.1:{port}") as session, session.get("/health") as answer:
+        assert (answer.status, (await answer.json())["status"]) == (503, "loading model")
     go_on.set()
     async with (
         ClientSession(await address()) as session,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from aiohttp import web
@@ -28,6 +28,8 @@ DESCRIPTION: web.AppKey[Callable[[], tuple[bytes, bytes]]] = web.AppKey("descrip
 async def health(request: web.Request) -> web.Response:
     """Whether the server takes requests, and how many run."""
     health = request.app[ENGINE].health
+    if health.status == "ready" and request.app[KEEPER].is_resuming:
+        health = replace(health, status="loading")
     body: dict[str, Any] = {
         "status": {"ready": "ok", "loading": "loading model", "dead": "error"}.get(health.status, health.status),
         "model": request.app[LIMITS].model,
@@ -46,9 +48,9 @@ async def health(request: web.Request) -> web.Response:
         return web.json_response(body)
     try:
         request.app[ENGINE].check_ready()
+        raise UnavailableError("the requests of an earlier server can't be read on yet; try again soon")
     except UnavailableError as error:
         return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
-    return web.json_response(body)
 
 
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:

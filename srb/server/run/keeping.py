@@ -35,6 +35,8 @@ class Keeper:
     def __init__(self, history: History | HistoryError | None = None) -> None:
         self._history = history
         self.feeds = Feeds()
+        self.is_resuming = False
+        """Whether requests of an earlier server can't be read on yet; see `resume_all`."""
         self._loop: asyncio.AbstractEventLoop | None = None  # None until the first request is kept
 
     @property

@@ -84,6 +84,7 @@ async def serve(settings: Settings) -> None:
                 if is_exposed(runner) and not api_keys:
                     logger.warning("whoever reaches %s can use this server; --api-key asks for a key", settings.host)
                 logger.info("loading %s", path)
+                keeper.is_resuming = keeper.is_on
                 engine.start()
                 try:
                     ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
@@ -119,6 +120,7 @@ async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper,
     await make_ready(engine, preload)
     if keeper.is_on:
         await keeper.resume_all(engine, model, goes_on=goes_on)
+        keeper.is_resuming = False
 
 
 def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> EngineClient:
