@@ -4,7 +4,7 @@ usage: python bench/checks/same_bytes.py [--times 200] [OPTION of srb serve ...]
 
 The answer is that of a request with n = 3 and log-probabilities. First it is asked for alone. Then up to 31 others run
 beside it: short and long prompts, which often begin as this one does, all kinds of settings, and every third of them is
-cancelled. Each 50 times the server is killed with SIGKILL; the next one has its `--cache-disk`. All answers must be
+cancelled. Each 20 times the server is killed with SIGKILL; the next one has its `--cache-disk`. All answers must be
 equal but for times, ids and how many tokens were known already.
 """
 
@@ -61,7 +61,7 @@ async def answer(session: aiohttp.ClientSession, url: str, *, shares: bool = Tru
 async def other(session: aiohttp.ClientSession, url: str, rng: random.Random) -> None:
     """Another request, which may be given up."""
     prompt = TEXT[: rng.randint(1, len(TEXT))] if rng.random() < 0.5 else TEXT * rng.randint(1, 20)
-    body = {"prompt": prompt, "n": rng.randint(1, 4), "max_tokens": rng.randint(1, 60), **rng.choice(SETTINGS)}
+    body = {"prompt": prompt, "n": rng.randint(1, 4), "max_tokens": rng.randint(1, 40), **rng.choice(SETTINGS)}
     with suppress(TimeoutError, aiohttp.ClientError):
         async with (
             asyncio.timeout(rng.uniform(0, 5) if rng.random() < 0.33 else None),
@@ -107,7 +107,7 @@ def main() -> None:
                     assert server.stdout
                     url = next(found[1] for line in server.stdout if (found := re.search(r"is ready at (\S+)", line)))
                     first = first or asyncio.run(alone(url))
-                    hashes += asyncio.run(ask(url, min(50, options.times - len(hashes)), rng))
+                    hashes += asyncio.run(ask(url, min(20, options.times - len(hashes)), rng))
                 finally:
                     server.kill()
             print(f"{len(hashes)} answers beside others: {sum(each == first for each in hashes)} as alone", flush=True)
