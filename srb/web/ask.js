@@ -86,6 +86,8 @@ export class Asking {
 
 // What the template writes behind the last answer of a path. Templates may take the spaces around an answer away.
 function behind(written, path) {
-  const answer = path.slice(path.findLastIndex(isTurn) + 1).map(textOf).join("").trim();
-  return path.length ? written.slice(written.lastIndexOf(answer) + answer.length) : written;
+  if (!path.length) return written;
+  const whole = path.slice(path.findLastIndex(isTurn) + 1).map(textOf).join("");
+  const answer = written.includes(whole) ? whole : whole.trim();
+  return written.slice(written.lastIndexOf(answer) + answer.length);
 }

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.web
 
 
 def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: Scripted) -> None:
-    story.set(n=2, max_tokens=6)
+    story.set(n=2, max_tokens=6, seed=31)  # the second answer ends with a space
     story.find("#ask").check()
     story.find(".system summary").click()
     story.find("#system").fill("You are a lighthouse keeper.")
