@@ -30,7 +30,7 @@ adapters lora setting  atom atoms image media  beam beams  explore exploring nod
 slot slots question questions  mark marks forgets window  shift shifts slides moves drop dropped cache_reuse
 score scores scored scoring outputs_from logprobs echo echoes report  companion companions leader beside guidance
 guided negative  grammar compiled  banned avoid diversity distinct joint  heal healed repeated  given ahead
-resumed begins_anew  wants_rest
+resumed begins_anew  wants_rest  block blocks
 """
 
 FEATURES = frozenset(_WORDS.split())

@@ -100,7 +100,6 @@ class Planner:
         self._turns = Turns(backend.n_parallel)
         self._n_batch = backend.n_batch
         self._most_outputs = min(backend.n_batch, backend.n_outputs)
-        self._most_ahead = 0 if backend.block_size else self._most_outputs
         self._prefill_chunk = prefill_chunk
         self._pieces = Pieces(backend.n_batch, self._most_outputs, backend.media)
         self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
@@ -117,7 +116,7 @@ class Planner:
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         prefilling = self._pieces.ready(prefilling, must=not running)
         plans = _Plans(is_alone=not running)
-        ahead = _ahead(running, self._most_ahead)
+        ahead = _ahead(running, self._most_outputs)
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
             takes_turns = self._add_chunks(plans, prefilling, awaiting, ahead, costs.among(in_use(prompts)))

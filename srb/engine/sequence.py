@@ -17,7 +17,7 @@ from srb.engine.ports import Part, Report, Row, Rule, Way
 from srb.engine.prompts.adapters import Lora, key_of
 from srb.engine.prompts.media import key_of_few, placed, words
 from srb.engine.prompts.scores import Scores, outputs_from
-from srb.engine.prompts.stretches import Stretch
+from srb.engine.prompts.stretches import Stretch, whole_blocks
 from srb.engine.telling.events import AbortReason, FinishReason, Token
 from srb.engine.telling.text import StopStrings, TextState
 
@@ -149,12 +149,12 @@ class Prompt:
     @property
     def stretch(self) -> Stretch:
         """The tokens that are evaluated next, in one manner."""
-        stretch = Stretch.of(self.evaluated, len(self.tokens), self.atoms, self.outputs_from)
-        return stretch.in_block(self.evaluated, self.block_size, len(self.asked)) if self.block_size else stretch
+        n_tokens, n_asked = len(self.tokens), len(self.asked)
+        return Stretch.of(self.evaluated, n_tokens, self.atoms, self.outputs_from, self.block_size, n_asked)
 
     def begins_at(self, n_tokens: int) -> int:
         """How many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
-        return n_tokens - n_tokens % self.block_size if self.block_size else n_tokens
+        return whole_blocks(n_tokens, self.block_size)
 
     @property
     def position(self) -> int:
@@ -213,7 +213,7 @@ class Sequence:
         self.rules: list[Rule] = []
         self.companions: tuple[Sequence, ...] = ()
         self.leader: Sequence | None = None
-        self.given: tuple[int, ...] = ()  # all tokens that it will have, if these are known
+        self.given: tuple[int, ...] = ()  # all tokens that it will have, if they may be evaluated together
         self.begun = resumed.tokens  # generated before the request was resumed; the prompt ends with them
         self.max_tokens = 0  # beside those in `begun`; set when the request is queued, raised when the room is known
         self.room = 0  # how many of max_tokens fit at the same time; fewer than all only if the context is shifted

@@ -105,7 +105,7 @@ class LlamaBackend:
                     *([f"projector {self.media.identity}"] if self.media else ()),
                 )
             )
-            self.fingerprint = hash_of(self.identity, settings) if settings.reproducible else ""
+            self.fingerprint = hash_of(self.identity, settings, self.adapters, self.chat_template)
             self.n_parallel = settings.parallel
             self.n_seqs = _n_seqs(settings)
             self.n_batch = settings.batch_size

@@ -8,9 +8,11 @@ import hashlib
 
 import llama_cpp
 
+from srb.engine.prompts.adapters import Adapter
 from srb.errors import ModelLoadError
 from srb.llama.media.projector import LlamaMedia
 from srb.llama.native.params import is_on_gpu
+from srb.llama.text.chat_template import ChatTemplate
 from srb.llama.tune.tuned import Choice, processor
 from srb.options.settings import Settings
 
@@ -18,12 +20,18 @@ BLOCK = 64
 """The size of a prompt's blocks, in tokens. Kernels that take rows in groups take all of these alike."""
 
 
-def hash_of(identity: str, settings: Settings) -> str:
-    """A hash of what answers depend on beside their requests, with `--reproducible`."""
+def hash_of(
+    identity: str, settings: Settings, adapters: tuple[Adapter, ...], chat_template: ChatTemplate | None
+) -> str:
+    """A hash of what answers depend on beside their requests, with `--reproducible`; without it empty."""
+    if not settings.reproducible:
+        return ""
     system = llama_cpp.llama_print_system_info()  # the instructions that ggml uses
     threads = f"{settings.threads} {settings.threads_batch}"
     lengths = f"{settings.ctx_size} {settings.parallel} {settings.max_tokens}"
-    everything = "/".join((identity, processor(), str(system), threads, lengths))
+    loaded = " ".join(f"{each.identity} {each.scale}" for each in adapters)
+    template = chat_template.source if chat_template else ""
+    everything = "/".join((identity, processor(), str(system), threads, lengths, loaded, template))
     return hashlib.sha256(everything.encode()).hexdigest()[:16]
 
 

@@ -44,12 +44,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "a search": {"search": "beam", "ignore_eos": False, "logit_bias": ASCII},
     "random texts of a search": {"search": "stochastic_beam", "logit_bias": ASCII},
     "alternatives that differ": {"diversity": 1.0},
+    "a scored prompt": {"echo": True, "logprobs": 1},
 }
 
 
 def ask(text: str, n: int, **options: Any) -> CompletionRequest:
-    search = options.pop("search", "sample")
-    return replace(request(text, n, **options), search=search)
+    of_all = {name: options.pop(name) for name in ("search", "echo", "logprobs") if name in options}
+    return replace(request(text, n, **options), **of_all)
 
 
 @pytest.mark.parametrize("kind", KINDS)

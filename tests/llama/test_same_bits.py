@@ -12,6 +12,7 @@ from tiny_model import write_tiny_model
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.resume import resume
+from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.telling.events import Event, StartEvent, StreamEvent
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError
@@ -159,3 +160,30 @@ def test_what_would_not_be_exact_is_refused(
 def test_a_model_that_forgets_is_refused(arch: str, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="--reproducible can't be had: this model forgets"):
         LlamaBackend(settings(write_tiny_model(tmp_path / "forgets.gguf", arch=arch)))
+
+
+def test_what_is_saved_before_it_is_copied_is_of_its_own_source(backend: LlamaBackend) -> None:
+    """llama.cpp copies with the next decode, and by then the source's seq_id may hold another text."""
+    for seq_id, start in ((0, 10), (2, 80)):
+        block = Batch()
+        block.add(tuple(range(start, start + 64)), 0, seq_id, outputs=1)
+        backend.decode(block, None)
+
+    def saved(seq_id: int) -> bytes | None:
+        state = backend.save(seq_id, 0, 64, 1 << 30)
+        return None if state is None else bytes(state).rstrip(b"\0")[-4000:]  # other streams have zeros behind
+
+    first, second = saved(0), saved(2)
+    assert first != second
+    backend.fork(0, 1, 64)
+    assert saved(1) == first
+    backend.remove(0)
+    backend.fork(2, 0, 64)
+    assert saved(1) is None
+    assert saved(0) == second
+    row = Batch()
+    row.add_row(5, 64, 2)
+    backend.decode(row, None)
+    assert saved(1) == first
+    for seq_id in range(3):
+        backend.remove(seq_id)

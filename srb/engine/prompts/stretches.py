@@ -1,6 +1,6 @@
 """`Stretch`: the next tokens of a prompt that are evaluated in one manner. A plain prompt is one stretch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from srb.engine.prompts.media import Media
 
@@ -18,23 +18,25 @@ class Stretch:
     has_logits: bool = False
 
     @classmethod
-    def of(cls, start: int, end: int, atoms: dict[int, Media], scored_from: int) -> "Stretch":
+    def of(
+        cls, start: int, end: int, atoms: dict[int, Media], scored_from: int, block_size: int, asked: int
+    ) -> "Stretch":
         """The stretch that begins at `start`, in a prompt of `end` tokens.
 
         atoms: images and sounds, by their positions. scored_from: see `Prompt.outputs_from`.
+        block_size: see `Backend.block_size`. A block's end depends on nothing but the prompt, not on what is known.
+        asked: from this token on, the tokens were generated before an interruption, each in a row of its own. If there
+            are blocks, they are evaluated so again.
         """
         if start in atoms:
             return cls(start + len(atoms[start].tokens), is_whole=True)
-        stops = [at for at in atoms if at > start]
-        if start >= scored_from:
-            return cls(min([end, *stops]), has_logits=True)
-        return cls(min([scored_from, *stops]))
+        end = min([end, *(at for at in atoms if at > start)])
+        if block_size:
+            end = start + 1 if start >= asked else min(end, asked, (start // block_size + 1) * block_size)
+            return cls(end, is_whole=True, has_logits=end > scored_from)
+        return cls(end, has_logits=True) if start >= scored_from else cls(min(end, scored_from))
 
-    def in_block(self, start: int, size: int, asked: int) -> "Stretch":
-        """The part of it that is one block: so it depends on nothing but the prompt; see `Backend.block_size`.
 
-        asked: from this token on, the tokens were generated before an interruption, each in a row of its own. They are
-            evaluated so again.
-        """
-        end = start + 1 if start >= asked else min(self.end, asked, (start // size + 1) * size)
-        return self if self.is_whole else replace(self, end=end, is_whole=True)
+def whole_blocks(n_tokens: int, block_size: int) -> int:
+    """How many of the first tokens are in whole blocks; all of them if there are no blocks."""
+    return n_tokens - n_tokens % block_size if block_size else n_tokens

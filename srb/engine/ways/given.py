@@ -37,6 +37,7 @@ def give_tokens(active: ActiveRequest) -> None:
     """Gives the alternatives of a request their tokens, if these are scored and not drawn."""
     candidates = active.request.candidates
     for seq in active.sequences if candidates else ():
-        seq.given = candidates[seq.index]
-        seq.params = replace(seq.params, max_tokens=len(seq.given))
-        seq.sampler = Given(seq.given[len(seq.begun) :])
+        tokens = candidates[seq.index]
+        seq.given = () if active.block_size else tokens  # each is in a row of its own, as if it were drawn
+        seq.params = replace(seq.params, max_tokens=len(tokens))
+        seq.sampler = Given(tokens[len(seq.begun) :])

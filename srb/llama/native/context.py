@@ -264,18 +264,16 @@ class Context:
             size = llama_cpp.llama_state_seq_get_size(self._context, self._scratch)
             if size > max_bytes:
                 return None
-            return self._written(self._scratch, size, start, end, of=seq_id)
+            state = self._written(self._scratch, size)
+            return state + self._positions.packed(seq_id, start, end) if state and self._has_positions else state
         finally:
             self.remove(self._scratch)
 
-    def _written(self, seq_id: int, size: int, start: int, end: int, of: int | None = None) -> bytearray | None:
-        """The state of a sequence, with the images that the sequence `of` has from `start` to `end`."""
+    def _written(self, seq_id: int, size: int) -> bytearray | None:
+        """The state of all of a sequence's cells, which has so many bytes."""
         state = bytearray(size)
         written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), seq_id)
-        if written != len(state):
-            return None
-        images = self._positions.packed(seq_id if of is None else of, start, end) if self._has_positions else b""
-        return state + images
+        return state if written == len(state) else None
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Adds a state that `save` returned to a sequence.

@@ -35,7 +35,9 @@ class Streams(Context):
         super().__init__(*args, **kwargs)
         self.n_cells -= 1  # a row that nobody needs may be behind the last
         self.could_shift = self.can_shift = False
-        self._sources: dict[int, int] = {}  # by its target, each fork that llama.cpp carries out with the next decode
+        # By its target, each fork that llama.cpp carries out with the next decode; None if its source is gone.
+        self._sources: dict[int, int | None] = {}
+        self._copied: set[int] = set()  # the sources of these forks
         self._places: dict[int, int] = {}  # the numbers of rows, as llama.cpp has them in the last decode
         self._least = 1  # how many rows must be computed together
         try:
@@ -46,28 +48,31 @@ class Streams(Context):
 
     def decode(self, batch: Batch, interrupted: Any) -> bool:
         """See `Context.decode`. Each row is alone in its sequence, or all rows are of one sequence."""
-        self._sources.clear()
-        self._places.clear()
+        self._begin_decode()
         if batch.atom or (len(batch) > 1 and batch.seq_ids[0] == batch.seq_ids[1]):
             if self._least > 1 and batch.logits[-1]:  # the last layer computes only the rows that want logits
                 batch.logits[-2] = True
             return super().decode(batch, interrupted)
         ids = self._filled(set(batch.seq_ids))
-        unwanted = [seq_id for seq_id in ids if seq_id not in batch.seq_ids]
-        padded = Batch(batch.setting)
         rows = {seq_id: row for row, seq_id in enumerate(batch.seq_ids)}
+        lengths = {seq_id: self.length(seq_id) for seq_id in ids if seq_id not in rows}
+        padded = Batch(batch.setting)
         for seq_id in ids:
-            row = rows.get(seq_id)
-            if row is None:
-                padded.add_row(0, self.length(seq_id), seq_id)
+            if seq_id in lengths:
+                padded.add_row(0, lengths[seq_id], seq_id)
             else:
+                row = rows[seq_id]
                 self._places[row] = padded.add_row(batch.tokens[row], batch.positions[row], seq_id)
-        lengths = {seq_id: self.length(seq_id) for seq_id in unwanted}
         try:
             return super().decode(padded, interrupted)
         finally:
             for seq_id, length in lengths.items():
                 llama_cpp.llama_memory_seq_rm(self._memory, seq_id, length, -1)
+
+    def _begin_decode(self) -> None:
+        self._sources.clear()
+        self._copied.clear()
+        self._places.clear()
 
     def logits(self, row: int) -> Floats:
         """See `Context.logits`."""
@@ -101,8 +106,8 @@ class Streams(Context):
             for seq_id in range(n_rows):
                 is_same = seq_id in (0, last)
                 rows.add_row(1 if is_same else seq_id % self._n_vocab, 64 if is_same else 0, seq_id)
+            self._begin_decode()
             super().decode(rows, None)
-            self._sources.clear()
             found.append({self.logits(row).tobytes() for row in (0, last)})
             for seq_id in range(n_seqs):
                 self.truncate(seq_id, 0 if seq_id else 64)
@@ -119,18 +124,27 @@ class Streams(Context):
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self._positions.fork(source, target, n_tokens)
         self._sources[target] = source
+        self._copied.add(source)
         self.truncate(target, n_tokens)
+
+    def remove(self, seq_id: int) -> None:
+        """See `Context.remove`. Another sequence may get the seq_id, before what was forked off this one is copied."""
+        super().remove(seq_id)
+        self._sources |= {target: None for target, source in self._sources.items() if source == seq_id}
 
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         """The state of all of a sequence's cells: only so are those in it that were evaluated together."""
-        while seq_id in self._sources:  # what isn't copied yet is where it comes from
-            seq_id = self._sources[seq_id]
-        size = llama_cpp.llama_state_seq_get_size(self._context, seq_id)
-        return None if size > max_bytes or self.length(seq_id) < end else self._written(seq_id, size, start, end)
+        at: int | None = seq_id
+        while at in self._sources:  # what isn't copied yet is where it comes from
+            at = self._sources[at]
+        if at is None or self.length(at) < end:
+            return None
+        size = llama_cpp.llama_state_seq_get_size(self._context, at)
+        return None if size > max_bytes else self._written(at, size)
 
     def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         """Replaces the cells of a sequence by the first `end` of a state that `save` returned."""
-        if seq_id in self._sources or seq_id in self._sources.values():
+        if seq_id in self._sources or seq_id in self._copied:
             return False  # llama.cpp would copy afterwards: what is restored now, or over it
         with log.collected() as complaints:
             restored = self._read(state, seq_id) or ((other := relaid(state)) is not None and self._read(other, seq_id))

@@ -44,13 +44,12 @@ async def health(request: web.Request) -> web.Response:
         body["replicas"] = [_replica(each) for each in health.replicas]
     if (history := request.app[KEEPER].status) is not None:
         body["history"] = history
-    if health.status == "ready":
-        return web.json_response(body)
     try:
         request.app[ENGINE].check_ready()
-        raise UnavailableError("the requests of an earlier server can't be read on yet; try again soon")
+        request.app[KEEPER].check_resumed()
     except UnavailableError as error:
         return error_response(request, error, body, status=500 if health.status == "dead" else error.status)
+    return web.json_response(body)
 
 
 def _replica(replica: ReplicaHealth) -> dict[str, Any]:

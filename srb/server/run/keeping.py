@@ -59,6 +59,11 @@ class Keeper:
         problem = self._history.problem if isinstance(self._history, History) else self._history
         return problem.message if problem else "ok" if self._history else None
 
+    def check_resumed(self) -> None:
+        """Raises `UnavailableError` if requests of an earlier server can't be read on yet."""
+        if self.is_resuming:
+            raise UnavailableError("the requests of an earlier server can't be read on yet; try again soon")
+
     @property
     def record(self) -> Record | None:
         """The function that an `EngineClient` must give its events to before any reader gets them; None if not kept."""

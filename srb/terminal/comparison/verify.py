@@ -6,9 +6,6 @@ from pathlib import Path
 from srb.terminal.comparison.measures import Result
 from srb.terminal.comparison.results import read_results
 
-Name = tuple[str, str, str, int]
-"""The model, the prompt, the setting and the seed of a result."""
-
 _COMPARED = ("text", "tokens", "length", "finish_reason", "stop_reason", "mean_logprob")
 
 
@@ -41,5 +38,5 @@ def _cut(each: Result, place: int) -> str:
     return repr(each.text[place : place + 20])
 
 
-def _name(each: Result) -> Name:
+def _name(each: Result) -> tuple[str, str, str, int]:
     return each.model, each.prompt, each.setting, each.seed
