@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,17 +131,26 @@ def test_alternatives_that_depend_on_each_other_run_together(
     assert srb("compare", "spec.toml") == 2, "they would have other siblings"
 
 
-def test_ctrl_c_keeps_what_is_done(srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt() -> None:
-        if path.exists() and len(path.read_text().splitlines()) >= 9:
-            backend.on_decode = lambda: None
-            _thread.interrupt_main()
+def test_ctrl_c_keeps_what_is_done(
+    srb: Run, backend: FakeBackend, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    decodes = 0
 
+    def interrupt() -> None:
+        nonlocal decodes
+        if path.exists() and len(path.read_text().splitlines()) >= 9:
+            time.sleep(0.01)  # so that the events are read while those that come next still run
+            decodes += 1
+            if decodes == 10:
+                _thread.interrupt_main()
+
+    (tmp_path / "spec.toml").write_text(SPEC.replace("max_tokens = 6", "max_tokens = 60"))
     path = Path("spec-results/results.jsonl")
     backend.on_decode = interrupt
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
     assert srb("compare", "spec.toml", "-n", "1") == 130
     signal.signal(signal.SIGINT, previous)
+    backend.on_decode = lambda: None
     whole = [line for line in lines() if line["finish_reason"] == "length"]
     cut = [line for line in lines() if line["finish_reason"] == "abort"]
     assert 9 <= len(whole) < 72
