@@ -32,7 +32,7 @@ def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-f", "--file", type=Path, help="read the prompt from this file")
     parser.add_argument("--json", action="store_true", help="print the events, one line of JSON for each")
-    group = parser.add_argument_group("what to explore", "see docs/http/api.md")
+    group = parser.add_argument_group("what to explore", "see docs/http/sampling.md")
     for field in dataclasses.fields(Explore):
         group.add_argument(
             "--" + field.name.replace("_", "-"),

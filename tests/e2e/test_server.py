@@ -53,7 +53,7 @@ def test_a_prompt_is_evaluated_once_for_all_alternatives(server: Server) -> None
 
 
 def test_branches_differ_as_asked(server: Server) -> None:
-    """By their first tokens, which come from one row of logits: later ones needn't be alike (docs/http/api.md)."""
+    """By their first tokens, which come from one row of logits: later ones needn't be alike (docs/http/context.md)."""
     wild = {"temperature": 100, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 1, "label": "wild"}
     body = {"branches": [{"temperature": 0}, {"temperature": 0}, wild], "max_tokens": 1}
     greedy, again, other = server.texts(**body)
@@ -68,7 +68,7 @@ def test_distinct_alternatives_begin_differently(server: Server) -> None:
 
 
 def test_generated_tokens_have_the_logprobs_that_scoring_the_same_text_gives(server: Server) -> None:
-    """For fewer than 64 tokens in all: llama.cpp computes more at once in another way (docs/http/api.md)."""
+    """For fewer than 64 tokens in all: llama.cpp computes more at once in another way (docs/http/context.md)."""
     events = server.events(n=3, max_tokens=40, logprobs=3, return_tokens=True, seed=7)
     for index in range(3):
         tokens = [event for event in events if event["event"] == "stream" and event["index"] == index]
