@@ -265,5 +265,5 @@ class Report(Protocol):
     def say(self, line: Line, tokens: list[Token], text: str, *, is_last: bool = False) -> Iterable[Event]:
         """The events of text, and of the reported tokens that it came from."""
 
-    def mean(self, sum_logprob: float, length: int) -> float | None:
-        """The mean log-probability of so many tokens, if it is to be told."""
+    def end(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
+        """The event of an alternative's end, with the mean of its tokens' log-probabilities if this is to be told."""

@@ -149,12 +149,11 @@ class Prompt:
     @property
     def stretch(self) -> Stretch:
         """The tokens that are evaluated next, in one manner."""
-        n_tokens, n_asked = len(self.tokens), len(self.asked)
-        return Stretch.of(self.evaluated, n_tokens, self.atoms, self.outputs_from, self.block_size, n_asked)
+        return Stretch.of(self.evaluated, len(self.tokens), self.atoms, self.outputs_from, self.block_size)
 
     def begins_at(self, n_tokens: int) -> int:
         """How many of its first `n_tokens` it may begin with, if it isn't complete with these: whole blocks."""
-        return whole_blocks(n_tokens, self.block_size)
+        return whole_blocks(n_tokens, self.block_size, self.atoms)
 
     @property
     def position(self) -> int:
@@ -191,8 +190,7 @@ class Prompt:
     @property
     def shares(self) -> bool:
         """Whether other prompts may begin with what it has evaluated."""
-        is_in_rows = self.block_size and len(self.tokens) > len(self.asked)  # others evaluate these in blocks
-        return self.active.request.cache_prompt and not (self.n_dropped or is_in_rows)
+        return self.active.request.cache_prompt and not self.n_dropped
 
 
 class Sequence:

@@ -68,7 +68,7 @@ class _Running:
     texts, tokens: what each alternative has so far.
     losses: how many servers have begun it since its last token, and since its last end in order. They were lost, but
         for the one that runs it now.
-    has_started: whether the file has its `StartEvent`.
+    fingerprint: that of the last `StartEvent` that the file has; None: it has none.
     is_suspended: the server's end has interrupted it.
     """
 
@@ -79,7 +79,7 @@ class _Running:
     texts: list[list[str]] = field(default_factory=list)
     tokens: list["array[int]"] = field(default_factory=list)
     losses: int = 0
-    has_started: bool = False
+    fingerprint: str | None = None
     is_suspended: bool = False
 
     def __post_init__(self) -> None:
@@ -129,10 +129,11 @@ class Recorder:
     def resume(self, submitted: Submitted, number: int, events: list[Event], losses: int) -> list[Change]:
         """Goes on with a request that the file has already. events: its events so far. losses: see `_Running`."""
         running = self._running[submitted.request.id] = _Running(submitted, number, losses=losses)
-        running.has_started = bool(events)
         for event in events:
             if isinstance(event, StreamEvent):
                 running.take(event)
+            elif isinstance(event, StartEvent):
+                running.fingerprint = event.fingerprint
         return []
 
     def forget(self, request_id: str) -> list[Change]:
@@ -176,25 +177,33 @@ class Recorder:
 def _lasting(running: _Running, events: list[Event]) -> Iterator[Event]:
     """The events, without those that end the request because the server stops, or its engine has failed.
 
-    The request will go on after the next start. That it starts again is left out, too, but counts for its losses.
+    The request will go on after the next start. That it starts again is left out, too, but counts for its losses. Text
+    that was held back, and comes only because the server stops, is left out: what goes on says it.
     """
+    cut = {event.index for event in events if isinstance(event, StopEvent) and _is_shut_down(event)}
     for event in events:
         if isinstance(event, StartEvent):
             running.losses += 1
-            if running.has_started:
+            if event.fingerprint == running.fingerprint:
                 continue
-            running.has_started = True
+            running.fingerprint = event.fingerprint
         elif isinstance(event, StreamEvent) and event.drawn:
             running.losses = 0
         if isinstance(event, ErrorEvent) and isinstance(event.error, EngineDeadError):
             running.is_suspended = True
             return
-        why = event.stop_reason if isinstance(event, StopEvent) and event.finish_reason == "abort" else None
-        if why == "shutdown":  # a stop string with this text is no such end
+        if isinstance(event, StopEvent) and _is_shut_down(event):
             running.is_suspended = True
             running.losses = 0
+        elif isinstance(event, StreamEvent) and event.index in cut:
+            continue
         elif not running.is_suspended or not isinstance(event, DoneEvent):
             yield event
+
+
+def _is_shut_down(event: StopEvent) -> bool:
+    """A stop string with this text is no such end."""
+    return (event.finish_reason, event.stop_reason) == ("abort", "shutdown")
 
 
 def settings_of(params: SamplingParams) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from driver import request, run, stops, texts
-from fake_backend import FakeBackend
+from fake_backend import FakeBackend, FakeReader
 from mixed import ASCII
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.resume import resume
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event
+from srb.engine.telling.events import Event, StopEvent, StreamEvent
 from srb.errors import InvalidRequestError
 
 BLOCK = 8
@@ -21,7 +21,8 @@ STORY = "Once upon a time, there was a dragon."
 
 
 def fake(**options: Any) -> FakeBackend:
-    return FakeBackend(**{"n_cells": 160, "n_parallel": 6, "block_size": BLOCK} | options)
+    defaults: dict[str, Any] = {"n_cells": 160, "n_parallel": 6, "block_size": BLOCK, "fingerprint": "here"}
+    return FakeBackend(**(defaults | options))
 
 
 def answers(events: Iterable[Event], each: CompletionRequest) -> list[tuple[str, str]]:
@@ -103,20 +104,63 @@ def test_what_is_known_changes_nothing(length: int) -> None:
     assert answers(run(engine, again), again) == expected
 
 
-@pytest.mark.parametrize("steps", [5, 8, 11, 15])
-def test_what_was_interrupted_goes_on_as_if_it_had_not_been(steps: int) -> None:
-    each = request(STORY, 3, max_tokens=15, ignore_eos=True)
-    expected = texts(run(Engine(fake()), each))
-    engine = Engine(fake())
-    engine.add_request(each)
-    before = [event for _ in range(steps) for event in engine.step()]
-    rest = resume(each, before)
-    assert rest
-    engine = Engine(fake(), cache_bytes=100_000)
-    engine.add_request(request(STORY, 2, max_tokens=4))
-    behind = run(engine, rest)
-    said, goes_on = texts(before), texts(own(behind, rest))
-    assert {k: said.get(k, "") + goes_on.get(k, "") for k in expected} == expected
+@pytest.mark.parametrize("steps", [7, 9, 11, 15, 21])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "a scored prompt"])
+def test_what_was_interrupted_goes_on_as_if_it_had_not_been(kind: str, steps: int) -> None:
+    """Twice."""
+    each = ask(STORY, 3, **{"max_tokens": 15} | KINDS[kind])
+    expected = run(Engine(fake()), each)
+    said, rest = list[Event](), resume(each, [])
+    for last in (False, False, True):
+        if rest is None:
+            break
+        engine = Engine(fake(), cache_bytes=100_000)
+        engine.add_request(request(STORY, 2, max_tokens=4))
+        engine.add_request(rest)
+        events = run(engine) if last else [event for _ in range(steps) for event in engine.step()]
+        said += own(events, each)
+        rest = resume(each, said)
+    assert texts(said) == texts(expected)
+    assert drawn(said) == drawn(expected)
+    assert answers(said, each) == answers(expected, each)
+    assert len([event for event in said if isinstance(event, StopEvent)]) == 3
+
+
+def test_another_server_goes_on_behind_what_was_told() -> None:
+    """From the same seed it draws other tokens, so it can't begin anew. Nor can anybody after it."""
+    each = rest = request(STORY, 3, max_tokens=30, ignore_eos=True)
+    said, n_drawn = list[Event](), 0
+    for fingerprint, steps in (("here", 14), ("there", 16), ("here", 100)):
+        engine = Engine(fake(fingerprint=fingerprint))
+        engine.add_request(rest)
+        said += [event for _ in range(steps) for event in engine.step()]
+        n_drawn += engine.stats().tokens_generated
+        rest = resume(each, said) or rest
+    assert {stop.length for stop in stops(said).values()} == {30}
+    assert n_drawn < 100, "only what wasn't told is drawn twice"
+
+
+def drawn(events: list[Event]) -> dict[int, list[int]]:
+    told: dict[int, list[int]] = {}
+    for event in events:
+        if isinstance(event, StreamEvent):
+            told.setdefault(event.index, []).extend(event.drawn)
+    return told
+
+
+@pytest.mark.parametrize("n_before", range(2 * BLOCK))
+def test_no_prompt_begins_within_an_image(n_before: int) -> None:
+    """Its tokens are the same as far as a block's end, which may be in the middle of the image."""
+    engine, sent = Engine(fake(media=FakeReader()), cache_bytes=100_000), list[CompletionRequest]()
+    for image, text in ((b"\x89cat" * 5, "Who?"), (b"\x89cat" * 5, "Where, and when?"), (b"\x89dog" * 5, "Who?")) * 2:
+        tokens, media = engine.tokenize_parts((STORY[:n_before] or "-", image, text))
+        each = replace(request(text, 2, max_tokens=4), prompts=(tokens,), media=media)
+        sent.append(each)
+        engine.add_request(each)
+        engine.step()
+    events = run(engine)
+    for each in sent:
+        assert answers(events, each) == answers(run(Engine(fake(media=FakeReader())), each), each)
 
 
 def test_a_continuation_is_evaluated_as_a_prompt() -> None:

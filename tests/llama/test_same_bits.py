@@ -62,17 +62,16 @@ def test_an_alternative_is_the_same_whatever_n_it_is_part_of(backend: LlamaBacke
         assert alone(backend, ask(STORY, 1, seed=7 + k)) == {0: many[k]}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"banned_strings": tuple("etaoin")},
-        {"grammar": "root ::= [a-z ]*"},
-        {"adaptive_target": 0.1},
-        {"mirostat": 2},
-    ],
-    ids=str,
-)
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"banned_strings": tuple("etaoin")},
+    {"grammar": "root ::= [a-z ]*"},
+    {"adaptive_target": 0.1},
+    {"mirostat": 2},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_request_gets_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
     mine = ask(STORY, 3, seed=5, **options)
     expected = alone(backend, mine)
@@ -95,8 +94,9 @@ def test_a_request_gets_the_same_bits_beside_others_as_alone(backend: LlamaBacke
     assert backend.held() == []
 
 
-def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend) -> None:
-    each = ask(STORY, 3)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend, options: dict[str, Any]) -> None:
+    each = ask(STORY, 3, **options)
     expected = alone(backend, each)
     engine = Engine(backend)
     engine.add_request(each)

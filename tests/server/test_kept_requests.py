@@ -303,10 +303,14 @@ def by_index(numbered: list[tuple[int | None, dict[str, Any]]]) -> dict[int | No
     return result
 
 
-async def test_a_request_that_was_ended_by_the_servers_end_goes_on(connect: Connect, tmp_path: Path) -> None:
-    """SIGTERM: readers are told of no end, and the next start goes on."""
+@pytest.mark.parametrize("stop", [[], ["hijklmnopqrstuvw!"]])
+async def test_a_request_that_was_ended_by_the_servers_end_goes_on(
+    connect: Connect, tmp_path: Path, stop: list[str]
+) -> None:
+    """SIGTERM: readers are told of no end, and the next start goes on. Text that was held back isn't said twice."""
+    script, body = says(b"abcdefghijklmnopqrstuvwxyz"), LONG | {"stop": stop}
     with History(tmp_path / "history.db") as history:
-        _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
+        _, undisturbed = await run(await connect(FakeBackend(script=script), history=history), **body)
     steps = threading.Semaphore(12)
 
     def wait() -> None:
@@ -314,8 +318,8 @@ async def test_a_request_that_was_ended_by_the_servers_end_goes_on(connect: Conn
 
     path = tmp_path / "stopped.db"
     with History(path) as history:
-        client = await connect(FakeBackend(on_decode=wait), history=history)
-        async with client.post("/v1/completions", json=LONG) as answer:
+        client = await connect(FakeBackend(script=script, on_decode=wait), history=history)
+        async with client.post("/v1/completions", json=body) as answer:
             request_id, seen = answer.headers["X-Request-Id"], read(answer)
             got = [await anext(seen) for _ in range(10)]
             stopping = asyncio.ensure_future(client.app[ENGINE].stop())
@@ -324,7 +328,7 @@ async def test_a_request_that_was_ended_by_the_servers_end_goes_on(connect: Conn
             await stopping
     assert not {"stop", "done"} & {event["event"] for _, event in got}
     with History(path) as history:
-        again = await connect(FakeBackend(), history=history)
+        again = await connect(FakeBackend(script=script), history=history)
         await go_on(again, goes_on=True)
         async with again.get(
             f"/v1/completions/{request_id}/events", headers={"Last-Event-ID": str(got[-1][0])}

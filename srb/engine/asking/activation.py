@@ -6,13 +6,14 @@ those that begin with its text, and the outbox leaves this text out.
 
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest, Resumed
-from srb.engine.asking.resume import groups
+from srb.engine.asking.resume import begun_anew, groups
 from srb.engine.prompts.adapters import Adapters
 from srb.engine.prompts.scores import Scores
 from srb.engine.rules import give_rules
 from srb.engine.rules.setup import Setup
 from srb.engine.sequence import ActiveRequest, Prompt
 from srb.engine.telling.reports import report_of
+from srb.engine.telling.retelling import Retelling
 from srb.engine.telling.text import StopStrings
 from srb.engine.ways import Following, Tools, kind_of
 from srb.engine.ways.given import give_tokens
@@ -22,9 +23,12 @@ def activate(request: CompletionRequest, adapters: Adapters, tools: Tools, defau
     """Makes a request that can be queued. May be called from any thread. Raises `InvalidRequestError`."""
     backend, n = tools.backend, len(request.branches)
     kind = kind_of(request, backend.n_cells, default_max_tokens)
+    report = report_of(request, backend)
+    if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not kind.begins_anew:
+        report, request = Retelling(report, request.resumed), begun_anew(request)
     compiled = backend.compile(request.branches, request.special_tokens)
     loras = [adapters.lora(params.lora) for params in request.branches]
-    active = ActiveRequest(request, compiled, report_of(request, backend), tools.clock(), backend.block_size)
+    active = ActiveRequest(request, compiled, report, tools.clock(), backend.block_size)
     stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
     resumed = request.resumed or (Resumed(),) * request.count
     asked = [_healed(tokens, backend.tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]

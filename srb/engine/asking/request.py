@@ -73,12 +73,14 @@ class Resumed:
     sum_logprob: the sum of their log-probabilities, if the request asks for these.
     finished: the alternative's length, if it has ended. It gets no more tokens, and no `StopEvent`.
     nodes: if the request explores, the text of each node that was told, in tokens, from the end of the prompt on.
+    fingerprint: the one that all who have told this had in common, or empty; see `Backend.fingerprint`.
     """
 
     tokens: tuple[int, ...] = ()
     sum_logprob: float = 0.0
     finished: int | None = None
     nodes: tuple[tuple[int, ...], ...] = ()
+    fingerprint: str = ""
 
 
 @documented

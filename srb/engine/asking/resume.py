@@ -5,13 +5,16 @@ alternative that has tokens becomes a prompt of its own: the request's prompt an
 finds what they share and what is known of them, as for any prompts: of 16 alternatives the prompt is restored once. The
 sampler sees the tokens again, and draws once for each of them, so that the random numbers that follow are those that
 would have followed. The replicas of `srb.cluster` fail over in the same way as a server goes on after a restart.
+
+Where the same request gives the same bytes (`Backend.block_size`), it is simpler and exact to begin anew: what was told
+is drawn again, and left out (`srb.engine.telling.retelling`). So is the state of samplers and rules that of before.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 from srb.engine.asking.request import CompletionRequest, Resumed
-from srb.engine.telling.events import Event, NodeEvent, StopEvent, StreamEvent
+from srb.engine.telling.events import Event, NodeEvent, StartEvent, StopEvent, StreamEvent
 from srb.errors import InvalidRequestError
 
 
@@ -40,6 +43,7 @@ class Said:
         self._sums = [each.sum_logprob for each in begun]
         self._finished = [each.finished for each in begun]
         self._nodes = list(begun[0].nodes)
+        self._fingerprints = {begun[0].fingerprint} if request.resumed else set[str]()
 
     @property
     def living(self) -> list[int]:
@@ -68,6 +72,8 @@ class Said:
             elif isinstance(event, NodeEvent):
                 before = self._nodes[event.parent - 1] if event.parent else ()
                 self._nodes.append(before + event.tokens)
+            elif isinstance(event, StartEvent):
+                self._fingerprints.add(event.fingerprint)
             elif isinstance(event, StopEvent):
                 self._finished[event.index] = event.length
 
@@ -81,8 +87,18 @@ class Said:
         if request.scores_prompt and self._scored < request.prompt_tokens * len(request.branches):
             raise InvalidRequestError("echo with logprobs was interrupted in the middle of the prompt", param="echo")
         states = zip(map(tuple, self._tokens), self._sums, self._finished, strict=True)
-        resumed = tuple(Resumed(*state, nodes=tuple(self._nodes)) for state in states)
+        fingerprint = "".join(self._fingerprints) if len(self._fingerprints) == 1 else ""
+        resumed = tuple(Resumed(*state, tuple(self._nodes), fingerprint) for state in states)
         return dataclasses.replace(request, resumed=resumed)
+
+
+def begun_anew(request: CompletionRequest) -> CompletionRequest:
+    """A resumed request that draws its tokens again from the first one on.
+
+    An alternative that has ended is left out, unless others depend on it.
+    """
+    resumed = tuple(Resumed(finished=None if request.is_joint else each.finished) for each in request.resumed)
+    return dataclasses.replace(request, resumed=resumed)
 
 
 def groups(begun: dict[int, Resumed], *, begins_anew: bool = False) -> list[dict[int, Resumed]]:

@@ -18,25 +18,25 @@ class Stretch:
     has_logits: bool = False
 
     @classmethod
-    def of(
-        cls, start: int, end: int, atoms: dict[int, Media], scored_from: int, block_size: int, asked: int
-    ) -> "Stretch":
+    def of(cls, start: int, end: int, atoms: dict[int, Media], scored_from: int, block_size: int) -> "Stretch":
         """The stretch that begins at `start`, in a prompt of `end` tokens.
 
         atoms: images and sounds, by their positions. scored_from: see `Prompt.outputs_from`.
         block_size: see `Backend.block_size`. A block's end depends on nothing but the prompt, not on what is known.
-        asked: from this token on, the tokens were generated before an interruption, each in a row of its own. If there
-            are blocks, they are evaluated so again.
         """
         if start in atoms:
             return cls(start + len(atoms[start].tokens), is_whole=True)
         end = min([end, *(at for at in atoms if at > start)])
         if block_size:
-            end = start + 1 if start >= asked else min(end, asked, (start // block_size + 1) * block_size)
+            end = min(end, (start // block_size + 1) * block_size)
             return cls(end, is_whole=True, has_logits=end > scored_from)
         return cls(end, has_logits=True) if start >= scored_from else cls(min(end, scored_from))
 
 
-def whole_blocks(n_tokens: int, block_size: int) -> int:
-    """How many of the first tokens are in whole blocks; all of them if there are no blocks."""
-    return n_tokens - n_tokens % block_size if block_size else n_tokens
+def whole_blocks(n_tokens: int, block_size: int, atoms: dict[int, Media]) -> int:
+    """How many of the first tokens are in whole blocks, and in whole images; all of them if there are no blocks."""
+    if not block_size:
+        return n_tokens
+    n_tokens -= n_tokens % block_size
+    parted = next((at for at, media in atoms.items() if at < n_tokens < at + len(media.tokens)), None)
+    return n_tokens if parted is None else whole_blocks(parted, block_size, atoms)

@@ -124,13 +124,12 @@ class Outbox:
             seq.length,
             finish_reason,
             stop_reason,
-            active.report.mean(seq.sum_logprob, seq.length),
             truncated=bool(prompt.n_cut or prompt.n_dropped or seq.n_dropped),
             timings=self._timings(active, [prompt], len(seq.tokens)),
         )
         for rule in seq.rules:
             event = rule.ended(event)
-        self._events.append(event)
+        self._events += active.report.end(event, seq.sum_logprob)
 
     def error(self, active: ActiveRequest, index: int | None, error: SrbError) -> None:
         """Tells a fault of a request, or of one of its sequences. The caller also tells what ends because of it."""

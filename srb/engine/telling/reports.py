@@ -1,13 +1,14 @@
 """What is told of the tokens of a request: nothing but their text, or their ids, or their probabilities, too."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend, Logits, Logprobs
 from srb.engine.ports import Line, Report
-from srb.engine.telling.events import Event, StreamEvent, Token
+from srb.engine.telling.events import Event, StopEvent, StreamEvent, Token
 
 
 def report_of(request: CompletionRequest, backend: Backend) -> Report:
@@ -40,9 +41,9 @@ class TextOnly:
             yield StreamEvent(self._id, line.index, text, drawn=tuple(line.untold))
             line.untold = []
 
-    def mean(self, sum_logprob: float, length: int) -> float | None:
-        """See `Report.mean`."""
-        return None
+    def end(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
+        """See `Report.end`."""
+        return (event,)
 
 
 class Ids(TextOnly):
@@ -92,9 +93,9 @@ class Probabilities(Ids):
             logprobs = self._backend.logprobs(logits, token, self._top)
         return [token_of(self._backend.tokenizer, token, logprobs)]
 
-    def mean(self, sum_logprob: float, length: int) -> float | None:
-        """See `Report.mean`."""
-        return sum_logprob / length if length else None
+    def end(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
+        """See `Report.end`."""
+        return (replace(event, mean_logprob=sum_logprob / event.length) if event.length else event,)
 
     def _whole(self, line: Line, tokens: list[Token], text: str) -> Iterator[Event]:
         drawn = iter(line.untold)  # one for each of the tokens, or none if these are the prompt's
