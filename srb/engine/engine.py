@@ -273,10 +273,12 @@ class Engine(Facade, ForPrograms):
         finished = self._decoding.finished
         for listener in self._listeners:
             listener.begin_step()
+        if not finished:
+            return
         # An idle engine gives everything back before the next request, which then finds the same empty cells.
+        is_idle = not self._scheduler.is_running
+        is_waited_for = self._scheduler.is_waited_for or (is_idle and bool(self._mail))
         while finished:
-            is_idle = not self._scheduler.running
-            is_waited_for = bool(self._scheduler.waiting or (is_idle and self._mail))
             may_go = (
                 listener.lets_go(finished[0], is_idle=is_idle, is_waited_for=is_waited_for)
                 for listener in self._listeners

@@ -20,7 +20,7 @@ from srb.engine.kv.room import Room
 from srb.engine.sequence import ActiveRequest, Prompt, Sequence
 
 _PATIENCE = 5.0
-"""For so many seconds after a request has arrived, later requests may pass it."""
+"""For so many seconds after a request has arrived, or its last part has begun, later requests may pass it."""
 
 _IN_SIGHT = 32
 """At most so many requests that have no room are looked at in a step, so that its cost doesn't grow with the queue."""
@@ -30,8 +30,9 @@ class Scheduler:
     """Requests wait in the order of their arrival, each until there is room for all that it may need.
 
     A request that needs more than the whole cache has begins with as many sequences as an empty cache has room for. Its
-    other sequences begin when these finish. A smaller request may pass others, until they have waited for `_PATIENCE`.
-    It may also pass them later if they wait for one that may run for ever.
+    other sequences begin when these finish, and wait for that in the queue, as a request that comes when its last part
+    begins. A smaller request may pass others, until they have waited for `_PATIENCE`. It may also pass them later if
+    something of them runs, or if they wait for one that may run for ever.
 
     A request doesn't wait for rows that another one holds beyond its fair share: it begins, and the planner divides the
     rows of each step between the requests.
@@ -68,6 +69,16 @@ class Scheduler:
         self._memory = memory
         self._suits = suits
 
+    @property
+    def is_running(self) -> bool:
+        """Whether any sequence has begun. If none has, there may still be siblings that wait for room."""
+        return any(seq.state != "waiting" for active in self.running.values() for seq in active.living)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether requests wait for room, or further sequences of a request that runs in part."""
+        return bool(self.waiting) or any(active.waiting for active in self.running.values())
+
     def find(self, request_id: str) -> ActiveRequest | None:
         """The waiting or running request with this id."""
         return self.running.get(request_id) or self.waiting.get(request_id)
@@ -97,33 +108,35 @@ class Scheduler:
         if not self._has_news:
             return
         self._has_news = False
-        # Only one request may run in part: two of them could wait for each other's cells for ever.
         in_part = next((active for active in self.running.values() if active.waiting), None)
+        queue = list(self.waiting.values())
         if in_part:
-            yield from self._continue(in_part)
-            has_share = rows_held(in_part) >= self._n_parallel // len(self.running)
-            if in_part.waiting and not has_share and self._holds_others(in_part, in_part.waiting[:1], now):
-                return
+            queue.insert(sum(active.queued <= in_part.queued for active in queue), in_part)
         without_room = 0
-        for active in list(self.waiting.values()):
+        for active in queue:
             is_whole = len(active.first_wave) == len(active.sequences)
-            if (is_whole or not in_part) and (prompts := self._start(active, passes=without_room > 0)):
-                in_part = in_part if is_whole else active
-                yield prompts
-            else:
-                without_room += 1
-            is_passed = active is in_part or active.id in self.waiting
-            if without_room == _IN_SIGHT or (is_passed and self._holds_others(active, active.first_wave, now)):
+            if is_whole or in_part in (None, active):  # two in part could wait for each other's cells for ever
+                begins = self._continue(active) if active is in_part else self._start(active, passes=without_room > 0)
+                for prompts in begins:
+                    in_part = in_part if is_whole else active
+                    active.queued = now
+                    yield prompts
+                if self._holds_others(active, now):
+                    return
+            without_room += active.id in self.waiting
+            if without_room == _IN_SIGHT:
                 return
         if not self.waiting and not in_part:
             self._room.give()
 
-    def _holds_others(self, active: ActiveRequest, wave: list[Sequence], now: float) -> bool:
-        """Whether others may no longer pass a request, of which these sequences wait."""
-        return now - active.arrived > _PATIENCE and self._needs.fits_beside_endless(wave, self.prompts)
+    def _holds_others(self, active: ActiveRequest, now: float) -> bool:
+        """Whether others may no longer pass a request, because nothing of it runs."""
+        wave = active.first_wave if active.id in self.waiting else active.waiting[:1]
+        is_late = now - active.queued > _PATIENCE and bool(wave) and not rows_held(active)
+        return is_late and self._needs.fits_beside(self.prompts, wave)
 
-    def _start(self, active: ActiveRequest, *, passes: bool) -> list[Prompt]:
-        """Moves a request from waiting to running if there is room for its first wave, and returns its prompts.
+    def _start(self, active: ActiveRequest, *, passes: bool) -> Iterator[list[Prompt]]:
+        """Moves a request from waiting to running if there is room for its first wave, and yields its prompts.
 
         passes: whether it passes another request. Then there must be room for all tokens of its prompts, even if they
             share some: to look for shared beginnings takes a while, so it isn't done for each request in the queue.
@@ -133,9 +146,10 @@ class Scheduler:
         prompts = list(dict.fromkeys(each.prompt for each in rows))
         generated = sum(map(own_cells, rows))
         least = generated + sum(way_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
-        has_rows = len(self.running) < self._n_parallel  # at least one, once the rows are divided fairly
+        # It has a row if some are free, or else at least one once they are divided fairly.
+        has_rows = min(self.leased, len(self.running)) < self._n_parallel
         if not (has_rows and self._suits(active) and self._has_room(least, rows, prompts)):
-            return []
+            return
         shared = self._needs.shared_in(prompts)
         for prompt in prompts:
             prompt.beginning = self._index.find(prompt, shared.get(prompt, 0))
@@ -145,14 +159,14 @@ class Scheduler:
             for prompt in prompts:
                 self._index.remove(prompt)
                 prompt.beginning = None
-            return []
+            return
         self._room.divide(wave, cells)
         self.running[active.id] = self.waiting.pop(active.id)
         for prompt in prompts:
             self._lease_prompt(prompt)
         self.prefilling += sorted(wave, key=is_last)
         self._lease_all(rows)
-        return prompts
+        yield prompts
 
     def _continue(self, active: ActiveRequest) -> Iterator[list[Prompt]]:
         """Leases cells for the waiting sequences of a request that runs in part, one by one, while there is room."""
@@ -161,7 +175,8 @@ class Scheduler:
             rows = seq.together
             new = [each.prompt for each in rows if not each.prompt.span]
             generated = sum(map(own_cells, rows))
-            has_rows = self.leased + n_rows(rows, new) <= self._n_parallel
+            n, share = n_rows(rows, new), self._n_parallel // len(self.running)
+            has_rows = self.leased + n <= self._n_parallel or rows_held(active) + n <= share
             if not (has_rows and self._has_room(generated + sum(map(way_cells, new)), rows, new)):
                 return
             for prompt in new:

@@ -45,7 +45,7 @@ class ActiveRequest:
         self.rules: list[Rule] = []  # those of all its sequences
         self.first_wave: list[Sequence] = []  # the sequences that begin together; set when the request is queued
         self.early_aborts: dict[int, AbortReason] = {}  # by index: alternatives aborted while the request waits
-        self.arrived = arrived  # this time and the next two are seconds of the engine's clock
+        self.arrived = self.queued = arrived  # this time and the next two are seconds of the engine's clock
         self.admitted: float | None = None
         self.prefilled: float | None = None
         self.has_tokens = False

@@ -132,6 +132,15 @@ def test_who_comes_meanwhile_does_not_wait_for_answers_that_are_evaluated_sooner
     assert backend.cells == 0
 
 
+def test_siblings_that_wait_for_a_place_begin_together() -> None:
+    """Half of 64 alternatives end in one step. The others begin in the next one, however long keeping these takes."""
+    backend = SlowToSave(n_cells=30_000, n_parallel=32)
+    engine = Engine(backend, cache_bytes=10**8, clock=lambda: backend.now)
+    run(engine, request(["p" * 50, "q" * 50], n=32, max_tokens=20, ignore_eos=True))
+    stats = engine.stats()
+    assert (stats.steps, stats.rows) == (1 + 19 + 1 + 19, 64 * 19)  # 74 steps where they begin as these are kept
+
+
 def test_what_is_not_given_back_yet_can_be_begun_with() -> None:
     backend = SlowToSave(n_cells=1000)
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)

@@ -25,13 +25,13 @@ GPU = Costs(step=0.005, row=1e-4, prompt_token=1e-4, row_cell=0, prompt_cell=0)
 class Timeline:
     """An engine on a backend whose decodes take what they cost; when each request was sent, and had its tokens."""
 
-    def __init__(self, costs: Costs, prefill_chunk: int = 0, n_parallel: int = 80) -> None:
+    def __init__(self, costs: Costs, prefill_chunk: int = 0, n_parallel: int = 80, n_cells: int = 30_000) -> None:
         self.now = 0.0
         self.batches: list[tuple[int, int]] = []  # rows and tokens of prompts in each
         self.sent: dict[str, float] = {}
         self.tokens: dict[tuple[str, int], list[float]] = {}
         self.backend = FakeBackend(
-            n_cells=30_000, n_parallel=n_parallel, n_batch=512, costs=costs, script=lambda _params, _tokens: 65
+            n_cells=n_cells, n_parallel=n_parallel, n_batch=512, costs=costs, script=lambda _params, _tokens: 65
         )
         decode = self.backend.decode
 
@@ -255,6 +255,31 @@ def test_a_request_that_runs_in_part_leaves_others_their_share() -> None:
     assert timeline.wait(small) < 3 * FAST.of_rows([100] * 8)
     assert max(timeline.pauses) < 3 * FAST.of_rows([100] * 8)
     assert len([index for each, index in timeline.tokens if each == large]) == 40
+
+
+def test_a_request_that_runs_in_part_lets_others_have_what_its_siblings_can_not_use() -> None:
+    timeline = Timeline(FAST, n_cells=2000)
+    large = timeline.send(request("a long story", 16, max_tokens=900, ignore_eos=True))  # two at a time, 13 s each
+    while timeline.now < 6:
+        timeline.step()
+    small = timeline.send(request("a question", max_tokens=20, ignore_eos=True))
+    timeline.run()
+    assert timeline.wait(small) < 0.1  # 101 s if it waits until the last two have begun
+    assert len([index for each, index in timeline.tokens if each == large]) == 16
+
+
+def test_siblings_take_turns_with_the_requests_that_came_after_them() -> None:
+    timeline = Timeline(FAST, n_cells=2000)
+    large = timeline.send(request("a long story", 16, max_tokens=900, ignore_eos=True))
+    while timeline.now < 6:
+        timeline.step()
+    middle = timeline.send(request("m" * 600, max_tokens=20, ignore_eos=True))
+    too_large = timeline.send(request("t" * 1970, max_tokens=20, ignore_eos=True))  # doesn't fit beside the story
+    timeline.run()
+    assert timeline.wait(middle) < 2 * 14  # the second two come before it; 117 s if all do
+    firsts = [times[0] for (each, _), times in timeline.tokens.items() if each == large]
+    assert len(firsts) == 16
+    assert timeline.tokens[too_large, 0][0] > max(firsts)
 
 
 def test_alternatives_that_know_of_each_other_have_their_rows_together() -> None:

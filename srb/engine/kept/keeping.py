@@ -95,7 +95,7 @@ class Keeping(Listener):
         is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
         n_evaluated = self._totals.prompt_tokens_evaluated
         pays = not n_evaluated or self._cost * n_evaluated <= self._totals.prompt_seconds
-        is_worth_it = pays or is_shut_down or (is_idle and not is_due)
+        is_worth_it = pays or is_shut_down or (is_idle and not is_waited_for)
         self._keeps_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
         self._keeps_answer = is_complete and is_worth_it and (is_shut_down or not seq.leader)
         return True

@@ -88,28 +88,31 @@ class Needs:
                     shared[prompt] = len(prompt.asked)
         return shared
 
-    def fits_beside_endless(self, wave: Collection[Sequence], prompts: Iterable[Prompt]) -> bool:
+    def fits_beside(self, prompts: Collection[Prompt], wave: Collection[Sequence]) -> bool:
         """Whether these sequences find room when all that ends by itself has ended.
 
-        A sequence is endless if it may generate more tokens than there are cells. prompts: those that hold cells.
+        A sequence is endless if it may generate more tokens than there are cells. A prompt doesn't end while sequences
+        of it wait for room. prompts: those that hold cells.
         """
+        rows = together(wave)
+        wanted = {seq.prompt for seq in rows}
         endless = [
             seq
             for prompt in prompts
             for seq in prompt.sequences
             if seq.state == "running" and seq.max_tokens > self._cache.n_cells
         ]
-        if not endless:
+        waiting = {prompt for prompt in prompts if any(seq.state == "waiting" for seq in prompt.sequences)}
+        held = ({seq.prompt for seq in endless} | waiting) - wanted
+        if not (endless or held):
             return True
-        rows = together(wave)
-        wanted, held = {seq.prompt for seq in rows}, {seq.prompt for seq in endless}
         cells = (
             sum(len(prompt.tokens) + way_cells(prompt) for prompt in wanted)
             + sum(map(own_cells, rows))
             + sum(prompt.span.end - prompt.span.start for prompt in held if prompt.span)
             + sum(own_cells(seq) - spare(seq) for seq in endless)
         )
-        seq_ids = len(wanted | held) + sum(prompt.way.n_rows for prompt in wanted)
+        seq_ids = len(wanted) + len(held) + sum(prompt.way.n_rows for prompt in wanted)
         seq_ids += sum(map(self.seq_ids, [*rows, *endless]))
         return cells <= self._cache.n_cells and seq_ids <= self._cache.n_seqs
 
