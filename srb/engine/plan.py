@@ -44,8 +44,8 @@ class Plan:
     def add_row(self, row: Row, n_ahead: int = 0) -> None:
         """Adds a row, and those together with it. n_ahead: how many of the tokens ahead are evaluated, too."""
         self.rows.append((row, [self._add(each.next_token, each.position, each) for each in row.together]))
-        for position, token in enumerate(row.ahead[:n_ahead], row.position + 1):
-            self.rows.append((row, [self._add(token, position, row)]))
+        for k in range(n_ahead):
+            self.rows.append((row, [self._add(row.ahead[k], row.position + 1 + k, row)]))
 
     def _add(self, token: int, position: int, row: Row) -> int:
         assert row.seq_id is not None

@@ -282,7 +282,7 @@ class Sequence:
     @property
     def ahead(self) -> tuple[int, ...]:
         """The tokens behind its last one that are given, without the end, which needs no row."""
-        return self.given[self.length : -1]
+        return self.given[len(self.begun) + len(self.tokens) : -1]
 
     @property
     def may_go_back(self) -> bool:

@@ -91,7 +91,8 @@ class Outbox:
 
     def goes_on(self, seq: Sequence, token: int, reported: list[Token], piece: bytes) -> None:
         """Tells that a sequence has a token which will not be taken back, and the bytes that this adds to its text."""
-        seq.sum_logprob += sum(each.logprob or 0.0 for each in reported)
+        for each in reported:
+            seq.sum_logprob += each.logprob or 0.0
         seq.untold.append(token)
         self.say(seq, reported, seq.text.push(piece))
 

@@ -35,11 +35,12 @@ class TextOnly:
         """See `Report.of`."""
         return []
 
-    def say(self, line: Line, tokens: list[Token], text: str, *, is_last: bool = False) -> Iterator[Event]:
+    def say(self, line: Line, tokens: list[Token], text: str, *, is_last: bool = False) -> Iterable[Event]:
         """See `Report.say`."""
-        if text:
-            yield StreamEvent(self._id, line.index, text, drawn=tuple(line.untold))
-            line.untold = []
+        if not text:
+            return ()
+        drawn, line.untold = tuple(line.untold), []
+        return (StreamEvent(self._id, line.index, text, drawn=drawn),)
 
     def end(self, event: StopEvent, sum_logprob: float) -> Iterable[Event]:
         """See `Report.end`."""

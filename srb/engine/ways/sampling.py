@@ -62,12 +62,16 @@ class Sampling(OfPrompt):
         reported = self._active.report.of(seq, token, draw.model)
         piece = outbox.piece(seq, token, seq.length)
         is_last = backend.tokenizer.is_end(token) or len(seq.tokens) + 1 == seq.max_tokens
-        n_back = max((rule.after(draw, token, piece, is_last=is_last) for rule in seq.rules), default=0)
+        n_back = n_held = 0
+        for rule in seq.rules:
+            n_back = max(n_back, rule.after(draw, token, piece, is_last=is_last))
+            n_held = max(n_held, rule.n_held)
         self._measure(seq)
         seq.tokens.append(token)
         seq.held.append((token, reported, piece))
-        del seq.held[len(seq.held) - n_back :]
-        for _ in range(len(seq.held) - max((rule.n_held for rule in seq.rules), default=0)):
+        if n_back:
+            del seq.held[-n_back:]
+        while len(seq.held) > n_held:
             outbox.goes_on(seq, *seq.held.pop(0))
         return token, n_back
 
