@@ -1,11 +1,11 @@
 """Runs random traffic until a request gets another text than it gets alone: the long run of tests/support/alone.py.
 
-usage: python bench/checks/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE]
+usage: python bench/checks/oracle.py [--minutes 30] [--kind window] [--seed N] [--model FILE] [--bits]
 
 It runs programs of tests/support/traffic.py one after the other, on the tiny model of each kind of memory in turn, or
 on a GGUF file, whose weights are turned into F32 first. The first failure is shrunk to a small program, and printed as
 text for tests/llama/test_oracle.py, and the exit code is 1. A seed always makes the same program: `--seed N --minutes
-0` runs it alone.
+0` runs it alone. With --bits the engines run with `--reproducible`, and the answers must be the same to the last bit.
 """
 
 import argparse
@@ -41,8 +41,8 @@ class Sandbox:
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,))
 
-    def failure(self, model: tuple[Path, int], program: Program) -> str | None:
-        """Runs a program on a model with this path and unit. Returns what is wrong with the answers, or None."""
+    def failure(self, model: tuple[Path, int, bool], program: Program) -> str | None:
+        """Runs a program on a `Model` with these arguments. Returns what is wrong with the answers, or None."""
         try:
             return self._pool.submit(_failure, model, program).result()
         except BrokenProcessPool:
@@ -54,10 +54,12 @@ class Sandbox:
         self._pool.shutdown()
 
 
-_model = cache(Model)
+@cache
+def _model(path: Path, unit: int, bits: bool) -> Model:
+    return Model(path, unit, bits=bits)
 
 
-def _failure(model: tuple[Path, int], program: Program) -> str | None:
+def _failure(model: tuple[Path, int, bool], program: Program) -> str | None:
     return failure(_model(*model), program)
 
 
@@ -69,21 +71,23 @@ def main() -> int:
         "--seed", type=int, default=int(time.time()), help="of the first program; the next has the next"
     )
     parser.add_argument("--model", type=Path, help="a GGUF file to look at, instead of the tiny models")
+    parser.add_argument("--bits", action="store_true", help="compare all bits, with --reproducible")
     options = parser.parse_args()
     sandbox = Sandbox()
     with tempfile.TemporaryDirectory() as folder:
         if options.model:
-            models = {options.model.name: (exact_copy(options.model, Path(folder)), _UNIT)}
+            path = options.model if options.bits else exact_copy(options.model, Path(folder))
+            models = {options.model.name: (path, _UNIT, options.bits)}
         else:
-            kinds = [options.kind] if options.kind else KINDS
-            models = {kind: (tiny_model(kind, Path(folder)), 32) for kind in kinds}
+            kinds = [options.kind] if options.kind else ["full"] if options.bits else KINDS
+            models = {kind: (tiny_model(kind, Path(folder)), 32, options.bits) for kind in kinds}
         try:
             return _search(sandbox, models, options.seed, 60 * options.minutes)
         finally:
             sandbox.close()
 
 
-def _search(sandbox: Sandbox, models: dict[str, tuple[Path, int]], first_seed: int, seconds: float) -> int:
+def _search(sandbox: Sandbox, models: dict[str, tuple[Path, int, bool]], first_seed: int, seconds: float) -> int:
     began = told = time.monotonic()
     print(f"{', '.join(models)}: programs from seed {first_seed} on", flush=True)
     for seed in itertools.count(first_seed):
@@ -103,7 +107,7 @@ def _search(sandbox: Sandbox, models: dict[str, tuple[Path, int]], first_seed: i
     raise AssertionError
 
 
-def _smallest(sandbox: Sandbox, model: tuple[Path, int], program: Program) -> Program:
+def _smallest(sandbox: Sandbox, model: tuple[Path, int, bool], program: Program) -> Program:
     return shrink(program, lambda smaller: sandbox.failure(model, smaller) is not None, _SHRINK_SECONDS)
 
 

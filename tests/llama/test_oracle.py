@@ -119,6 +119,15 @@ def test_random_traffic(model: Callable[[str], Model], kind: str) -> None:
     look(model(kind), range(PROGRAMS))
 
 
+def test_with_reproducible_all_bits_are_the_same(tmp_path: Path) -> None:
+    """Whatever the traffic, and however tokens are drawn. Takes 5 s."""
+    model = Model(tiny_model("full", tmp_path), bits=True)
+    try:
+        look(model, range(10))
+    finally:
+        model.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FOUND)
 def test_what_was_found_before(model: Callable[[str], Model], name: str, kind: str) -> None:

@@ -56,7 +56,8 @@ class Ask(_Short):
     name: its number, by which `Said` and `Abort` name it.
     branches: for each alternative, the fields of `SamplingParams` that aren't at their defaults. The defaults here are
         a temperature of 0 and `ignore_eos`. `ban` k bans every third token from the k-th on, see `banned`. `refuse` k
-        bans some characters, and pairs of characters, as strings, see `refused`.
+        bans some characters, and pairs of characters, as strings, see `refused`. `draw` is the seed, and says how
+        tokens are drawn where that doesn't have to be certain (`alone.DRAWS`).
     """
 
     name: int
@@ -237,6 +238,7 @@ class _Generator:
             branch["ignore_eos"] = False
         if rng.random() < 0.15:
             branch["refuse"] = rng.randrange(12)
+        branch["draw"] = rng.randrange(100)
         return branch
 
 
