@@ -19,6 +19,11 @@ class Span:
         self.children: set[Span] = set()
         self.closed = False
 
+    @property
+    def line(self) -> "list[Span]":
+        """The span, its parent, and so on: all that have to stay leased for it."""
+        return [self, *(self.parent.line if self.parent else [])]
+
 
 class KVCache:
     """Leases out seq_ids and cells. This class only counts cells; the backend fills and empties them.

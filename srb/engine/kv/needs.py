@@ -106,10 +106,11 @@ class Needs:
         held = ({seq.prompt for seq in endless} | waiting) - wanted
         if not (endless or held):
             return True
+        spans = {span for prompt in held if prompt.span for span in prompt.span.line}
         cells = (
             sum(len(prompt.tokens) + way_cells(prompt) for prompt in wanted)
             + sum(map(own_cells, rows))
-            + sum(prompt.span.end - prompt.span.start for prompt in held if prompt.span)
+            + sum(span.end - span.start for span in spans)
             + sum(own_cells(seq) - spare(seq) for seq in endless)
         )
         seq_ids = len(wanted) + len(held) + sum(prompt.way.n_rows for prompt in wanted)
