@@ -2,6 +2,7 @@
 
 import heapq
 import math
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,9 @@ from srb.engine.asking.request import CompletionRequest, Explore
 from srb.engine.asking.resume import resume
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.sequence import Sequence
 from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
+from srb.engine.ways.exploring import Holders
 from srb.errors import EngineDeadError, InvalidRequestError
 
 Path = tuple[int, ...]
@@ -106,6 +109,36 @@ def test_rows_are_few_where_there_are_fewer_sequences_than_texts() -> None:
     n_parents = len({node.parent for node in paths(events).values()})
     assert n_parents > 60, "or all texts would have a sequence"
     assert backend.rows < 2.5 * n_parents
+
+
+def n_same(one: Path, other: Path) -> int:
+    """How many first tokens two texts have in common."""
+    return next(n for n in range(len(one), -1, -1) if one[:n] == other[:n])
+
+
+def test_who_holds_most_of_a_text_is_known_without_comparing() -> None:
+    rng = random.Random(1)
+    engine = Engine(FakeBackend(n_parallel=16))
+    engine.add_request(exploring())
+    while not (sequences := [seq for prompt in engine._scheduler.prompts for seq in prompt.sequences]):
+        engine.step()
+    holders, texts = Holders(), dict[Sequence, Path]()
+    for seq in sequences:
+        holders.hold(seq, ())
+    for _ in range(500):
+        seq = rng.choice(sequences)
+        seq.state = rng.choice(["idle", "running"])
+        texts[seq] = tuple(rng.choices((1, 2), k=rng.randint(0, 6)))
+        seq.tokens = list(texts[seq])
+        holders.hold(seq, texts[seq])
+        wanted = tuple(rng.choices((1, 2), k=rng.randint(0, 6)))
+        shared = {seq: n_same(texts.get(seq, ()), wanted) for seq in sequences}
+        best, n_tokens = holders.best(wanted)
+        assert n_tokens == max(shared.values()) == shared[best]
+        can_go_on = [
+            seq for seq in sequences if seq.state == "idle" and len(texts.get(seq, ())) == n_tokens == shared[seq]
+        ]
+        assert best in can_go_on or not can_go_on
 
 
 def test_it_says_what_it_has_done() -> None:
