@@ -86,21 +86,40 @@ def in_use(request_id: str) -> InvalidRequestError:
     )
 
 
+_CELLS_STEP = 256
+"""A context that is divided gives each text a multiple of so many cells."""
+
+
+def context_of(n_ctx: int, n_texts: int) -> str:
+    """What an error calls a context with `n_ctx` cells for each of `n_texts` texts."""
+    return f"the {n_ctx} cells " + ("of the context" if n_texts == 1 else "that --reproducible gives each alternative")
+
+
+def larger_context(n_cells: int, n_texts: int) -> str:
+    """What to do so that a text of `n_cells` fits. n_texts: among how many the context is divided; 1: it isn't."""
+    if n_texts == 1:
+        return "start with a larger --ctx-size"
+    each = (n_cells // _CELLS_STEP + 1) * _CELLS_STEP
+    return f"start with --ctx-size {each * n_texts} or more, or with a smaller --parallel"
+
+
 class ContextSizeError(InvalidRequestError):
     """The prompt is longer than the context. Its type and its numbers are llama-server's, which clients look for.
 
     n_prompt_tokens: how many tokens the prompt has, or has at least. n_ctx: how many fit.
     exact: whether n_prompt_tokens is the exact number; False: the prompt has at least so many.
+    n_texts: among how many texts the context is divided, see `larger_context`; then the context can't be shifted.
     """
 
     type = "exceed_context_size_error"
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int, *, exact: bool = True) -> None:
+    def __init__(self, n_prompt_tokens: int, n_ctx: int, *, exact: bool = True, n_texts: int = 1) -> None:
         tokens = f"{'' if exact else 'at least '}{n_prompt_tokens} tokens"
+        shift = "send context_shift, " if n_texts == 1 else ""
         super().__init__(
-            f"prompt has {tokens}, more than the {n_ctx} cells of the context; "
-            "shorten the prompt, send context_shift, or start with a larger --ctx-size",
+            f"prompt has {tokens}, more than {context_of(n_ctx, n_texts)}; "
+            f"shorten the prompt, {shift}or {larger_context(n_prompt_tokens, n_texts)}",
             param="prompt",
         )
         self.n_prompt_tokens = n_prompt_tokens

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -175,5 +176,11 @@ def test_a_continuation_is_evaluated_as_a_prompt() -> None:
 def test_each_alternative_has_cells_of_its_own() -> None:
     each = request("p" * 60, 4, max_tokens=-1, ignore_eos=True)
     assert {stop.length for stop in stops(run(Engine(fake()), each)).values()} == {101}
-    with pytest.raises(InvalidRequestError, match="161 tokens"):
+    message = "161 tokens, more than the 160 cells that --reproducible gives .*--ctx-size 1536 or more, or with a small"
+    with pytest.raises(InvalidRequestError, match=message):
         Engine(fake()).add_request(request("p" * 161, 1))
+    guided = {"guidance_scale": 2.0, "negative_prompt": tuple(b"n" * 50)}
+    for max_tokens, is_refused in ((101, False), (102, True)):  # its companion has cells of its own, too
+        each = request("p" * 60, 1, max_tokens=max_tokens, ignore_eos=True, **guided)
+        with pytest.raises(InvalidRequestError, match="max_tokens is too high") if is_refused else nullcontext():
+            assert stops(run(Engine(fake()), each))[0].length == max_tokens

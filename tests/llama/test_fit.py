@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driver import request
 from tiny_model import write_tiny_model
 
-from srb.errors import ModelLoadError
+from srb.engine.engine import Engine
+from srb.errors import InvalidRequestError, ModelLoadError
 from srb.llama import LlamaBackend
 from srb.llama.files import fit, free_memory
 from srb.llama.native import ggml
@@ -105,6 +107,20 @@ def test_a_context_that_fits_itself(
     free(mib * MIB)
     with LlamaBackend(dataclasses.replace(settings(model), ctx_size=-1, cache_ram=cache_ram)) as backend:
         assert backend.n_cells in (cells if isinstance(cells, range) else [cells])
+
+
+def test_with_reproducible_each_alternative_has_its_part_of_what_fits(
+    model: Path, free: Callable[[int], None], tmp_path: Path
+) -> None:
+    free((1024 + 100) * MIB)
+    asked = dataclasses.replace(settings(model), ctx_size=-1, parallel=4, batch_size=64, reproducible=True)
+    with LlamaBackend(asked) as backend:
+        assert backend.n_cells in range(1000, 2000)  # seven of them take 80 MiB
+        with pytest.raises(InvalidRequestError, match="or start with --ctx-size 12288 or more, or with a smaller --pa"):
+            Engine(backend).add_request(request("p" * 3000, 1, max_tokens=5))
+    short = write_tiny_model(tmp_path / "short.gguf", n_ctx_train=512)
+    with LlamaBackend(dataclasses.replace(asked, model=short)) as backend:
+        assert backend.n_cells == 512 - 1
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])

@@ -18,7 +18,7 @@ class Facade:
         self.adapters = Adapters(backend.adapters)
         """The adapters that were loaded with the model. May be read, and given other scales, from any thread."""
         self._backend = backend
-        self._intake = Intake(backend.tokenizer, backend.n_cells)
+        self._intake = Intake(backend.tokenizer, backend.n_cells, backend.n_parallel if backend.block_size else 1)
         self._default_max_tokens = default_max_tokens
 
     @property

@@ -8,15 +8,20 @@ from collections.abc import Collection, Sequence
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.prompts.media import Media, MediaReader, PromptPart, no_media, placed, words
-from srb.errors import ContextSizeError, InvalidRequestError
+from srb.errors import ContextSizeError, InvalidRequestError, context_of, larger_context
 
 
 class Intake:
-    """Refuses requests that could never run in a context of `n_cells` cells. May be used from any thread."""
+    """Refuses requests that could never run. May be used from any thread.
 
-    def __init__(self, tokenizer: Tokenizer, n_cells: int) -> None:
+    n_cells: how many cells a prompt and its alternatives can have together; or each, if the context is divided among
+        `n_texts` of them (`Backend.block_size`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_cells: int, n_texts: int = 1) -> None:
         self._tokenizer = tokenizer
         self._n_cells = n_cells
+        self._n_texts = n_texts
 
     def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
         """The tokens of a text; special tokens in it are parsed. A prompt gets BOS where the model wants it.
@@ -39,7 +44,7 @@ class Intake:
         n_cells = self._n_cells
         if not any_length and n_bytes > n_cells and (least := n_bytes // self._tokenizer.longest_piece) > n_cells:
             # The text is refused by its bytes, because it takes seconds to tokenize megabytes.
-            raise ContextSizeError(least, n_cells, exact=False)
+            raise ContextSizeError(least, n_cells, exact=False, n_texts=self._n_texts)
         return self._tokenizer.tokenize(text, is_prompt=is_prompt)
 
     def tokenize_parts(
@@ -65,7 +70,7 @@ class Intake:
                 else:
                     tokens.append(each)
             if len(tokens) > self._n_cells:  # the files behind this one aren't read
-                raise ContextSizeError(len(tokens), self._n_cells, exact=False)
+                raise ContextSizeError(len(tokens), self._n_cells, exact=False, n_texts=self._n_texts)
         return tuple(tokens), tuple({each.tokens[0]: each for each in media}.values())
 
     def check(self, request: CompletionRequest) -> None:
@@ -108,7 +113,7 @@ class Intake:
             return
         longest = max(map(len, request.prompts))
         if longest > self._n_cells:
-            raise ContextSizeError(longest, self._n_cells)
+            raise ContextSizeError(longest, self._n_cells, n_texts=self._n_texts)
         for index, resumed in enumerate(request.resumed):
             params = request.branches[index % len(request.branches)]
             n_texts = 2 if params.is_guided else 1
@@ -116,19 +121,20 @@ class Intake:
             n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
             # A context of another size may have had room for it. A search begins anew with the prompt.
             if resumed.finished is None and not request.n_beams and n_tokens > self._n_cells:
-                raise ContextSizeError(n_tokens, self._n_cells)
+                raise ContextSizeError(n_tokens, self._n_cells, n_texts=self._n_texts)
         for params in request.branches:
             # The last token is never evaluated, so it takes no cell.
-            generated = max(0, (params.max_tokens or 0) - 1) * (request.n_beams or 1)
+            is_divided = self._n_texts > 1
+            generated = max(0, (params.max_tokens or 0) - 1) * (1 if is_divided else request.n_beams or 1)
             cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
             if params.is_guided:
                 negative = len(params.negative_ids or (0,))
-                cells += negative + generated
+                cells = max(cells, negative + generated) if is_divided else cells + negative + generated
                 what += f", and {negative} and {generated} for the negative prompt"
             if cells > self._n_cells:
                 raise InvalidRequestError(
-                    f"max_tokens is too high: {what} are more than the {self._n_cells} of the context; "
-                    "ask for fewer tokens, or start with a larger --ctx-size",
+                    f"max_tokens is too high: {what} are more than {context_of(self._n_cells, self._n_texts)}; "
+                    f"ask for fewer tokens, or {larger_context(cells, self._n_texts)}",
                     param="max_tokens",
                     code="context_length_exceeded",
                 )

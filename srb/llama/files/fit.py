@@ -75,19 +75,23 @@ def fit(path: Path, settings: Settings, context_params: ContextParams) -> Settin
 
 def cells_of(model: Any, settings: Settings) -> int:
     """The number of cells in the settings. While it is still `auto`, as many as the model was trained for."""
-    return settings.ctx_size if settings.ctx_size > 0 else int(llama_cpp.llama_model_n_ctx_train(model))
+    return settings.ctx_size if settings.ctx_size > 0 else _trained_cells(model, settings)
+
+
+def _trained_cells(model: Any, settings: Settings) -> int:
+    """How many cells have room for a text of the length that the model was trained for, or for `parallel` of them."""
+    n_tokens = int(llama_cpp.llama_model_n_ctx_train(model))
+    return n_tokens * settings.parallel if settings.reproducible else n_tokens
 
 
 def wanted_cells(model: Any, settings: Settings) -> int:
     """The number of cells in the settings. Warns of more than the model was trained for."""
-    trained: int = llama_cpp.llama_model_n_ctx_train(model)
     cells = cells_of(model, settings)
-    if cells > trained:
+    if cells > _trained_cells(model, settings):
         log.logger.warning(
-            "--ctx-size %d is more than the %d tokens that the model was trained for; "
-            "texts longer than that may get worse",
+            "with --ctx-size %d texts may be longer than the %d tokens that the model was trained for, and get worse",
             cells,
-            trained,
+            llama_cpp.llama_model_n_ctx_train(model),
         )
     return cells
 
@@ -148,7 +152,7 @@ class _Trial:
             # The output of such a model has the weights of its input. GPUs that hold the output get a copy of them.
             inputs = [each for each in self._tensors if each.name == "token_embd.weight"]
             self._copied = [dataclasses.replace(each, name=_OUTPUT) for each in inputs]
-        self._trained = int(llama_cpp.llama_model_n_ctx_train(self.model))
+        self._trained = _trained_cells(self.model, settings)
         self._n_layers = int(llama_cpp.llama_model_n_layer(self.model))
         self._free_here = available_memory()
         told = [each.free() for each in self._gpus]
