@@ -21,8 +21,9 @@ Connect = Callable[..., Awaitable[Client]]
 
 @pytest.fixture
 async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
-    """Makes a client of a server on a backend; options go to `AsyncEngine`."""
+    """Makes a client of a server on a backend, which has one client; with options, for `AsyncEngine`, another one."""
     engines: list[AsyncEngine] = []
+    clients: dict[int, Client] = {}
 
     async def make(
         backend: FakeBackend,
@@ -72,7 +73,12 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         client: Client = await aiohttp_client(server)
         return client
 
-    yield make
+    async def make_once(backend: FakeBackend, **options: Any) -> Client:
+        if options or id(backend) not in clients:
+            clients[id(backend)] = await make(backend, **options)
+        return clients[id(backend)]
+
+    yield make_once
     for engine in engines:
         await engine.stop()
     web_app._cached_build_middleware.cache_clear()  # it holds a thousand servers, which the collector would walk
