@@ -22,7 +22,8 @@ from srb.server.routes.embeddings import TURNS, Turns, end_turns
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.mount import resources_of
 from srb.server.routes.slots import SLOT_FOLDER
-from srb.server.run.keeping import KEEPER, Keeper
+from srb.server.run.keeper import Keeper
+from srb.server.run.keeping import KEEPER
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS

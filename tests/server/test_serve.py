@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fake_backend import FakeBackend, Gate
 from waiting import until
 
 from srb import cli
-from srb.errors import EngineDeadError
+from srb.errors import EngineDeadError, ModelLoadError, SettingsError
 from srb.history.unfinished import Unfinished, unfinished
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
@@ -113,7 +114,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         stop.set_result(None)
         gate.open()
     await serving
-    monkeypatch.setattr("srb.server.run.keeping.unfinished", read_slowly)
+    monkeypatch.setattr("srb.server.run.keeper.unfinished", read_slowly)
     stop, serving = await start(FakeBackend())
     await until(asked.is_set)
     assert "is ready" not in capsys.readouterr().out
@@ -155,6 +156,25 @@ async def test_what_is_not_http_is_neither_quoted_nor_logged(sent: bytes, caplog
     assert b" 400 " in head.splitlines()[0]
     assert b"secret" not in head + body
     assert "secret" not in "\n".join(map(caplog.handler.format, caplog.records))
+
+
+def test_a_server_begins_to_load_its_model_before_it_imports_http() -> None:
+    code = "import sys, srb.server.run.serve; print({'aiohttp', 'pydantic'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+async def test_a_server_that_can_not_listen_ends_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(progress: Callable[[float], bool]) -> FakeBackend:
+        while progress(0.5):
+            time.sleep(0.001)
+        raise ModelLoadError("nobody wants the model any more")
+
+    engine = AsyncEngine(load)
+    monkeypatch.setattr(AsyncEngine, "from_settings", lambda _settings, _observe, _record: engine)
+    monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="can't listen on"):
+        await serve_module.serve(Settings(port=taken.getsockname()[1]))
+    assert not engine._thread.is_alive()
 
 
 HANGING = """

@@ -20,7 +20,7 @@ from srb.history.history import History
 from srb.llama.text.chat_template import ChatTemplate
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.guards.hosts import Hosts
-from srb.server.run.keeping import Keeper
+from srb.server.run.keeper import Keeper
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 

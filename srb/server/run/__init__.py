@@ -1,4 +1,5 @@
-"""Starts and stops the server: `serve.py` does it all, with `listen.py` for the address and `ready.py` for the model.
+"""Starts and stops the server: `serve.py` does it all, with `ready.py` for the model, and `site.py` for HTTP.
 
-`keeping.py` writes requests to the history and goes on with them after a restart; `story_feed.py` tells watchers.
+`serve.py` imports nothing of aiohttp before the engine has begun to load the model. `keeper.py` writes requests to the
+history and goes on with them after a restart; `keeping.py` is how routes reach it, and `story_feed.py` tells watchers.
 """

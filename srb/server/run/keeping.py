@@ -1,146 +1,14 @@
-"""`Keeper` writes requests to the history, goes on with them after a restart, and has the watchers of stories."""
+"""How routes read and write the history: with the owner of their request, and through the app's `Keeper`."""
 
 import asyncio
-import logging
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from srb.engine.asking.resume import resume
-from srb.engine.telling.events import Event
-from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
-from srb.history.history import History
-from srb.history.recorder import Submitted
-from srb.history.unfinished import Unfinished, interrupt_unreadable, unfinished
 from srb.server.guards.auth import owner_of
-from srb.server.run.story_feed import Feeds
-from srb.serving.engine_client import EngineClient, Record
-from srb.serving.journal import Journal
-
-logger = logging.getLogger("srb")
-
-MOST_LOSSES = 3
-"""A request that was running when so many servers in a row were lost doesn't go on: it may be the cause."""
-
-
-class Keeper:
-    """Keeps the requests and the stories of a server, if it has a history. It belongs to the event loop.
-
-    history: the history; None if none was asked for; or the error because of which it can't be had.
-    """
-
-    def __init__(self, history: History | HistoryError | None = None) -> None:
-        self._history = history
-        self.feeds = Feeds()
-        self.is_resuming = False
-        """Whether requests of an earlier server can't be read on yet; see `resume_all`."""
-        self._loop: asyncio.AbstractEventLoop | None = None  # None until the first request is kept
-
-    @property
-    def history(self) -> History:
-        """The history. Raises `NotSupportedError` if none was asked for, and `HistoryError` if it can't be had."""
-        if self._history is None:
-            raise NotSupportedError("this server keeps no history and no stories; start it with --history FILE")
-        if isinstance(self._history, HistoryError):
-            raise self._history
-        return self._history
-
-    @property
-    def is_on(self) -> bool:
-        """Whether requests are kept."""
-        return isinstance(self._history, History)
-
-    @property
-    def status(self) -> str | None:
-        """`ok`, or why the history isn't written now; None if no history was asked for."""
-        problem = self._history.problem if isinstance(self._history, History) else self._history
-        return problem.message if problem else "ok" if self._history else None
-
-    def check_resumed(self) -> None:
-        """Raises `UnavailableError` if requests of an earlier server can't be read on yet."""
-        if self.is_resuming:
-            raise UnavailableError("the requests of an earlier server can't be read on yet; try again soon")
-
-    @property
-    def record(self) -> Record | None:
-        """The function that an `EngineClient` must give its events to before any reader gets them; None if not kept."""
-        return self._record if self.is_on else None
-
-    def _record(self, events: list[Event], told: Callable[[], object]) -> None:
-        loop = self._loop
-
-        def written() -> None:
-            told()
-            if loop:
-                loop.call_soon_threadsafe(self.feeds.tell_events, events)
-
-        self.history.take(events, written)
-
-    async def begin(self, submitted: Submitted) -> list[int]:
-        """Writes a request that the engine is about to take. Returns the ids of its alternatives' nodes."""
-        self._loop = asyncio.get_running_loop()
-        return await asyncio.wrap_future(self.history.begin(submitted))
-
-    def forget(self, request_id: str) -> None:
-        """Removes a request that the engine has refused."""
-        self.feeds.remove_writer(request_id)
-        if self.is_on:
-            self.history.forget(request_id)
-
-    async def resume_all(self, engine: EngineClient, model: str, *, goes_on: bool) -> None:
-        """Goes on with the detached requests that the server's last end interrupted.
-
-        model: the loaded model. A request that was made with another one stays interrupted.
-        goes_on: if False, all stay interrupted, and somebody may continue them by hand.
-        """
-        self._loop = asyncio.get_running_loop()
-        with suppress(HistoryError):  # if the file can't be written now, the next start does it
-            await asyncio.wrap_future(self.history.write(interrupt_unreadable))
-        for each in await asyncio.to_thread(self.history.read, unfinished):
-            submitted = each.submitted
-            if not submitted.detach:
-                self.history.end(each)  # its reader's connection ended with the server
-            elif not goes_on or submitted.model != model:
-                self.history.interrupt(each)
-                logger.warning(
-                    "request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model
-                )
-            elif each.losses >= MOST_LOSSES:
-                self.history.interrupt(each)
-                logger.error(
-                    "request %s stays interrupted: %d servers in a row were lost while they ran it, without a further "
-                    "token; it may be the cause",
-                    submitted.request.id,
-                    each.losses,
-                )
-            else:
-                await self._resume(engine, each)
-
-    async def _resume(self, engine: EngineClient, each: Unfinished) -> None:
-        submitted, request_id = each.submitted, each.submitted.request.id
-        try:
-            request = resume(submitted.request, each.events)
-            if request is None:  # the request is complete, only its last event is missing
-                self.history.end(each)
-                return
-            journal = Journal(submitted.request, owner=submitted.owner, detach=True, created=submitted.created)
-            journal.put(each.events)
-            self.history.resume(each)
-            if submitted.story is not None:
-                self.feeds.add_writer(request_id, submitted.story)
-            (await engine.submit(request, journal=journal, is_new=False)).close()
-        except UnavailableError as error:  # the engine ends or has failed meanwhile, and the file still has the request
-            self.feeds.remove_writer(request_id)
-            logger.warning("request %s goes on with the next start: %s", request_id, error.message)
-        except SrbError as error:
-            logger.error("request %s can't go on: %s", request_id, error.message)
-            self.history.end(each)
-        else:
-            logger.info("request %s goes on", request_id)
-
+from srb.server.run.keeper import Keeper
 
 KEEPER = web.AppKey("keeper", Keeper)
 

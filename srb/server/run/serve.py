@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 from srb.errors import HistoryError, SettingsError
@@ -9,36 +10,26 @@ from srb.files.progress import show_loading
 from srb.history.history import History
 from srb.llama.files.model_file import find_model
 from srb.options.extras import pip_install
-from srb.options.settings import Settings, read_keys
-from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.guards.hosts import read_hosts
-from srb.server.http.malformed import Runner
-from srb.server.http.remote_media import fetch
+from srb.options.settings import Settings
 from srb.server.routes.metrics import Metrics
-from srb.server.routes.slots import check_folder
-from srb.server.run.keeping import Keeper
-from srb.server.run.listen import describe, is_exposed, listening, urls_of
-from srb.server.run.ready import check_fd, make_ready, read_preload, tell_ready, tell_systemd
+from srb.server.run.keeper import Keeper
+from srb.server.run.ready import check_fd, make_ready, read_preload, tell_systemd
 from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
-from srb.wire.openai.routes import OPENAI
 
 logger = logging.getLogger("srb")
 
 GRACE_SECONDS = 5.0
 """How long running requests may go on after the first SIGTERM or SIGINT."""
 
-LINGER_SECONDS = 2.0
-"""How long a reader has after that to take its last events."""
-
 
 async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
 
     Raises `ModelLoadError` or `SettingsError` if the server can't start. With `exit_on_fatal`, it raises
-    `EngineDeadError` when the engine has failed and readers have had LINGER_SECONDS to take their last events.
+    `EngineDeadError` when the engine has failed and readers have had `site.LINGER_SECONDS` to take their last events.
     """
     path = find_model(settings.model)
     model = settings.alias or path.stem
@@ -61,58 +52,33 @@ async def serve(settings: Settings) -> None:
         n_keep=settings.keep,
         cache_reuse=settings.cache_reuse,
     )
-    api_keys = read_keys(settings)
     check_fd(settings)
     preload = read_preload(settings)
-    app = create_app(
-        engine,
-        limits,
-        metrics,
-        api_keys=api_keys,
-        cors_origins=settings.cors_origins,
-        allowed_hosts=read_hosts(settings),
-        keeper=keeper,
-        slot_folder=check_folder(settings.slot_save_path),
-        fetch=fetch if settings.allow_remote_media else None,
-        shares_prompts=settings.share_prompts == "all",
-    )
-    runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     with stop_signal() as stop:
-        await runner.setup()
-        try:
-            async with listening(runner, settings):
-                if is_exposed(runner) and not api_keys:
-                    logger.warning("whoever reaches %s can use this server; --api-key asks for a key", settings.host)
-                logger.info("loading %s", path)
-                keeper.is_resuming = keeper.is_on
-                engine.start()
-                try:
-                    ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
-                    with show_loading(lambda: engine.health.progress):
-                        await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
-                    if not ready.done():
-                        ready.cancel()
-                    else:
-                        ready.result()
-                        _say_ready(runner, settings, engine, model)
-                    await _end(engine, stop, settings.exit_on_fatal)
-                    tell_systemd("STOPPING=1")
-                    logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
-                finally:
-                    await engine.stop(GRACE_SECONDS)
-        finally:
-            await runner.cleanup()
+        async with AsyncExitStack() as at_end:
             if isinstance(history, History):
-                await asyncio.to_thread(history.close)
+                at_end.push_async_callback(asyncio.to_thread, history.close)
+            keeper.is_resuming = keeper.is_on
+            engine.start()
+            try:
+                # To import the HTTP server takes longer than to load a small model. So both are done at once.
+                from srb.server.run.site import open_site, say_ready
 
-
-def _say_ready(runner: Runner, settings: Settings, engine: EngineClient, model: str) -> None:
-    place, url, curl = describe(runner, settings)
-    engine.urls = urls_of(runner, settings)
-    print(f"srb: {model} is ready at {place} (OpenAI's clients: {url}{OPENAI})\n", flush=True)
-    body = '{"prompt": "Once upon a time,", "n": 3, "max_tokens": 24}'
-    print(f"{curl}/v1/completions -d '{body}'\n", flush=True)
-    tell_ready(settings, url)
+                runner = await at_end.enter_async_context(open_site(settings, engine, limits, metrics, keeper))
+                logger.info("loading %s", path)
+                ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
+                with show_loading(lambda: engine.health.progress):
+                    await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if not ready.done():
+                    ready.cancel()
+                else:
+                    ready.result()
+                    say_ready(runner, settings, engine, model)
+                await _end(engine, stop, settings.exit_on_fatal)
+                tell_systemd("STOPPING=1")
+                logger.info("stopping; running requests have %g seconds", GRACE_SECONDS)
+            finally:
+                await engine.stop(GRACE_SECONDS)
 
 
 async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper, model: str, *, goes_on: bool) -> None:
