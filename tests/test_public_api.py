@@ -14,6 +14,12 @@ pytestmark = pytest.mark.xdist_group("sources")  # one process reads them all
 ROOT = Path(srb.__file__).parent
 
 
+def test_the_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist knows a group by what it adds to a test's name. With pytest 9.2 its addition was lost."""
+    if request.config.getoption("loadgroup", default=False):
+        assert request.node.nodeid.endswith("@sources")
+
+
 def test_public_names_have_docstrings() -> None:
     for name in srb.__all__:
         value = getattr(srb, name)
