@@ -5,7 +5,7 @@ import itertools
 import random
 
 import pytest
-from driver import request
+from driver import request, seeds
 from fake_backend import FakeBackend
 
 from srb.engine.asking.request import CompletionRequest
@@ -206,7 +206,7 @@ def test_short_prompts_without_end_do_not_keep_a_long_one_waiting_for_ever() -> 
 
 
 @pytest.mark.parametrize("costs", [SLOW, FAST, LARGE, GPU])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, quick=1))
 def test_in_random_traffic_nobody_waits_much_longer_than_alone_after_the_same_work(costs: Costs, seed: int) -> None:
     rng = random.Random(seed)
     timeline = Timeline(dataclasses.replace(costs, row_cell=0, prompt_cell=0))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from driver import request, run, stops, texts
+from driver import request, run, seeds, stops, texts
 from fake_backend import FakeBackend, FakeReader
 from mixed import ASCII
 
@@ -56,7 +56,7 @@ def ask(text: str, n: int, **options: Any) -> CompletionRequest:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, quick=2))
 def test_a_request_gets_the_same_texts_beside_others_as_alone(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     engine, events, mine = Engine(fake(), cache_bytes=100_000), list[Event](), []

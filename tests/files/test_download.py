@@ -224,11 +224,17 @@ def from_hub(server: Elsewhere, tmp_path: Path, *asked: tuple[str, str | None]) 
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_a_file_from_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    for path in from_hub(elsewhere, tmp_path, ("owner/name", None), ("owner/name", "m.gguf")):
-        assert Path(path).read_bytes() == FILE
+def test_files_from_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """In one process, since the hub's library takes a second to be imported."""
+    repo = "owner/name"
+    asked = ((repo, None), (repo, "m.gguf"), (repo, "other.gguf"), ("no name", None))
+    listed, named, missing, wrong = from_hub(elsewhere, tmp_path, *asked)
+    assert Path(listed).read_bytes() == Path(named).read_bytes() == FILE
     assert {token for _, _, token in elsewhere.asked} == {"Bearer hf_secret"}
     assert [method for method, *_ in elsewhere.asked].count("GET") == 2  # the list of files, and the file
+    assert missing.startswith("--hf-repo owner/name: 404")
+    assert missing.endswith("(a private one needs a token in HF_TOKEN)")
+    assert wrong.startswith("--hf-repo no name: Repo id must")
 
 
 def test_a_broken_connection_to_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
@@ -237,13 +243,6 @@ def test_a_broken_connection_to_the_hub(elsewhere: Elsewhere, tmp_path: Path) ->
     (path,) = from_hub(elsewhere, tmp_path, ("owner/name", "m.gguf"))
     assert Path(path).read_bytes() == elsewhere.file
     assert [range_ for method, range_, _ in elsewhere.asked if method == "GET"] == [None, f"bytes={10 << 20}-"]
-
-
-def test_what_the_hub_doesnt_have_is_named(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    missing, wrong = from_hub(elsewhere, tmp_path, ("owner/name", "other.gguf"), ("no name", None))
-    assert missing.startswith("--hf-repo owner/name: 404")
-    assert missing.endswith("(a private one needs a token in HF_TOKEN)")
-    assert wrong.startswith("--hf-repo no name: Repo id must")
 
 
 def test_models_of_a_folder(tmp_path: Path) -> None:

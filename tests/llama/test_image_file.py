@@ -33,21 +33,21 @@ PROFILE = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(900_000)))
 MANY = 300_000
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        JPEG[:2] + b"\xff" * MANY + JPEG[2:],
-        JPEG[:2] + b"\xff\xe0\0\x02" * MANY + JPEG[2:],
-        PNG[:PIXELS] + chunk(b"abCd") * MANY + PNG[PIXELS:],
-        PNG[:PIXELS] + chunk(b"IDAT") * MANY + PNG[PIXELS:],
-        PNG[:END] + chunk(b"tEXt", b"a\0") * MANY + PNG[END:],
-        PNG[:PIXELS] + PROFILE * 1_000 + PNG[PIXELS:],
-        PNG[:END] + PROFILE * 1_000 + PNG[END:],
-        GIF[:FRAME] + b"\x21\xfe\x01a\0" * MANY + GIF[FRAME:],
-        GIF[:FRAME] + b"\x21\xfe" + b"\x01a" * MANY + b"\0" + GIF[FRAME:],
-        BMP + bytes(1024) + b"\x01\x05" * MANY,
-    ],
-)
+FILES = {
+    "bytes that fill up": JPEG[:2] + b"\xff" * MANY + JPEG[2:],
+    "segments of a JPEG": JPEG[:2] + b"\xff\xe0\0\x02" * MANY + JPEG[2:],
+    "chunks of a PNG": PNG[:PIXELS] + chunk(b"abCd") * MANY + PNG[PIXELS:],
+    "empty pixels": PNG[:PIXELS] + chunk(b"IDAT") * MANY + PNG[PIXELS:],
+    "texts": PNG[:END] + chunk(b"tEXt", b"a\0") * MANY + PNG[END:],
+    "profiles before the pixels": PNG[:PIXELS] + PROFILE * 1_000 + PNG[PIXELS:],
+    "profiles behind them": PNG[:END] + PROFILE * 1_000 + PNG[END:],
+    "blocks of a GIF": GIF[:FRAME] + b"\x21\xfe\x01a\0" * MANY + GIF[FRAME:],
+    "parts of a block": GIF[:FRAME] + b"\x21\xfe" + b"\x01a" * MANY + b"\0" + GIF[FRAME:],
+    "runs of a BMP": BMP + bytes(1024) + b"\x01\x05" * MANY,
+}
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)  # a name made of the file would have megabytes
 def test_files_of_countless_parts_are_refused(file: bytes) -> None:
     with pytest.raises(InvalidRequestError, match=r"more than \d+ (parts|colour profiles); save it anew"):
         read_image(file)

@@ -207,8 +207,15 @@ sys.exit(cli.main(["serve", "--port", "0"]))
 """
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/docs"])
-@pytest.mark.parametrize("asks_again", [False, True])
+@pytest.mark.parametrize(
+    ("path", "asks_again"),
+    [
+        ("/v1/completions", False),
+        ("/docs", True),
+        pytest.param("/v1/completions", True, marks=pytest.mark.many),
+        pytest.param("/docs", False, marks=pytest.mark.many),
+    ],
+)
 def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: bool) -> None:
     """The engine's thread hangs, or that of the event loop."""
     code = HANGING.format(tests=str(Path(__file__).parents[1] / "support"), seconds=60 if asks_again else 0.2)
