@@ -250,6 +250,6 @@ class Mixture:
                 assert expected.get(index, "").startswith(said.get(index, ""))
 
 
-@pytest.mark.parametrize("seed", seeds(150, quick=40))
+@pytest.mark.parametrize("seed", seeds(150, quick=20))
 def test_a_mixture_of_requests(seed: int) -> None:
     Mixture(seed).run()

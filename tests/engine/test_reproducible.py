@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from driver import request, run, seeds, stops, texts
+from driver import few, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, FakeReader
 from mixed import ASCII
 
@@ -56,7 +56,7 @@ def ask(text: str, n: int, **options: Any) -> CompletionRequest:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", seeds(6, quick=2))
+@pytest.mark.parametrize("seed", seeds(6, quick=1))
 def test_a_request_gets_the_same_texts_beside_others_as_alone(kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     engine, events, mine = Engine(fake(), cache_bytes=100_000), list[Event](), []
@@ -105,7 +105,7 @@ def test_what_is_known_changes_nothing(length: int) -> None:
     assert answers(run(engine, again), again) == expected
 
 
-@pytest.mark.parametrize("steps", [7, 9, 11, 15, 21])
+@pytest.mark.parametrize("steps", few(7, 15, many=(9, 11, 21)))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "a scored prompt"])
 def test_what_was_interrupted_goes_on_as_if_it_had_not_been(kind: str, steps: int) -> None:
     """Twice."""

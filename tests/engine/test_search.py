@@ -178,7 +178,7 @@ def test_all_texts_there_are_weigh_what_they_are_likely() -> None:
 
 def test_weights_estimate_means_without_bias() -> None:
     """Of texts of up to 3 tokens: how likely each letter is to come first, how long they are, and all probability."""
-    every, n, times = list(every_text(3)), 4, 400
+    every, n, times = list(every_text(3)), 4, 250
     truth = {
         "all": 1.0,
         "length": sum(math.exp(logprob) * length for _, logprob, length in every),
@@ -205,7 +205,7 @@ def test_texts_are_drawn_in_the_order_of_draws_without_replacement() -> None:
     """The first is drawn by the probabilities, and the second by those of what is left."""
     every = {(text, length): math.exp(logprob) for text, logprob, length in every_text(1)}
     pairs = dict.fromkeys(itertools.permutations(every, 2), 0)
-    times = 600
+    times = 400
     engine = Engine(big())
     for seed in range(times):
         events = run(engine, search(2, "stochastic_beam", max_tokens=1, seed=1000 * seed))
@@ -222,7 +222,7 @@ def test_a_search_draws_first_what_is_likely_as_a_whole() -> None:
     first = dict.fromkeys(["", *"abc"], 0.0)
     for text, logprob, _ in every_text(3, prompt=b"f"):
         first[text[:1]] += math.exp(logprob)
-    times = 600
+    times = 400
     counted = dict.fromkeys(first, 0)
     engine = Engine(big())
     for seed in range(times):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from driver import check_order, request, run, run_interrupted, stops, texts
+from driver import check_order, few, request, run, run_interrupted, stops, texts
 from fake_backend import END, FakeBackend, babble
 from hypothesis import given
 from hypothesis import strategies as st
@@ -456,7 +456,7 @@ def test_who_has_room_beside_an_endless_one_gets_it() -> None:
     assert k < 300
 
 
-@pytest.mark.parametrize("n_resumed", [1, 7, 13, 19])
+@pytest.mark.parametrize("n_resumed", few(7, 19, many=(1, 13)))
 def test_each_alternative_has_an_equal_part_if_only_some_had_tokens_when_they_were_interrupted(n_resumed: int) -> None:
     backend = FakeBackend(n_cells=160, n_parallel=20, shifts=True)
     each = request("p" * 100, 20, max_tokens=300, ignore_eos=True)

@@ -270,7 +270,7 @@ async def test_a_request_goes_on_after_a_crash(connect: Connect, tmp_path: Path,
         paths: list[Path] = []
 
         def take() -> None:
-            if backend.decodes % 7 == 4:
+            if backend.decodes % 13 == 4:
                 paths.append(tmp_path / f"{backend.decodes}.db")
                 snapshot(history, paths[-1])
 

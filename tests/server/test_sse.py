@@ -76,7 +76,7 @@ async def test_a_reader_that_takes_nothing_for_too_long_is_disconnected(
     monkeypatch.setattr(sse, "STALL_SECONDS", 0.1)
     client = await connect(backend := Wordy(n_cells=20_000))
     engine = client.app[ENGINE]
-    with await post_and_never_read(client) as connection:
+    with await post_and_never_read(client, max_tokens=150) as connection:
         await until(lambda: bool(engine.requests))
         await until(lambda: "it took nothing for 0.1 s" in caplog.text)
         await until(lambda: not engine.requests and not backend.open_samplers)

@@ -1,6 +1,6 @@
 """Runs an engine on the fake backend to its end, and reads its events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -93,6 +93,11 @@ def check_order(
     assert [event for event in own if isinstance(event, DoneEvent)] == own[-1:]
 
 
+def few(*values: Any, many: Iterable[Any]) -> list[Any]:
+    """Values for `pytest.mark.parametrize`, and many more of them that don't belong to the quick layer."""
+    return [*values, *(pytest.param(value, marks=pytest.mark.many) for value in many)]
+
+
 def seeds(n: int, quick: int) -> list[Any]:
     """Seeds for `pytest.mark.parametrize`. Only the first ones belong to the quick layer."""
-    return [pytest.param(seed, marks=[pytest.mark.many] if seed >= quick else []) for seed in range(n)]
+    return few(*range(quick), many=range(quick, n))

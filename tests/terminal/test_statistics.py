@@ -52,7 +52,7 @@ def test_effects_of_prompts_that_average_to_zero_are_no_difference() -> None:
                 yield result("one", seed, noise[0, seed], prompt=str(prompt))
                 yield result("two", seed, noise[1, seed] + effect, prompt=str(prompt))
 
-    runs, found, covers = 400, 0, 0
+    runs, found, covers = 200, 0, 0
     for _ in range(runs):
         results = [*run()]
         (test,) = compared(shared_means(results, groups_of(results)))
