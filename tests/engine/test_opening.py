@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
-from fake_backend import END, ByteTokenizer, FakeBackend, Script
+from fake_backend import END, ByteTokenizer, FakeBackend, Script, says
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -205,6 +205,16 @@ def test_the_limits() -> None:
         SamplingParams(avoid=("x",) * 1001)
     with pytest.raises(InvalidRequestError, match="avoid has the token id 257"):
         Engine(FakeBackend()).add_request(request(avoid=((1, 257),)))
+
+
+def test_words_that_were_taken_back_are_free_for_others() -> None:
+    """A banned phrase takes the eighth word from the first alternative, and the second one, which is slower, has it."""
+    said = says(b"a b c d e f g h i", b"a, b, c, d, e, f, g, h, j")
+    each = request("p", 2, seed=0, avoid=(), banned_strings=("h i",), max_tokens=40)
+    events = run(Engine(FakeBackend(script=said)), each)
+    assert openings(events)[1] == tuple("abcdefgh")
+    assert openings(events)[0][:7] == tuple("abcdefg")
+    assert openings(events)[0] != openings(events)[1]
 
 
 @pytest.mark.parametrize("banned", [("a a b", "b a b"), ("a b b a", "b b a b")])

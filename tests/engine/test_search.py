@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from driver import check_order, request, run, stops, texts
-from fake_backend import END, N_VOCAB, FakeBackend, scores
+from fake_backend import END, N_VOCAB, FakeBackend, FakeRanker, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,6 +174,21 @@ def test_all_texts_there_are_weigh_what_they_are_likely() -> None:
     for end in stops(events).values():
         assert end.logprob is not None
         assert end.weight == pytest.approx(math.exp(end.logprob))
+
+
+def test_each_beam_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the children of two beams would be drawn alike, and not independently."""
+    asked: list[tuple[int, ...] | None] = []
+    rank = FakeRanker.rank
+
+    def record(ranker: FakeRanker, *args: Any, noise: tuple[int, ...] | None, **options: Any) -> Any:
+        asked.append(noise)
+        return rank(ranker, *args, noise=noise, **options)
+
+    monkeypatch.setattr(FakeRanker, "rank", record)
+    run(Engine(big()), search(6, "stochastic_beam", max_tokens=4))
+    assert len(asked) > 6
+    assert len(set(asked)) == len(asked)
 
 
 def test_weights_estimate_means_without_bias() -> None:
