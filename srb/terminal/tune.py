@@ -13,7 +13,7 @@ from srb.files.progress import error_console, show_download
 from srb.llama.files.model_file import find_model
 from srb.llama.files.weights import FILE, converted_path
 from srb.llama.tune.findings import MAX_DIVERGENCE, Candidate, shown
-from srb.llama.tune.search import BUSY, Search
+from srb.llama.tune.search import Search
 from srb.llama.tune.tuned import kept_files, processor, read_tuned, write_tuned
 from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
@@ -32,7 +32,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--once",
         action="store_true",
-        help="do nothing if everything is already measured for this model on this machine",
+        help="do nothing if everything is already measured for this model on this machine, while it was idle",
     )
     add_arguments(parser, without=SERVER_OPTIONS | CLIENT_OPTIONS | _FIXED)
 
@@ -48,7 +48,7 @@ def tune(settings: Settings, arguments: argparse.Namespace) -> int:
             print(f"removed {file} ({file.stat().st_size >> 20:,} MiB)")
             file.unlink()
         return 0
-    if arguments.once and (known := read_tuned(path, settings)) and known.attention_compared:
+    if arguments.once and (known := read_tuned(path, settings)) and not known.is_guess:
         return 0
     stopped = False
     with _progress() as progress:
@@ -111,10 +111,8 @@ def _keep(search: Search, settings: Settings, stopped: bool) -> None:
     reason = ""
     if result is None or (stopped and search.found.chosen is search.found.candidates[0]):
         reason = "Stopped before anything better than the file as it is was known; nothing is kept."
-    elif not result.attention_compared and before is not None and before.attention_compared:
-        reason = (
-            "The time was up before attention was compared, so the result of before stays. A larger --budget helps."
-        )
+    elif result.is_guess and before is not None and not before.is_guess:
+        reason = f"{_why_a_guess(search)} So the result of before stays; `srb tune --forget` removes it."
     wanted = None if result is None or reason else converted_path(search.path, result.weights)
     for made in search.made:
         if made != wanted:
@@ -125,13 +123,8 @@ def _keep(search: Search, settings: Settings, stopped: bool) -> None:
     kept = write_tuned(search.path, settings, result)
     if before is not None and before.weights not in (FILE, result.weights):
         converted_path(search.path, before.weights).unlink(missing_ok=True)
-    if search.busy > BUSY:
-        print(
-            f"Other programs take {search.busy:.1f} processors, so this was measured with fewer threads, and "
-            "numbers of threads weren't compared. On an idle machine the same command knows better."
-        )
-    if not result.attention_compared and not stopped:
-        print("The time was up before attention was compared. A larger --budget helps.")
+    if result.is_guess and not stopped:
+        print(f"This is a guess: {_why_a_guess(search)}")
     print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")
     print(f"Kept in {kept}{f' and {wanted}' if search.made and wanted in search.made else ''}.")
     print(
@@ -142,3 +135,14 @@ def _keep(search: Search, settings: Settings, stopped: bool) -> None:
         f"KL is the mean divergence of the probabilities from those of the file as it is; more than {MAX_DIVERGENCE} "
         "is refused."
     )
+
+
+def _why_a_guess(search: Search) -> str:
+    """Why the result may be wrong, and what helps."""
+    if search.found.busy:
+        return (
+            f"Other programs take {search.found.busy:.1f} processors, so this was measured with fewer threads, numbers "
+            "of threads weren't compared, and the times aren't used to plan batches. On an idle machine the same "
+            "command knows better."
+        )
+    return "The time was up before attention was compared. A larger --budget helps."

@@ -14,6 +14,7 @@ from srb.llama import LlamaBackend
 from srb.llama.files import weights
 from srb.llama.native.flash_attn import Pace
 from srb.llama.native.state import moved
+from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune import background_load as others
 from srb.llama.tune import probe, search
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
@@ -67,6 +68,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> 
     monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.001)
     monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
     monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(search, "_computes_bf16", lambda: False)
     return factors
 
 
@@ -74,7 +76,10 @@ def tune(model: Path, *options: str) -> int:
     return main(["tune", "--model", str(model), "--parallel", "8", "--ctx-size", "1024", *options])
 
 
-def test_all_of_it_on_a_real_model(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_of_it_on_a_real_model(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)  # other tests run beside this one
     assert tune(tiny_model) == 0
     said = capsys.readouterr().out
     assert "Chosen: " in said
@@ -126,11 +131,61 @@ def test_threads_are_compared_on_an_idle_machine_only(
     assert tuned is not None
     assert (tuned.threads, tuned.threads_batch) == (2, 2)
     monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)  # one processor
+    assert tune(tiny_model, "--forget") == 0
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert (tuned.threads, tuned.threads_batch) == (4, 4)
     assert "numbers of threads weren't compared" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_was_measured_beside_others_is_a_guess(
+    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow |= {"auto": 2.0}
+    monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
+    assert tune(tiny_model, "--once") == 0
+    assert "This is a guess: Other programs take 1.0 processors" in " ".join(capsys.readouterr().out.split())
+    choice = choose(tiny_model, Settings())
+    assert choice.paces is None
+    assert choice.machine is not None
+    assert choice.machine.usual == "off"  # which kind is faster is known all the same
+    monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
+    assert tune(tiny_model, "--once") == 0
+    assert "guess" not in capsys.readouterr().out
+    alone = choose(tiny_model, Settings())
+    assert alone.paces is not None
+    monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
+    assert tune(tiny_model) == 0
+    assert "the result of before stays" in " ".join(capsys.readouterr().out.split())
+    assert choose(tiny_model, Settings()) == alone
+
+
+def test_the_machine_may_become_busy(tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search begins again, and compares probabilities of as many tokens as it can then, with its own reference."""
+    measure: Callable[..., Timings] = Weights.measure
+    n_measured, lengths = [0], set()
+
+    def become_busy(self: Weights, *args: object, **options: object) -> Timings:
+        n_measured[0] += 1
+        if n_measured[0] == 8:
+            monkeypatch.setattr(others, "busy_elsewhere", time.monotonic)
+        timings = measure(self, *args, **options)
+        timings.first *= 20 if n_measured[0] > 8 else 1  # so fewer tokens are judged
+        return timings
+
+    def compare(reference: Floats, other: Floats) -> float:
+        assert reference.shape == other.shape
+        lengths.add(len(reference))
+        return 0.001
+
+    monkeypatch.setattr(Weights, "measure", become_busy)
+    monkeypatch.setattr(search, "divergence", compare)
+    assert tune(tiny_model) == 0
+    assert len(lengths) == 2
+    tuned = read_tuned(tiny_model, Settings())
+    assert tuned is not None
+    assert tuned.is_guess
 
 
 def test_what_diverges_is_refused(
@@ -194,8 +249,9 @@ def test_a_time_that_is_up(tiny_model: Path, slow: dict[str, float], capsys: pyt
     assert main(["tune", "--model", str(tiny_model), "--budget", "0"]) == 2
 
 
+@pytest.mark.parametrize(("computes_bf16", "first"), [(False, "q8_0"), (True, "bf16")])
 def test_attention_is_known_where_converting_takes_all_the_time(
-    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, slow: dict[str, float], monkeypatch: pytest.MonkeyPatch, computes_bf16: bool, first: str
 ) -> None:
     slow |= {"file": 2.0, "auto": 2.0}
     spent = [0.0]
@@ -203,13 +259,14 @@ def test_attention_is_known_where_converting_takes_all_the_time(
     def take_all_the_time(*_arguments: object) -> None:
         spent[0] = 1.1
 
+    monkeypatch.setattr(search, "_computes_bf16", lambda: computes_bf16)
     monkeypatch.setattr(search, "reason_not_to_convert", take_all_the_time)
     monkeypatch.setattr(search.Search, "_spent", property(lambda _self: spent[0]))
     assert tune(tiny_model) == 0
     tuned = read_tuned(tiny_model, Settings())
     assert tuned is not None
     assert tuned.paces is not None
-    assert (tuned.weights, tuned.paces.usual) == ("q8_0", "off")
+    assert (tuned.weights, tuned.paces.usual) == (first, "off")
 
 
 def test_a_short_look_does_not_replace_a_long_one(

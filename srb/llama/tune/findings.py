@@ -66,6 +66,8 @@ class Findings:
         """Whether the way of attention can be chosen for each work."""
         self.apart: dict[str, int] = {}
         """For each way of attention: how many tokens a piece of a prompt has at least that has a decode of its own."""
+        self.busy = 0.0
+        """How many processors other programs use; 0 on an idle machine."""
         self.change = MEASURED.change
         """The seconds that a change of the context takes."""
         self._path = path
@@ -120,6 +122,7 @@ class Findings:
             times_as_fast=round(self.seconds(self.candidates[0])[0] / self._least_seconds(chosen)[0], 2),
             attention_compared=any(each.was_tried and each.attention.flash_attn == "off" for each in self.candidates),
             paces=self._paces(known, usual),
+            busy=round(self.busy, 1),
         )
 
     def _paces(self, known: Mapping[Attention, Candidate], usual: Attention) -> Paces | None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import llama_cpp
+
 from srb.errors import BackendError, ModelLoadError
 from srb.llama.files.tensors import read_tensors
 from srb.llama.files.weights import FILE, FORMATS, convert, converted_path, mixed, reason_not_to_convert
@@ -59,8 +61,6 @@ class Search:
         self.path = path
         self.made: list[Path] = []
         """Converted weights that weren't there before."""
-        self.busy = 0.0
-        """How many processors other programs use."""
         self._settings = settings
         self._budget = budget
         self._told = told
@@ -81,13 +81,14 @@ class Search:
             self._search(others.busy)
         except _DisturbedError as error:
             self.found.candidates.clear()
+            self._reference = None  # the second search may judge by fewer tokens
             self._began = time.monotonic()
             self._search(error.busy)
 
     def _search(self, busy: float) -> None:
         """Searches with as many threads as processors are free. With more, one thread that waits would hold up all."""
-        self.busy = busy
         if busy > BUSY:
+            self.found.busy = busy
             free = max(1, round(self._cores - busy))
             self._settings = dataclasses.replace(self._settings, threads=free, threads_batch=free)
         with ExitStack() as stack:
@@ -148,7 +149,8 @@ class Search:
         for each in read_tensors(self.path):
             if each.is_matrix:
                 sizes[each.type] = sizes.get(each.type, 0) + math.prod(each.shape)
-        whole = [name for name in ("q8_0", "bf16", "f16") if set(sizes) != {name}]
+        names = ("bf16", "q8_0", "f16") if _computes_bf16() else ("q8_0", "bf16", "f16")  # the time may be up early
+        whole = [name for name in names if set(sizes) != {name}]
         parts = [kind for kind in sizes if kind not in (*FORMATS, "f32")]
         large = [kind for kind in parts if sizes[kind] > _SHARE_OF_MIX * sum(sizes.values())]
         return whole + ([mixed(kind, "q8_0") for kind in large] if len(parts) > 1 else [])
@@ -267,7 +269,9 @@ class Search:
     def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
         with watch_others() as others:
             timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
-        if self.busy <= BUSY < others.busy / 2:  # the machine was idle when the search began, and isn't any more
+        if (
+            not self.found.busy and others.busy / 2 > BUSY
+        ):  # the machine was idle when the search began, and isn't any more
             raise _DisturbedError(others.busy)
         if candidate.timings is None:
             candidate.timings = timings
@@ -291,6 +295,11 @@ class Search:
 
     def _say(self, what: str) -> None:
         self._told(what, self._spent)
+
+
+def _computes_bf16() -> bool:
+    """Whether the processor has instructions for bf16, with which such weights are often the fastest."""
+    return b"BF16 = 1" in llama_cpp.llama_print_system_info()
 
 
 def _least(seconds: Mapping[int, float], usual: int) -> int:

@@ -37,6 +37,7 @@ class Tuned:
     times_as_fast: compared with the file as it is and llama.cpp's defaults.
     attention_compared: whether there was time to measure both kinds of attention.
     paces: the costs of contexts of both kinds, if both were measured and neither is refused.
+    busy: how many processors other programs used while this was measured, if the machine wasn't idle.
     """
 
     weights: str
@@ -48,6 +49,12 @@ class Tuned:
     times_as_fast: float
     attention_compared: bool
     paces: Paces | None
+    busy: float = 0.0
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether something wasn't compared, or was measured beside other programs. Measuring again may know better."""
+        return self.busy > 0 or not self.attention_compared
 
     def describe(self) -> str:
         """The choice in one line, for people."""
@@ -117,8 +124,8 @@ class Choice:
     """The settings and weights that a model runs with.
 
     settings: with values for all options that were left to `srb tune`. weights: the file with the weights.
-    paces: the costs that were measured with exactly these settings and weights. None if nothing was measured, or if
-        options given by hand differ from what was measured.
+    paces: the costs that were measured with exactly these settings and weights. None if nothing was measured, if it
+        was measured beside other programs, or if options given by hand differ from what was measured.
     machine: the costs that were measured on this machine, also if it was with other settings or another model.
     """
 
@@ -152,7 +159,8 @@ def choose(path: Path, settings: Settings) -> Choice:
         chosen, but = movable(chosen), "; but the cache is f16, because --context-shift or --cache-reuse moves cells"
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s%s", tuned.describe(), but)
-        return Choice(chosen, weights, tuned.paces, tuned.paces)
+        # Beside other programs all is slower, so such costs say which kind is faster, but not how long a decode takes.
+        return Choice(chosen, weights, None if tuned.busy else tuned.paces, tuned.paces)
     if tuned:
         logger.info("tuned for this machine, but for what is given by hand")
         return Choice(chosen, weights, None, tuned.paces)
