@@ -1,0 +1,116 @@
+"""Does `srb tune` choose what is fastest, also beside a busy program? `python bench/checks/setups.py [ALONE [BUSY]]`
+
+It tunes the default model for 30 seconds with an empty cache, 5 times alone and 5 times beside a loop that keeps a
+processor busy, or as often as is given. Then it measures all pairs of weights and attention in turn, with nothing
+beside them, and prints a row for each set-up: its choice, how much longer that takes than the best pair (the mean over
+the jobs of `srb tune`), and how far its times are from those that were measured now: the largest factor over a token of
+a prompt and steps of 8 and 32 rows. "not used" are times of a guess. Run it while the machine is idle.
+"""
+
+import contextlib
+import itertools
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from srb import Settings
+from srb.engine.costs import Costs
+from srb.llama.files.model_file import find_model
+from srb.llama.files.weights import FILE, convert
+from srb.llama.tune.probe import Attention, Shape, Timings, Weights
+from srb.llama.tune.tuned import Tuned, read_tuned
+
+JOBS = (512, 8, 64), (4096, 8, 64), (512, 1, 64)
+SHAPE = Shape(256, 2048, (1, 8, 32))
+CELLS = 400
+ROUNDS = 3
+Pair = tuple[str, Attention]
+
+
+@contextlib.contextmanager
+def busy_loop(wanted: bool) -> Iterator[None]:
+    """Keeps a processor busy during the block."""
+    loop = subprocess.Popen([sys.executable, "-c", "while 1: pass"]) if wanted else None
+    try:
+        yield
+    finally:
+        if loop:
+            loop.kill()
+            loop.wait()
+
+
+def set_up(model: Path, *, beside: bool) -> tuple[Tuned, float]:
+    """What `srb tune` chooses with an empty cache, and how many seconds it takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        command = [sys.executable, "-m", "srb", "tune", "--once", "--budget", "30", "--model", str(model)]
+        start = time.monotonic()
+        with busy_loop(beside):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        tuned = read_tuned(model, Settings())
+        assert tuned
+        return tuned, time.monotonic() - start
+
+
+def measure(model: Path) -> dict[Pair, Timings]:
+    """The times of all pairs, each the least of several rounds."""
+    found: dict[Pair, Timings] = {}
+    ways = [Attention(*each) for each in itertools.product(("f16", "bf16"), ("auto", "off"))]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        os.environ["XDG_CACHE_HOME"] = folder
+        loaded = {
+            name: stack.enter_context(Weights(model if name == FILE else convert(model, name), Settings()))
+            for name in (FILE, "q8_0", "bf16", "f16")
+        }
+        tokens = loaded[FILE].tokenize(Path(__file__).read_text())
+        for _ in range(ROUNDS):
+            for (name, weights), attention in itertools.product(loaded.items(), ways):
+                timings = weights.measure(attention, tokens, SHAPE, deep=True)
+                found.setdefault((name, attention), timings).merge(timings)
+    return found
+
+
+def mean(timings: Timings) -> float:
+    """The geometric mean of the seconds of all jobs."""
+    return math.prod(timings.job(*job) for job in JOBS) ** (1 / len(JOBS))
+
+
+def farthest(kept: Costs, alone: Costs) -> float:
+    """The largest factor between times of both, where the farther one is the first of the two."""
+    pairs = [(kept.prompt_token, alone.prompt_token)]
+    pairs += [(kept.of_rows([CELLS] * n), alone.of_rows([CELLS] * n)) for n in (8, 32)]
+    return max((one / other for one, other in pairs), key=lambda factor: abs(math.log(factor)))
+
+
+def main() -> None:
+    alone, busy = (*map(int, sys.argv[1:]), *(5, 5)[len(sys.argv) - 1 :])
+    model = find_model(None)
+    results = []
+    for beside in itertools.chain.from_iterable(itertools.zip_longest([False] * alone, [True] * busy)):
+        if beside is not None:
+            results.append((beside, *set_up(model, beside=beside)))
+            print(f"{'beside a loop' if beside else 'alone'}: {results[-1][1].describe()}", file=sys.stderr, flush=True)
+    times = measure(model)
+    seconds = {pair: mean(timings) for pair, timings in times.items()}
+    for (name, attention), each in sorted(seconds.items(), key=lambda item: item[1]):
+        print(f"{each:.3f} s  {name}, {attention.cache_type} cache, flash attention {attention.flash_attn}")
+    print("\n| | s | weights | cache | flash attention | behind the best | times |\n|---|---|---|---|---|---|---|")
+    for beside, tuned, took in results:
+        usual = tuned.paces.usual if tuned.paces else tuned.flash_attn
+        pair = tuned.weights, Attention(tuned.cache_type, usual)
+        behind = f"{seconds[pair] / min(seconds.values()) - 1:.1%}" if pair in seconds else "not measured"
+        factor = "not used"
+        if tuned.paces and not tuned.busy and pair in times:
+            kept = tuned.paces.off if usual == "off" else tuned.paces.on
+            factor = f"{farthest(kept, times[pair].pace(kept.apart)):.2f}"
+        who = "beside a loop" if beside else "alone"
+        print(f"| {who} | {took:.0f} | {tuned.weights} | {tuned.cache_type} | {usual} | {behind} | {factor} |")
+
+
+if __name__ == "__main__":
+    main()
