@@ -65,16 +65,19 @@ main() {
 show_options() {
     case " $* " in " serve "*"--help "* | " serve "*"-h "*) ;; *) return 0 ;; esac
     [ ! -x "$VENV/bin/srb" ] || return 0
-    exec "${PYTHON:-python3}" - <<'END'
-import argparse, sys, types
+    shift
+    exec "${PYTHON:-python3}" - "$@" <<'END'
+import sys, types
 
 sys.modules["srb"] = package = types.ModuleType("srb")
 package.__path__ = ["srb"]  # without what srb/__init__.py imports
-from srb.options.settings import CLIENT_OPTIONS, add_arguments
+from srb.options.arguments import Parser
+from srb.options.settings import CLIENT_OPTIONS, FIRST_OPTIONS, add_arguments
 
-parser = argparse.ArgumentParser(prog="srb serve", usage="%(prog)s [OPTION...]", description="Starts the HTTP server.")
+usage = "%(prog)s [OPTION...]"
+parser = Parser(prog="srb serve", usage=usage, description="Starts the HTTP server.", first=FIRST_OPTIONS)
 add_arguments(parser, without=CLIENT_OPTIONS)
-parser.print_help()
+parser.parse(sys.argv[1:])
 END
 }
 

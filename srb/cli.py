@@ -16,7 +16,7 @@ from srb import __version__
 from srb.errors import InvalidRequestError, SettingsError, SrbError
 from srb.files.download import fetch_model
 from srb.options.arguments import Parser
-from srb.options.settings import CLIENT_OPTIONS, Settings, add_arguments, is_given, load_settings
+from srb.options.settings import CLIENT_OPTIONS, FIRST_OPTIONS, Settings, add_arguments, is_given, load_settings
 from srb.serving.log_format import LogFormatter
 
 AddOptions = Callable[[argparse.ArgumentParser], object]
@@ -107,27 +107,36 @@ class Command(NamedTuple):
     text: str
     description: str
     load: Callable[[], tuple[AddOptions, Run]]
+    first: frozenset[str] = frozenset()
 
+
+_ASKING = frozenset({"model", "url", "api_key"})
+"""The options to know first of the commands that ask for texts."""
 
 COMMANDS = {
-    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", _serving),
+    "serve": Command("[OPTION...]", "start the HTTP server", "Starts the HTTP server.", _serving, FIRST_OPTIONS),
     "generate": Command(
         "[PROMPT] [OPTION...]",
         "write alternatives of a prompt to the terminal",
         "Writes n alternatives of a prompt, and shows them while they grow.",
         _generating,
+        _ASKING
+        | {"interactive", "json", "file", "chat", "system", "n", "max_tokens"}
+        | {f"field_{name}" for name in ("temperature", "top_p", "min_p", "seed", "stop", "banned_strings")},
     ),
     "explore": Command(
         "[PROMPT] [OPTION...]",
         "show what the model is likely to write next, as a tree",
         "Shows what the model is likely to write next, as a tree that grows.",
         _exploring,
+        _ASKING | {"depth", "max_nodes", "min_probability", "min_entropy"},
     ),
     "compare": Command(
         "SPEC [OPTION...]",
         "compare prompts and sampler settings in a report",
         "Generates texts for each prompt with each sampler setting, and writes a report that compares them.",
         _comparing,
+        _ASKING | {"out", "report", "rate", "verify"},
     ),
     "history": Command(
         "COMMAND [OPTION...]",
@@ -140,6 +149,7 @@ COMMANDS = {
         "measure which settings are fastest for a model on this machine",
         "Measures which settings are fastest for a model on this machine, and keeps them. The other commands use them.",
         _tuning,
+        frozenset({"model", "hf_repo", "hf_file", "config", "budget", "once"}),
     ),
 }
 
@@ -157,7 +167,9 @@ def _parser(words: list[str]) -> Parser:
     asked = next((word for word in words if word in COMMANDS), None)
     for name, command in COMMANDS.items():
         description, usage = f"{command.description} {ways}", f"srb {name} {command.takes}"
-        of_command = commands.add_parser(name, help=command.text, description=description, usage=usage)
+        of_command = commands.add_parser(
+            name, help=command.text, description=description, usage=usage, first=command.first
+        )
         if asked in (name, None):
             add_options, run = command.load()
             add_options(of_command)

@@ -1,15 +1,37 @@
-"""Reads the command line. For a misspelt name the error suggests the nearest one, and a shell can complete names."""
+"""Reads the command line. For a misspelt name the error suggests the nearest one, and a shell can complete names.
+
+`--help` shows the options to know first, if a parser has such, and `--help all` shows all of them.
+"""
 
 import argparse
 import difflib
 import os
 import re
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser. Its errors suggest what a misspelt name may have been meant to be."""
+    """argparse's parser. Its errors suggest what a misspelt name may have been meant to be.
+
+    first: the names of the options that `--help` shows; none: it shows all.
+    """
+
+    def __init__(self, *, first: frozenset[str] = frozenset(), **kwargs: Any) -> None:
+        super().__init__(add_help=not first, **kwargs)
+        self._first = first
+        if first:
+            self.add_argument("-h", "--help", action=_Help)
+
+    def show_first(self) -> None:
+        """Leaves out of the help what isn't to know first."""
+        for action in self._actions:
+            if action.option_strings and action.dest not in self._first:
+                action.help = argparse.SUPPRESS
+        for group in self._action_groups:
+            if all(action.help == argparse.SUPPRESS for action in group._group_actions):
+                group.description = argparse.SUPPRESS
+        self.epilog = f"{self.prog} --help all shows all options."
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with a message that says what is wrong."""
@@ -70,6 +92,21 @@ class Parser(argparse.ArgumentParser):
 
     def _subparsers_actions(self) -> "Iterator[argparse._SubParsersAction[Parser]]":
         return (each for each in self._actions if isinstance(each, argparse._SubParsersAction))
+
+
+class _Help(argparse.Action):
+    """Shows the help: with the options to know first, or with all."""
+
+    def __init__(self, option_strings: list[str], dest: str) -> None:
+        text = "show this help and exit; --help all shows all options"
+        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", choices=("all",), metavar="all", help=text)
+
+    def __call__(self, parser: argparse.ArgumentParser, _namespace: Any, values: Any, _flag: Any = None) -> None:
+        assert isinstance(parser, Parser)
+        if values is None:
+            parser.show_first()
+        parser.print_help()
+        parser.exit()
 
 
 def _either(words: list[str]) -> str:

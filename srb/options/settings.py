@@ -69,6 +69,12 @@ CHAT_OPTIONS = frozenset({"chat_template", "chat_template_file"})
 CLIENT_OPTIONS = frozenset({"url"})
 """The options of the commands that can ask a server: `generate`, `explore` and `compare`."""
 
+FIRST_OPTIONS = frozenset(
+    {"model", "hf_repo", "hf_file", "host", "port", "api_key", "n", "max_tokens", "ctx_size", "n_gpu_layers", "history"}
+    | {"config"}
+)
+"""The options to know first."""
+
 EVALUATION = (
     *("override_kv", "rope_scaling", "rope_scale", "rope_freq_base", "rope_freq_scale", "swa_full"),
     *("yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),

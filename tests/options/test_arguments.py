@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from srb.cli import main
+from srb.cli import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,28 @@ def test_what_is_misspelt_is_answered_with_the_nearest(
 
 def test_help_has_groups_and_no_list_of_all_options_before_them(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["generate", "--help"])
+        main(["generate", "--help", "all"])
     out = capsys.readouterr().out
     assert out.startswith("usage: srb generate [PROMPT] [OPTION...]\n")
     groups = re.findall(r"^([a-z][a-z ]+):$", out, re.MULTILINE)
     assert groups[:4] == ["positional arguments", "options", "asking", "showing"]
     assert {"the text", "the alternatives", "searching", "how to draw", "branches", "model", "memory"} < {*groups}
     assert out.index("--search") > out.index("\nsearching:") > out.index("--stop") > out.index("\nthe text:")
+
+
+@pytest.mark.parametrize("command", ["serve", "generate", "explore", "compare", "tune"])
+def test_help_shows_the_options_to_know_first(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "--model PATH" in out
+    assert "--yarn-orig-ctx" not in out
+    assert "speed:" not in out
+    assert out.count("\n") < 90
+    assert out.endswith(f"srb {command} --help all shows all options.\n")
+    for name in COMMANDS[command].first:
+        assert f"--{name.removeprefix('field_').replace('_', '-')} " in out, name
 
 
 @pytest.mark.e2e  # a process each, since argcomplete ends its own
