@@ -301,20 +301,27 @@ compile_wheel() {
     say "compiled in $SECONDS s; the wheel is kept in $(wheel_folder)"
 }
 
-# Shows that the compilation is alive: on a terminal every second, elsewhere twice a minute.
+# Shows how far the compilation is: on a terminal every second, elsewhere twice a minute.
 watch_compilation() {
-    local pid=$1 log=$2 every=30 step
+    local pid=$1 log=$2 every=30
     [ ! -t 2 ] || every=1
     SECONDS=0
     while kill -0 "$pid" 2>/dev/null; do
         if [ $((SECONDS % every)) -eq 0 ]; then
-            step=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 || true)
-            if [ -t 2 ]; then printf '\r  %4d s  %-12s' "$SECONDS" "$step" >&2
-            else say "compiling, $SECONDS s ${step}"; fi
+            if [ -t 2 ]; then printf '\r  %-60s' "$(progress "$log")" >&2
+            else say "$(progress "$log")"; fi
         fi
         sleep 1
     done
     [ ! -t 2 ] || echo >&2
+}
+
+# What ninja's last count of files says: "40 of 193 files compiled in 1 min; about 4 more".
+progress() {
+    local done all
+    read -r done all < <(grep -oE '\[[0-9]+/[0-9]+\]' "$1" | tail -n 1 | tr -d '[]' | tr / ' ') || true
+    if [ "${done:-0}" -lt 20 ]; then echo "preparing, and compiling the first files, $SECONDS s"; return; fi
+    echo "$done of $all files compiled in $SECONDS s; about $(((SECONDS * (all - done) / done + 59) / 60)) min more"
 }
 
 main "$@"
