@@ -22,7 +22,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
-from alone import KINDS, Model, exact_copy, failure, report, tiny_model
+from alone import BITS_KINDS, BITS_WINDOW, KINDS, Model, exact_copy, failure, report, tiny_model
+from tiny_model import WINDOW
 from traffic import Program, generate, shrink
 
 _UNIT = 128  # tokens, for a model file; a program with Gemma's window of 512 as the unit would take minutes
@@ -79,8 +80,9 @@ def main() -> int:
             path = options.model if options.bits else exact_copy(options.model, Path(folder))
             models = {options.model.name: (path, _UNIT, options.bits)}
         else:
-            kinds = [options.kind] if options.kind else ["full"] if options.bits else KINDS
-            models = {kind: (tiny_model(kind, Path(folder)), 32, options.bits) for kind in kinds}
+            kinds = [options.kind] if options.kind else BITS_KINDS if options.bits else KINDS
+            window = BITS_WINDOW if options.bits else WINDOW
+            models = {kind: (tiny_model(kind, Path(folder), window), 32, options.bits) for kind in kinds}
         try:
             return _search(sandbox, models, options.seed, 60 * options.minutes)
         finally:

@@ -86,6 +86,7 @@ class LlamaBackend:
             self.window = window_of(model)
             if settings.reproducible:
                 check_reproducible(settings, self.window, self.media)
+                self.window = None  # `Streams` forgets nothing
             if self.media and self.media.has_positions and self.window is not None:
                 raise ModelLoadError(
                     f"--mmproj {settings.mmproj} can't be used: this model forgets what it has read, and its images "

@@ -45,8 +45,8 @@ def in_one_way(choice: Choice) -> Choice:
 def check_reproducible(settings: Settings, window: int | None, media: LlamaMedia | None) -> None:
     """Raises `ModelLoadError` if it can't be had. window: see `Backend.window`."""
     reason = None
-    if window is not None:
-        reason = "this model forgets what it has read (a sliding window, or a recurrent state)"
+    if window == 0:
+        reason = "this model has a recurrent state, which can't take back the rows that are computed beside others"
     elif is_on_gpu(settings):
         reason = "it is measured on processors only; --n-gpu-layers 0 computes there"
     elif media and media.has_positions:

@@ -140,13 +140,16 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
 
     def _check_reproducible(self) -> None:
         quantized = self.cache_type_v not in (None, "f32", "f16", "bf16")
+        least = max(64, self.parallel + 3)  # two prompts, and a row that is computed beside another
         excluded = (
             ("--flash-attn on", self.flash_attn == "on"),
             ("a quantized --cache-type-v, which needs flash attention", quantized),
             ("--context-shift", self.context_shift),
             ("--cache-reuse", self.cache_reuse > 0),
+            ("--no-swa-full", not self.swa_full),
             ("--replicas and --ray-address", self.is_cluster),
             ("a --batch-size below 64, the size of a block", self.batch_size < 64),
+            (f"a --ubatch-size below {least}, which parts blocks and rows", self.ubatch_size < least),
         )
         for name, is_given in excluded:
             if is_given:

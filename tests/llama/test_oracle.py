@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from alone import KINDS, Model, answers, exact_copy, failure, report, tiny_model
+from alone import BITS_KINDS, BITS_WINDOW, KINDS, Model, answers, exact_copy, failure, report, tiny_model
 from driver import request, run
 from traffic import Ask, Program, Run, Said, Step, generate, shrink
 
@@ -119,11 +119,12 @@ def test_random_traffic(model: Callable[[str], Model], kind: str) -> None:
     look(model(kind), range(PROGRAMS))
 
 
-def test_with_reproducible_all_bits_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", BITS_KINDS)
+def test_with_reproducible_all_bits_are_the_same(tmp_path: Path, kind: str) -> None:
     """Whatever the traffic, and however tokens are drawn. Takes 5 s."""
-    model = Model(tiny_model("full", tmp_path), bits=True)
+    model = Model(tiny_model(kind, tmp_path, BITS_WINDOW), bits=True)
     try:
-        look(model, range(10))
+        look(model, range(5))
     finally:
         model.close()
 

@@ -27,9 +27,20 @@ STORY = (
 )
 
 
-@pytest.fixture(scope="module", params=["f16", "bf16"])
-def backend(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[LlamaBackend]:
-    with LlamaBackend(settings(tiny_model, cache_type_k=request.param, cache_type_v=request.param)) as backend:
+WINDOW = 128
+"""Tokens. Prompts are shorter, and longer: llama.cpp saves no more of a sequence."""
+
+
+@pytest.fixture(scope="module", params=["all tokens", "a window"])
+def backend(
+    request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LlamaBackend]:
+    if request.param == "all tokens":
+        used = settings(tiny_model)
+    else:
+        model = write_tiny_model(tmp_path_factory.mktemp("sliding") / "tiny.gguf", arch="gemma3", window=WINDOW)
+        used = settings(model, cache_type_k="bf16", cache_type_v="bf16")
+    with LlamaBackend(used) as backend:
         yield backend
 
 
@@ -150,20 +161,24 @@ def test_what_would_not_be_exact_is_refused(
     for options, message in (
         ({"flash_attn": "on"}, "--flash-attn on"),
         ({"batch_size": 32}, "--batch-size below 64"),
+        ({"ubatch_size": 63}, "--ubatch-size below 64"),
+        ({"ubatch_size": 64, "parallel": 64}, "--ubatch-size below 67"),
         ({"context_shift": True}, "--context-shift"),
+        ({"swa_full": False}, "--no-swa-full"),
     ):
         with pytest.raises(SettingsError, match=f"--reproducible excludes .*{message}"):
             settings(tmp_path, **options)
 
 
-@pytest.mark.parametrize("arch", ["gemma3", "mamba"])
-def test_a_model_that_forgets_is_refused(arch: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="--reproducible can't be had: this model forgets"):
+@pytest.mark.parametrize("arch", ["mamba", "jamba"])
+def test_a_model_with_a_recurrent_state_is_refused(arch: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="--reproducible can't be had: this model has a recurrent state"):
         LlamaBackend(settings(write_tiny_model(tmp_path / "forgets.gguf", arch=arch)))
 
 
-def test_what_is_saved_before_it_is_copied_is_of_its_own_source(backend: LlamaBackend) -> None:
+def test_what_is_saved_before_it_is_copied_is_of_its_own_source(load: Callable[..., LlamaBackend]) -> None:
     """llama.cpp copies with the next decode, and by then the source's seq_id may hold another text."""
+    backend = load(reproducible=True, ubatch_size=64)
     for seq_id, start in ((0, 10), (2, 80)):
         block = Batch()
         block.add(tuple(range(start, start + 64)), 0, seq_id, outputs=1)

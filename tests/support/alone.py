@@ -32,6 +32,12 @@ from srb.options.settings import Settings
 KINDS = {"full": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "jamba"}
 """The kinds of memory that llama.cpp has, each with the architecture of the tiny model that has it."""
 
+BITS_KINDS = ("full", "window")
+"""Those with which `--reproducible` keeps its promise."""
+
+BITS_WINDOW = 128
+"""The sliding window for that: no longer text is kept for others, and no text shorter than a block."""
+
 TOLERANCE = 1e-3
 """How much log-probabilities may differ. The number of rows in a batch changes them by up to 1e-4."""
 
@@ -251,8 +257,11 @@ class _Trial:
         stop = answer.stop
         if stop.finish_reason == "length" and params.max_tokens not in (None, -1):
             assert stop.length == params.max_tokens, f"{stop.length} tokens, and not {params.max_tokens}"
-        said, n_held = answer.tokens, _MOST_HELD if stop.finish_reason == "abort" and params.banned_strings else 0
-        expected = self._check_tokens(prompt, params, said[: len(said) - n_held], n_held, echo=request.echo)
+        # At its last token nothing is taken back any more, so the reference goes on where this answer would have.
+        n_more = _MOST_HELD if stop.finish_reason != "length" and params.banned_strings else 0
+        n_held = n_more if stop.finish_reason == "abort" else 0
+        said = answer.tokens[: len(answer.tokens) - n_held]
+        expected = self._check_tokens(prompt, params, said, n_more, echo=request.echo)
         if expected and stop.finish_reason != "abort":
             assert answer.text == expected.text
             end = (stop.length, stop.finish_reason, stop.stop_reason)
@@ -325,9 +334,9 @@ def report(program: Program, problem: str | None) -> str:
     return f"{problem}\n{program}"
 
 
-def tiny_model(kind: str, folder: Path) -> Path:
+def tiny_model(kind: str, folder: Path, window: int = WINDOW) -> Path:
     """The path of a tiny model with one of the `KINDS` of memory, written into the folder."""
-    return write_tiny_model(folder / f"{kind}.gguf", arch=KINDS[kind])
+    return write_tiny_model(folder / f"{kind}.gguf", arch=KINDS[kind], window=window)
 
 
 def exact_copy(model: Path, folder: Path) -> Path:

@@ -34,6 +34,7 @@ def write_tiny_model(
     arch: str = "llama",
     pre: str = "gpt-2",
     n_ctx_train: int = 4096,
+    window: int = WINDOW,
     n_vocab: int = N_VOCAB,
     n_layer: int = 2,
     n_embd: int = 64,
@@ -52,7 +53,7 @@ def write_tiny_model(
 ) -> Path:
     """Writes the model to `path`, and returns the path. With larger sizes, the model isn't tiny.
 
-    arch: llama; qwen3; gemma3, whose every other layer has a sliding window of `WINDOW` tokens; mamba, which is
+    arch: llama; qwen3; gemma3, whose every other layer has a sliding window of `window` tokens; mamba, which is
         recurrent; or jamba, a hybrid, whose every other layer is recurrent; qwen2vl (M-RoPE).
     pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
     n_head_kv: the number of heads for keys and values, which several other heads share (llama alone); left out:
@@ -86,7 +87,7 @@ def write_tiny_model(
     if arch == "qwen2vl":
         writer.add_rope_dimension_sections([4, 2, 2, 0])
     if arch == "gemma3":
-        writer.add_sliding_window(WINDOW)
+        writer.add_sliding_window(window)
         writer.add_sliding_window_pattern([i % 2 == 0 for i in range(n_layer)])
     if arch in ("gemma3", "qwen3"):
         writer.add_key_length(n_embd // n_head)

@@ -26,8 +26,9 @@ _GAP = 4
 
 
 class Streams(Context):
-    """Sequences with cells of their own. The model must remember every token (`Context` says what the methods do).
+    """Sequences with cells of their own (`Context` says what the methods do). A recurrent state can't be had.
 
+    Each has cells for all of its tokens, also where the model has a sliding window, so nothing is forgotten.
     Raises `ModelLoadError` if the logits of a row depend on the number of rows beside it.
     """
 
@@ -35,6 +36,7 @@ class Streams(Context):
         super().__init__(*args, **kwargs)
         self.n_cells -= 1  # a row that nobody needs may be behind the last
         self.could_shift = self.can_shift = False
+        self._window, self._longest = None, self._window  # of a longer sequence llama.cpp saves only the window
         # By its target, each fork that llama.cpp carries out with the next decode; None if its source is gone.
         self._sources: dict[int, int | None] = {}
         self._copied: set[int] = set()  # the sources of these forks
@@ -137,7 +139,7 @@ class Streams(Context):
         at: int | None = seq_id
         while at in self._sources:  # what isn't copied yet is where it comes from
             at = self._sources[at]
-        if at is None or self.length(at) < end:
+        if at is None or not end <= self.length(at) <= (self._longest or self.n_cells):
             return None
         size = llama_cpp.llama_state_seq_get_size(self._context, at)
         return None if size > max_bytes else self._written(at, size)
