@@ -287,7 +287,7 @@ def test_results_are_verified(srb: Run, backend: FakeBackend, capsys: pytest.Cap
     assert srb("compare", "spec.toml") == 0
     assert {each["fingerprint"] for each in lines()} == {"0123"}
     assert (
-        "Where srb&#x27;s fingerprint is 0123, the same command generates the same texts."
+        "Where srb&#39;s fingerprint is 0123, the same command generates the same texts."
         in Path("spec-results/report.html").read_text()
     )
     before = {path: path.read_bytes() for path in Path("spec-results").iterdir()}
