@@ -359,6 +359,7 @@ def test_the_samplers_of_all_alternatives_see_the_prompt_once(
         {"temperature": 0},
         {"samplers": ()},
         {"p_less": True},
+        {"top_h": 0.5, "smoothing_factor": 0.2},
     ],
 )
 def test_a_sampler_goes_on_with_tokens_that_were_drawn_before(row: Row, params: dict[str, Any]) -> None:
@@ -410,6 +411,7 @@ def test_a_grammar_goes_on_where_the_tokens_end(row: Row) -> None:
         {"samplers": ("top_k", "penalties", "temperature"), "repeat_penalty": 1.5},
         {"top_n_sigma": 1.0},
         {"p_less": True},
+        {"top_h": 0.5, "smoothing_factor": 0.2},
     ],
 )
 def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(

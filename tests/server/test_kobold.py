@@ -155,7 +155,7 @@ async def test_kobold_lite(connect: Connect) -> None:
         {"token": "b", "finish_reason": None},
         {"token": "", "finish_reason": "stop"},
     ]
-    ignored = {"top_a", "tfs", "rep_pen_slope", "smoothing_factor", "replace_instruct_placeholders"}
+    ignored = {"top_a", "tfs", "rep_pen_slope", "replace_instruct_placeholders"}
     assert set(response.headers["x-srb-ignored"].split(", ")) == ignored
     perf = await (await client.get("/api/extra/perf")).json()
     assert (perf["total_gens"], perf["last_token_count"], perf["last_input_count"], perf["stop_reason"]) == (1, 3, 9, 1)
@@ -235,7 +235,7 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     assert response.status == 200, await response.text()
     (given,) = params
     assert (given.typical_p, given.ignore_eos, given.repeat_penalty, given.repeat_last_n) == (0.9, True, 1.1, 600)
-    assert given.samplers == ("dry", "top_n_sigma", "top_k", "penalties", "temperature", "xtc", "p_less")
+    assert given.samplers == ("dry", "top_n_sigma", "top_k", "penalties", "temperature", "xtc", "p_less", "top_h")
     assert given.logit_bias == ((7, -float("inf")),)
     assert given.banned_strings == ("(?i)bc", "(?i)x", "(?i)yz")
     assert given.stop == ("\nYou:",)

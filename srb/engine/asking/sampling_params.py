@@ -57,6 +57,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "typical_p": (0, 1),
     "top_n_sigma": (-1, 100),
+    "top_h": (0, 1),
+    "smoothing_factor": (0, 100),
+    "smoothing_curve": (1, 10),
     "xtc_probability": (0, 1),
     "xtc_threshold": (0, 1),
     "repeat_penalty": (0.01, 100),
@@ -82,8 +85,20 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """The lowest and the highest value of each number in `SamplingParams`, both allowed."""
 
-SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "p_less")
-"""The samplers that narrow or reshape the distribution: llama-server's, in its default order, and one of our own."""
+SAMPLERS = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+    "p_less",
+    "top_h",
+)
+"""The samplers that narrow or reshape the distribution: llama-server's, in its default order, and two of our own."""
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
 """The fields that say what a text must match. Only one of them may be given."""
@@ -118,6 +133,19 @@ class SamplingParams:
         False,
         "drop tokens that are less likely than the sum of the squares of all probabilities, after temperature: few "
         "are left where the model is sure, and many where it isn't.",
+    )
+    top_h: float = described(
+        1.0,
+        "keep the likeliest tokens, as many as leave at most this part of the distribution's entropy, after "
+        "temperature; 1: off.",
+    )
+    smoothing_factor: float = described(
+        0.0,
+        "behind temperature, bring the likeliest tokens closer together and the others further away: the lower the "
+        "factor, the wilder; 0: off.",
+    )
+    smoothing_curve: float = described(
+        1.0, "for smoothing_factor: above 1, unlikely tokens are moved further away, and likely ones less."
     )
     xtc_probability: float = described(
         0.0,

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import llama_cpp
@@ -17,6 +18,9 @@ from srb.llama.sampling.constraint import Constraint
 from srb.llama.sampling.logprobs import ROWS, Floats, Places, logprobs
 from srb.llama.sampling.p_less import p_less
 from srb.llama.sampling.processor import Processor
+from srb.llama.sampling.reshaping import Reshape, interface_of
+from srb.llama.sampling.smoothing import smoothing
+from srb.llama.sampling.top_h import top_h
 from srb.llama.text.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
@@ -60,6 +64,7 @@ class LlamaSampler:
         self._changed_set: set[int] = set()
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
+        self._interfaces: list[Any] = []  # those of samplers written in Python, to which llama.cpp has pointers
         self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
@@ -138,12 +143,22 @@ class LlamaSampler:
                 seed = _fixed_seed(params.seed)
                 return llama_cpp.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, keep, seed)
             case "temperature":
-                return llama_cpp.llama_sampler_init_temp_ext(
+                temperature = llama_cpp.llama_sampler_init_temp_ext(
                     _temperature(params), params.dynatemp_range, params.dynatemp_exponent
                 )
+                if not params.smoothing_factor:
+                    return temperature
+                self._add(temperature)
+                return self._reshaping(partial(smoothing, params.smoothing_factor, params.smoothing_curve))
             case "p_less" if params.p_less:
-                return p_less()
+                return self._reshaping(p_less)
+            case "top_h" if params.top_h < 1:
+                return self._reshaping(partial(top_h, params.top_h))
         return None
+
+    def _reshaping(self, reshape: Reshape) -> Any:
+        self._interfaces.append(interface_of(reshape))
+        return llama_cpp.llama_sampler_init(self._interfaces[-1], None)
 
     def _mirostat(self, params: SamplingParams) -> Any:
         seed, tau, eta = _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta
