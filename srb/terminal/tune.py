@@ -145,4 +145,4 @@ def _why_a_guess(search: Search) -> str:
             "of threads weren't compared, and the times aren't used to plan batches. On an idle machine the same "
             "command knows better."
         )
-    return "The time was up before attention was compared. A larger --budget helps."
+    return f"{search.found.doubt} A larger --budget helps, or another time."

@@ -118,7 +118,6 @@ def tuned(tiny_model: Path, as_bf16: Path) -> Tuned:
         threads=1,
         threads_batch=2,
         times_as_fast=2.1,
-        attention_compared=True,
         paces=MEASURED,
     )
     write_tuned(tiny_model, Settings(), result)
@@ -196,7 +195,7 @@ def test_another_model_or_machine_has_another_result(
         ("gone", r"bf16\.gguf is gone; going on with the file as it is"),
         ("half", r"bf16\.gguf isn't whole; going on with the file as it is"),
         ("zeros", r"can't be loaded.*going on with the file as it is"),
-        ("version", r"version 99, and this srb reads version 2\); going on"),
+        ("version", r"version 99, and this srb reads version 3\); going on"),
         ("toml", "can't be used"),
         ("fields", "can't be used"),
         ("all", None),
@@ -214,11 +213,11 @@ def test_a_damaged_cache_is_said_and_the_file_is_served(
         case "zeros":
             made.write_bytes(b"\0" * made.stat().st_size)
         case "version":
-            toml.write_text(toml.read_text().replace("version = 2", "version = 99"))
+            toml.write_text(toml.read_text().replace("version = 3", "version = 99"))
         case "toml":
             toml.write_text("what = is this")
         case "fields":
-            toml.write_text("version = 2\n")
+            toml.write_text("version = 3\n")
         case _:
             shutil.rmtree(empty_cache)
     with LlamaBackend(dataclasses.replace(Settings(), model=tiny_model, ctx_size=256)) as backend:

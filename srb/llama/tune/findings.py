@@ -18,7 +18,9 @@ _CACHE_TYPES = ("f16", "bf16")
 WAYS = ("auto", "off")
 """The ways of flash attention that are compared."""
 
-GAIN = 0.97  # a change is worth it if it takes less than this share of the time
+GAIN = 0.98  # a change is worth it if it takes less than this share of the time
+HOPELESS = 1.2  # who takes so many times the best one's time isn't tried again
+_HOPELESS_AT_ONCE = 1.6  # the same after a single try
 TIME_UP = "not tried, as the time was up"
 
 
@@ -26,26 +28,54 @@ TIME_UP = "not tried, as the time was up"
 class Candidate:
     """A pair of weights and attention that the search tries or has tried.
 
-    memory: bytes of the weights, and of a cache as large as the settings want it. kl: the mean divergence from the file
-    as it is, or None if it isn't known. note: why it wasn't measured, or why it is refused.
+    timings: the least times of all tries. again: the least but one. memory: bytes of the weights, and of a cache as
+    large as the settings want it. kl: the mean divergence from the file as it is, or None if it isn't known. note: why
+    it wasn't measured, or why it is refused. n_tries: how often it was measured. n_deep: how often of these after many
+    tokens.
     """
 
     weights: str
     attention: Attention
     timings: Timings | None = None
+    again: Timings | None = None
     memory: int = 0
     kl: float | None = None
     note: str = ""
+    n_tries: int = 0
+    n_deep: int = 0
+
+    def add(self, timings: Timings) -> None:
+        """Takes the times of one more try."""
+        self.n_tries += 1
+        self.n_deep += bool(timings.deep)
+        if self.timings is None:
+            self.timings = timings
+            return
+        greater = self.timings.merge(timings)
+        if self.again is None:
+            self.again = greater
+        else:
+            self.again.merge(greater)
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return f"{self.weights} with {self.attention.cache_type} and flash attention {shown(self.attention)}"
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The weights and the type of the cache. The way of attention may change from request to request."""
+        return self.weights, self.attention.cache_type
+
+    @property
+    def is_close_enough(self) -> bool:
+        """Whether nothing is known against its probabilities."""
+        return self.kl is None or self.kl <= MAX_DIVERGENCE
 
     @property
     def may_be_chosen(self) -> bool:
         """Whether the candidate was measured, and its probabilities are close enough to those of the file as it is."""
-        return self.timings is not None and self.kl is not None and self.kl <= MAX_DIVERGENCE
-
-    @property
-    def was_tried(self) -> bool:
-        """Whether there was time for the candidate, also if it failed."""
-        return self.timings is not None or self.note not in ("", TIME_UP)
+        return self.timings is not None and self.kl is not None and self.is_close_enough
 
 
 class Findings:
@@ -68,6 +98,8 @@ class Findings:
         """For each way of attention: how many tokens a piece of a prompt has at least that has a decode of its own."""
         self.busy = 0.0
         """How many processors other programs use; 0 on an idle machine."""
+        self.doubt = ""
+        """Why it isn't clear that the choice is the fastest; empty if it is clear."""
         self.change = MEASURED.change
         """The seconds that a change of the context takes."""
         self._path = path
@@ -77,18 +109,63 @@ class Findings:
         self.candidates.append(Candidate(weights, attention, memory=memory))
         return self.candidates[-1]
 
-    def of_file(self, attention: Attention) -> Candidate:
-        """The candidate with the file as it is and this attention."""
-        return next(each for each in self.candidates if (each.weights, each.attention) == (FILE, attention))
+    def find(self, weights: str, attention: Attention) -> Candidate | None:
+        """The candidate with these weights and this attention. None if there is none yet."""
+        return next((each for each in self.candidates if (each.weights, each.attention) == (weights, attention)), None)
 
     def seconds(self, candidate: Candidate) -> list[float]:
         """The seconds that each of the jobs takes; empty if the candidate wasn't measured."""
-        timings = candidate.timings
-        return [timings.job(*job) for job in self.jobs] if timings else []
+        return self._seconds(candidate, candidate.timings)
+
+    def _seconds(self, candidate: Candidate, timings: Timings | None) -> list[float]:
+        return [self._whole(candidate, timings).job(*job) for job in self.jobs] if timings else []
+
+    def _whole(self, candidate: Candidate, timings: Timings) -> Timings:
+        """The times, with what a long prompt costs. If that wasn't measured with its own weights, others show it."""
+        if candidate.n_deep:
+            known = candidate
+        else:
+            same = [each for each in self.candidates if each.attention == candidate.attention and each.n_deep]
+            known = max(same, key=lambda each: each.n_deep, default=candidate)
+        return timings.at_depth_of(known.timings) if known.timings and known.n_deep else timings
 
     def ratio(self, one: Candidate, other: Candidate) -> float:
         """The time that one candidate takes, divided by the time of another."""
         return _mean_ratio(self.seconds(one), self.seconds(other))
+
+    def leader(self) -> Candidate:
+        """The fastest candidate that isn't refused. The simpler one if two are close."""
+        leader = self.candidates[0]
+        for each in self.candidates[1:]:
+            is_among = each.timings and each.is_close_enough
+            if is_among and self.ratio(each, leader) < (1 if each.pair == leader.pair else GAIN):
+                leader = each
+        return leader
+
+    def may_win(self, candidate: Candidate, leader: Candidate) -> bool:
+        """Whether more tries may show that a candidate is as fast as the leader."""
+        if not candidate.timings or not candidate.is_close_enough:
+            return False
+        return self.ratio(candidate, leader) < (HOPELESS if candidate.n_tries > 1 else _HOPELESS_AT_ONCE)
+
+    def promising(self) -> list[Attention]:
+        """The ways of attention that may win, by the file's weights; the fastest comes first."""
+        tried = [each for each in self.candidates if each.weights == FILE and each.timings and each.is_close_enough]
+        tried = sorted(tried, key=lambda each: self.ratio(each, self.candidates[0]))
+        return [each.attention for each in tried if self.may_win(each, tried[0])]
+
+    def look(self, rivals: list[Candidate]) -> None:
+        """Sets `doubt`, if something wasn't tried, or if tries differ by more than the leader is ahead of a rival."""
+        leader, self.doubt = self.leader(), ""
+        for each in self.candidates:
+            if each.note == TIME_UP:
+                self.doubt = f"There was no time to try {each.name}."
+        for each in rivals:
+            apart = self.ratio(each, leader) - 1
+            differ = max(self._differ(each), self._differ(leader))
+            if each.pair != leader.pair and differ > max(apart, 1 - GAIN):
+                but = f"tries differed by {differ:.0%}" if differ < math.inf else "there was time for a single try only"
+                self.doubt = f"{each.name} took {apart:.0%} longer than {leader.name}, but {but}."
 
     @property
     def usual(self) -> Attention:
@@ -120,9 +197,9 @@ class Findings:
             threads=self.threads,
             threads_batch=self.threads_batch,
             times_as_fast=round(self.seconds(self.candidates[0])[0] / self._least_seconds(chosen)[0], 2),
-            attention_compared=any(each.was_tried and each.attention.flash_attn == "off" for each in self.candidates),
             paces=self._paces(known, usual),
             busy=round(self.busy, 1),
+            unsure=bool(self.doubt),
         )
 
     def _paces(self, known: Mapping[Attention, Candidate], usual: Attention) -> Paces | None:
@@ -130,10 +207,18 @@ class Findings:
         ways = {}
         for way in WAYS:
             candidate = known.get(Attention(usual.cache_type, way))
-            if candidate is None or candidate.timings is None or not candidate.timings.deep:
+            if candidate is None or candidate.timings is None:
                 return None
-            ways[way] = candidate.timings.pace(self.apart.get(way, NEVER))
+            timings = self._whole(candidate, candidate.timings)
+            if not timings.deep:
+                return None
+            ways[way] = timings.pace(self.apart.get(way, NEVER))
         return Paces(ways["auto"], ways["off"], self.change, usual.flash_attn)
+
+    def _differ(self, candidate: Candidate) -> float:
+        """By which share the least times of a candidate differ from the least but one; infinite after a single try."""
+        again = self._seconds(candidate, candidate.again)
+        return _mean_ratio(again, self.seconds(candidate)) - 1 if again else math.inf
 
     def _least_seconds(self, option: list[Candidate]) -> list[float]:
         return [min(each) for each in zip(*map(self.seconds, option), strict=True)]

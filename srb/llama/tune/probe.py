@@ -24,8 +24,8 @@ from srb.llama.text.tokenizer import LlamaTokenizer
 from srb.options.settings import Settings
 
 _PIECE = 128  # tokens whose logits are held at once
-_STEPS = 4  # so many steps are timed for each number of rows
-_ENOUGH_SECONDS = 0.3  # after so many seconds no further step is timed
+_STEPS = 3  # so many steps are timed for each number of rows
+_ENOUGH_SECONDS = 0.2  # after so many seconds no further step is timed
 _WARMING = 16  # so many tokens are evaluated before the timing, to bring the weights into memory
 _PIECES_BESIDE = (32, 128, 512)
 _GAIN_APART = 1.03  # a decode of its own must be faster by this factor
@@ -67,12 +67,18 @@ class Timings:
     shallow: dict[int, float] = field(default_factory=dict)
     deep: dict[int, float] = field(default_factory=dict)
 
-    def merge(self, other: "Timings") -> None:
-        """Adds another repetition: keeps the lesser of each two times."""
-        self.first, self.last = min(self.first, other.first), min(self.last, other.last)
-        for mine, others in ((self.shallow, other.shallow), (self.deep, other.deep)):
+    def merge(self, other: "Timings") -> "Timings":
+        """Adds another repetition: keeps the lesser of each two times, and returns the greater ones."""
+        greater = dataclasses.replace(other, shallow={}, deep={})
+        self.first, greater.first = sorted((self.first, other.first))
+        self.last, greater.last = sorted((self.last, other.last))
+        for mine, others, rest in (
+            (self.shallow, other.shallow, greater.shallow),
+            (self.deep, other.deep, greater.deep),
+        ):
             for n, seconds in others.items():
-                mine[n] = min(seconds, mine.get(n, seconds))
+                mine[n], rest[n] = sorted((seconds, mine.get(n, seconds)))
+        return greater
 
     def at_depth_of(self, other: "Timings") -> "Timings":
         """These times, completed by the time that `other` takes longer at its depth.

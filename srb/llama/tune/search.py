@@ -1,11 +1,12 @@
 """The search of `srb tune`: finds which weights, which attention and how many threads are fastest for a model here.
 
-The times of weights and of attention add up. So there are two searches, one after the other, and not one of all pairs.
-Attention comes first, because it needs no conversion, every model has it, and it makes the greater difference if many
-rows continue a long prompt.
+Each pair of weights and attention that may be the fastest is a candidate. One try measures a short piece of a prompt
+and a few steps of one row, of 8 and of 32. Candidates are tried in turn, and the least of all tries counts, since other
+programs can only make a time longer. So they disturb all candidates alike. A candidate that is clearly slower isn't
+tried again, and the search ends when the best one is ahead of the others by more than its own tries differ.
 
-Candidates are measured in turn, and the least time of all repetitions counts. So other programs on the machine disturb
-all candidates alike. A candidate that is clearly slower isn't measured again.
+The file's own weights come first, because they need no conversion, and every model has them. What a long prompt costs
+depends on the way of attention, but not on the weights, so it is measured with those that lead.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from srb.llama.native.context import physical_cores
 from srb.llama.native.flash_attn import can_choose
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune.background_load import watch_others
-from srb.llama.tune.findings import GAIN, MAX_DIVERGENCE, TIME_UP, WAYS, Candidate, Findings, shown
+from srb.llama.tune.findings import GAIN, HOPELESS, MAX_DIVERGENCE, TIME_UP, WAYS, Candidate, Findings, shown
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights, divergence
 from srb.options.settings import Settings
 
@@ -35,20 +36,23 @@ LENGTH = 64
 USUAL = Attention("f16", "auto")
 """llama.cpp's defaults: an f16 cache, and flash attention if it is possible."""
 
-_OTHERS = {Attention("f16", "off"): 0.7, Attention("bf16", "off"): 0.35, Attention("bf16", "auto"): 0.35}
-"""The other ways of attention, the most promising first. Each has a share of the budget; past it, it isn't begun."""
+_OTHERS = Attention("f16", "off"), Attention("bf16", "off")
+"""The other ways of attention that may win. A bf16 cache with flash attention is slow on all known processors."""
 
 _SHORT, _LONG = 512, 4096
 _MANY = 32  # rows
-_HOPELESS = 1.25  # a candidate that takes more than so many times the best one's time isn't measured again
-_AGAIN_SHARE, _WEIGHTS_SHARE = 0.3, 0.75  # of the budget: past these no attention is repeated, and no weights are begun
-_FAST, _SLOW, _VERY_SLOW = 0.001, 0.008, 0.05  # seconds for a token of a prompt
+_WAYS_SHARE, _WEIGHTS_SHARE, _DEEP_SHARE, _REPEAT_SHARE = 0.4, 0.5, 0.7, 0.8
+"""The shares of the budget past which no way of attention is begun with the file, no weights are begun, and so on."""
+
+_MOST_TRIES = 6
+_SLOW = 0.008  # seconds for a token of a prompt
 _SHARE_OF_MIX = 0.05  # a type that fewer of the weights have isn't worth a format of its own
-_KL_TOKENS, _KL_BYTES = 512, 160 << 20
+_KL_TOKENS, _KL_BYTES = 128, 160 << 20
 BUSY = 0.2
 """If other programs use at most so many processors, the machine counts as idle."""
 
 _LOOK_SECONDS = 0.5
+_DISTURBED = 3  # so many tries beside other programs, one after the other, and the machine counts as busy
 
 
 class Search:
@@ -66,6 +70,8 @@ class Search:
         self._told = told
         self._began = time.monotonic()
         self._reference: Floats | None = None
+        self._loaded: dict[str, Weights] = {}
+        self._disturbed = 0  # how many of the last tries, one after the other, ran beside other programs
         self._cores = settings.threads or physical_cores()
         self.found = Findings(path, self._cores, settings.threads_batch or self._cores)
 
@@ -93,15 +99,17 @@ class Search:
             self._settings = dataclasses.replace(self._settings, threads=free, threads_batch=free)
         with ExitStack() as stack:
             file = stack.enter_context(Weights(self.path, self._settings))
+            self._loaded = {FILE: file}
             self._prepare(file)
-            self._search_attention(file)
-            best, weights = self._search_weights(file, stack)
-            self._measure_other_ways(best, weights, file)
-            self._search_threads(weights)
-            self._measure_pieces(weights)
-            self.found.conclude(best)
-
-    # Weights
+            self._begin_with_file(file)
+            for name in self._formats():
+                self._begin_with(name, stack)
+            self._measure_depth()
+            self._repeat()
+            chosen = self._measure_choice()
+            self._search_threads(self._loaded[chosen.weights])
+            self._measure_pieces(self._loaded[chosen.weights])
+            self.found.conclude(chosen)
 
     def _prepare(self, file: Weights) -> None:
         """Sets the sizes of the measurements: a slow model gets small ones."""
@@ -111,7 +119,7 @@ class Search:
         room = min(file.n_trained, _SHORT + _LONG + LENGTH) - LENGTH
         trial = Shape(min(64, room // 4), 0, (1,))
         token = file.measure(USUAL, self._tokens, trial, deep=False).first / trial.piece
-        piece = 64 if token > _VERY_SLOW else 128 if token > _SLOW else 256 if token > _FAST else _SHORT
+        piece = 64 if token > _SLOW else 128
         n = min(self._settings.n, self._settings.parallel)
         many = n if token > _SLOW else max(n, min(_MANY, self._settings.parallel))
         piece = min(piece, room // 4, self._settings.batch_size)
@@ -121,27 +129,18 @@ class Search:
         judged = min(_KL_TOKENS, room, _KL_BYTES // (4 * file.n_vocab), int(self._budget / 25 / token))
         self._judged = self._tokens[: max(64, judged)]
 
-    def _search_weights(self, file: Weights, stack: ExitStack) -> tuple[Candidate, Weights]:
-        """Compares formats with the attention that is best for the file as it is."""
-        assert self.found.chosen
-        best, weights = self.found.chosen, file
-        for name in self._formats():
-            candidate = self.found.new(name, self.found.usual)
-            other = self._load(candidate, stack)
-            if other is None:
-                continue
-            self._say(f"measuring {name} weights")
-            self._measure(candidate, other)
-            if self.found.ratio(candidate, best) < _HOPELESS and self._spent < _WEIGHTS_SHARE:
-                self._measure(best, weights)
-                self._measure(candidate, other)
-            self._compare(candidate, other, file)
-            if candidate.may_be_chosen and self.found.ratio(candidate, best) < GAIN:
-                best, weights, other = candidate, other, weights
-                self.found.conclude(best)
-            if other is not file:
-                other.close()
-        return best, weights
+    # The candidates
+
+    def _begin_with_file(self, file: Weights) -> None:
+        """Tries all ways of attention with the file as it is. llama.cpp's defaults are always tried."""
+        first = self.found.new(FILE, USUAL, self._memory(file))
+        first.kl = 0.0
+        self._measure(first)
+        self.found.conclude(first)
+        for attention in _OTHERS:
+            candidate = self.found.new(FILE, attention, self._memory(file))
+            if not self._is_over(_WAYS_SHARE, candidate):
+                self._try(candidate)
 
     def _formats(self) -> list[str]:
         """The formats to try: all weights in one, or only those of a type that the file has among others."""
@@ -149,11 +148,29 @@ class Search:
         for each in read_tensors(self.path):
             if each.is_matrix:
                 sizes[each.type] = sizes.get(each.type, 0) + math.prod(each.shape)
-        names = ("bf16", "q8_0", "f16") if _computes_bf16() else ("q8_0", "bf16", "f16")  # the time may be up early
+        # F16 is as large as BF16, and slower where the processor computes with BF16.
+        names = ("bf16", "q8_0") if _computes_bf16() else ("q8_0", "bf16", "f16")
         whole = [name for name in names if set(sizes) != {name}]
         parts = [kind for kind in sizes if kind not in (*FORMATS, "f32")]
         large = [kind for kind in parts if sizes[kind] > _SHARE_OF_MIX * sum(sizes.values())]
         return whole + ([mixed(kind, "q8_0") for kind in large] if len(parts) > 1 else [])
+
+    def _begin_with(self, name: str, stack: ExitStack) -> None:
+        """Tries weights in this format with each way of attention that isn't far behind with the file's weights."""
+        ways = sorted(self.found.promising(), key=lambda way: way.cache_type == "bf16", reverse=_computes_bf16())
+        first = self.found.new(name, ways[0])
+        weights = self._load(first, stack)
+        if weights is None:
+            return
+        self._loaded[name] = weights
+        candidates = [first, *(self.found.new(name, way) for way in ways[1:])]
+        for candidate in candidates:
+            candidate.memory = self._memory(weights)
+            if candidate is first or not self._is_over(_WEIGHTS_SHARE, candidate):
+                self._try(candidate)
+        self._settle()
+        if not any(self._may_win(each) for each in candidates):
+            self._loaded.pop(name).close()
 
     def _load(self, candidate: Candidate, stack: ExitStack) -> Weights | None:
         """Converts the weights to the candidate's format, and loads them. None, with a note, if that isn't possible."""
@@ -168,58 +185,80 @@ class Search:
             if not target.exists():
                 self.made.append(target)
             convert(self.path, name, lambda _fraction: self._say(f"converting the weights to {name}"))
-            weights = stack.enter_context(Weights(target, self._settings))
+            return stack.enter_context(Weights(target, self._settings))
         except ModelLoadError as error:
             candidate.note = error.message
             return None
-        candidate.memory = self._memory(weights)
-        return weights
 
-    def _compare(self, candidate: Candidate, weights: Weights, file: Weights) -> None:
+    # Which one is the fastest
+
+    def _may_win(self, candidate: Candidate) -> bool:
+        return candidate.weights in self._loaded and self.found.may_win(candidate, self.found.leader())
+
+    def _settle(self) -> None:
+        """Makes the leader the choice, if its probabilities are close to those of the file."""
+        while True:
+            leader = self.found.leader()
+            for each in self.found.candidates:
+                if each.pair == leader.pair and each.timings and each.kl is None:
+                    self._compare(each)
+            if leader.may_be_chosen:
+                self.found.conclude(leader)
+                return
+
+    def _repeat(self) -> None:
+        """Tries who may win in turn, until it is clear who does, or the time is up."""
+        while True:
+            rivals = [each for each in self.found.candidates if self._may_win(each)]
+            self.found.look(rivals)
+            most = max(each.n_tries for each in rivals)
+            if not self.found.doubt or most >= _MOST_TRIES or self._spent > _REPEAT_SHARE:
+                break
+            for each in rivals:
+                self._try(each, deep=each.n_deep == 1)
+        self._settle()
+
+    def _compare(self, candidate: Candidate) -> None:
         """Sets the candidate's divergence, and refuses the candidate if it is too large."""
         self._say("comparing probabilities")
         if self._reference is None:
-            self._reference = file.log_probabilities(USUAL, self._judged)
-        candidate.kl = divergence(self._reference, weights.log_probabilities(candidate.attention, self._judged))
+            self._reference = self._loaded[FILE].log_probabilities(USUAL, self._judged)
+        other = self._loaded[candidate.weights].log_probabilities(candidate.attention, self._judged)
+        candidate.kl = divergence(self._reference, other)
         if candidate.kl > MAX_DIVERGENCE:
             candidate.note = f"refused: more than {MAX_DIVERGENCE} from the file"
 
-    # Attention
+    def _measure_depth(self) -> None:
+        """Measures what a long prompt costs, with the leading weights and each way of attention that may win."""
+        weights = self.found.leader().weights
+        for each in self.found.candidates:
+            if each.weights == weights and self._may_win(each) and self._spent < _DEEP_SHARE:
+                self._try(each, deep=True)
+        self._settle()
 
-    def _search_attention(self, file: Weights) -> None:
-        """Compares ways of attention with the file as it is. llama.cpp's defaults are always measured."""
-        first = self.found.new(FILE, USUAL, self._memory(file))
-        first.kl = 0.0
-        self._measure(first, file, deep=True)
-        self.found.conclude(first)
-        others = [self.found.new(FILE, each, self._memory(file)) for each in _OTHERS]
-        for each, limit in zip(others, _OTHERS.values(), strict=True):
-            if not self._is_over(limit, each):
-                self._try(each, file, file, deep=True)
-        self.found.conclude(first)
-        for each in (first, *others):
-            if each.timings is None or self._spent > _AGAIN_SHARE:
-                continue
-            if self.found.ratio(each, self.found.of_file(self.found.usual)) < _HOPELESS:
-                self._try(each, file, file, deep=True)
-        self.found.conclude(first)
+    def _measure_choice(self) -> Candidate:
+        """Measures the chosen weights and cache with both ways of attention. The backend uses both, each for some work.
 
-    def _measure_other_ways(self, best: Candidate, weights: Weights, file: Weights) -> None:
-        """Measures the chosen weights with the other way of attention, which the backend uses for some work."""
-        if best.weights == FILE:
-            return
+        Returns the choice.
+        """
+        assert self.found.chosen
+        chosen = self.found.chosen
         for way in WAYS:
-            attention = Attention(best.attention.cache_type, way)
-            if attention != best.attention and self.found.of_file(attention).may_be_chosen:
-                self._try(self.found.new(best.weights, attention, self._memory(weights)), weights, file)
+            pair = chosen.weights, Attention(chosen.attention.cache_type, way)
+            candidate = self.found.find(*pair) or self.found.new(*pair, chosen.memory)
+            if candidate.n_deep == 0 and candidate.is_close_enough:
+                self._try(candidate, deep=True)
+            if candidate.timings and candidate.kl is None:
+                self._compare(candidate)
+        return chosen
 
-    def _try(self, candidate: Candidate, weights: Weights, file: Weights, *, deep: bool = False) -> None:
-        """Measures a way of attention, or notes why that isn't possible."""
-        self._say(f"measuring {candidate.attention.cache_type} cache, flash attention {shown(candidate.attention)}")
+    def _try(self, candidate: Candidate, *, deep: bool = False) -> None:
+        """Measures a candidate once more, or notes why that isn't possible."""
+        weights, way = candidate.weights, candidate.attention
+        self._say(f"measuring {weights} weights, {way.cache_type} cache, flash attention {shown(way)}")
+        candidate.note = ""
         try:
-            self._measure(candidate, weights, deep=deep)
-            if candidate.kl is None:
-                self._compare(candidate, weights, file)
+            self._measure(candidate, deep=deep)
         except (ModelLoadError, BackendError) as error:
             candidate.note = error.message
 
@@ -235,7 +274,7 @@ class Search:
         job = self.found.jobs[0]
         for _ in range(2):
             for count in counts:
-                if count in found and found[count].job(*job) > _HOPELESS * found[cores].job(*job):
+                if count in found and found[count].job(*job) > HOPELESS * found[cores].job(*job):
                     continue
                 if self._spent > 0.9:
                     return
@@ -266,19 +305,14 @@ class Search:
     def _memory(self, weights: Weights) -> int:
         return weights.n_bytes + weights.cache_bytes(self._n_cells(weights))
 
-    def _measure(self, candidate: Candidate, weights: Weights, *, deep: bool = False) -> None:
+    def _measure(self, candidate: Candidate, *, deep: bool = False) -> None:
         with watch_others() as others:
-            timings = weights.measure(candidate.attention, self._tokens, self._shape, deep=deep)
-        if (
-            not self.found.busy and others.busy / 2 > BUSY
-        ):  # the machine was idle when the search began, and isn't any more
+            weights = self._loaded[candidate.weights]
+            candidate.add(weights.measure(candidate.attention, self._tokens, self._shape, deep=deep))
+        is_disturbed = not self.found.busy and others.busy / 2 > BUSY  # and it was idle when the search began
+        self._disturbed = self._disturbed + 1 if is_disturbed else 0
+        if self._disturbed == _DISTURBED:
             raise _DisturbedError(others.busy)
-        if candidate.timings is None:
-            candidate.timings = timings
-        else:
-            candidate.timings.merge(timings)
-        if not deep and (known := self.found.of_file(candidate.attention).timings):
-            candidate.timings = candidate.timings.at_depth_of(known)
 
     @property
     def _spent(self) -> float:

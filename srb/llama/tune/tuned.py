@@ -24,7 +24,7 @@ from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
 
-VERSION = 2
+VERSION = 3
 _ADVICE = "going on with the file as it is; `srb tune` measures again"
 
 
@@ -35,9 +35,9 @@ class Tuned:
     weights: `FILE`, or a format of `srb.llama.files.weights`. weights_bytes: the size of the file with the weights.
     cache_type: the type of keys and values. flash_attn, threads, threads_batch: as the options of the same names.
     times_as_fast: compared with the file as it is and llama.cpp's defaults.
-    attention_compared: whether there was time to measure both kinds of attention.
     paces: the costs of contexts of both kinds, if both were measured and neither is refused.
     busy: how many processors other programs used while this was measured, if the machine wasn't idle.
+    unsure: whether something wasn't tried, or tries differed by more than the choice is ahead of another one.
     """
 
     weights: str
@@ -47,14 +47,14 @@ class Tuned:
     threads: int
     threads_batch: int
     times_as_fast: float
-    attention_compared: bool
     paces: Paces | None
     busy: float = 0.0
+    unsure: bool = False
 
     @property
     def is_guess(self) -> bool:
-        """Whether something wasn't compared, or was measured beside other programs. Measuring again may know better."""
-        return self.busy > 0 or not self.attention_compared
+        """Whether it isn't sure that this is the fastest, or how long it takes. Measuring again may know better."""
+        return self.busy > 0 or self.unsure
 
     def describe(self) -> str:
         """The choice in one line, for people."""
