@@ -19,6 +19,7 @@ from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model
 from srb.files.progress import show_count, show_download
 from srb.llama import LlamaBackend
+from srb.llama.files.model_sampling import sampling_of
 from srb.options.settings import Settings
 from srb.serving.async_engine import make_engine
 
@@ -30,6 +31,7 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
     """n texts that go on with a prompt, which is a text or a tuple of token ids.
 
     sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`.
+    The others have the values that the model's file names, or else the defaults.
     model: the path of a GGUF file, or `Settings`; left out, it is the default model. The model stays loaded for the
     next calls, until a call asks for another one or the program ends.
 
@@ -46,8 +48,9 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
     """
     params = _params(sampling)
     heal = isinstance(prompt, str) and not any(getattr(params, name) for name in CONSTRAINTS)
-    writing = Writing(prompt, n, params, heal=heal)
     with _kept.engine(model) as engine:
+        by_model = {name: value for name, value in _kept.sampling.items() if name not in sampling}
+        writing = Writing(prompt, n, dataclasses.replace(params, **by_model), heal=heal)
         _follow(engine, "writing", writing)
     return writing.result()
 
@@ -105,6 +108,7 @@ class _Kept:
         self._settings: Settings | None = None
         self._backend: LlamaBackend | None = None
         self._engine: Engine | None = None
+        self.sampling: dict[str, Any] = {}  # what the model's file names for requests that don't
 
     @contextmanager
     def engine(self, model: Model) -> Iterator[Engine]:
@@ -115,7 +119,9 @@ class _Kept:
         with self._lock:
             if self._engine is None or settings != self._settings:
                 self.close()
-                self._backend = LlamaBackend(fetch_model(settings, show_download))
+                fetched = fetch_model(settings, show_download)
+                self._backend = LlamaBackend(fetched)
+                self.sampling = sampling_of(fetched)
                 self._engine = make_engine(settings, self._backend)
                 self._settings = settings
             try:

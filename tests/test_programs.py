@@ -28,6 +28,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loaded]:
 
     programs._kept.close()
     monkeypatch.setattr(programs, "LlamaBackend", load)
+    monkeypatch.setattr(programs, "sampling_of", lambda _settings: {})
     yield loaded
     programs._kept.close()
 

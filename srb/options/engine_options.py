@@ -70,6 +70,9 @@ class ModelOptions:
         "none to refuse chats (default: the model's own template, or plain if it has none)",
     )
     chat_template_file: Path | None = option(None, "a file with a chat template in Jinja")
+    ignore_model_sampling: bool = option(
+        False, "leave out the sampling defaults that the model's file names (general.sampling.*)"
+    )
     jinja: bool = option(
         True, "has no effect, because srb always reads templates as Jinja; llama-server has this option"
     )

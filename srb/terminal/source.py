@@ -27,6 +27,7 @@ from srb.errors import (
 from srb.files.download import fetch_model
 from srb.files.progress import show_download, show_loading
 from srb.llama.files.model_file import find_model
+from srb.llama.files.model_sampling import sampling_of
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
@@ -93,7 +94,7 @@ class InProcess:
         of_servers = {name: getattr(Settings(), name) for name in SERVER_OPTIONS - CHAT_OPTIONS}
         settings = dataclasses.replace(settings, **of_servers)
         self.model = settings.alias or find_model(settings.model).stem
-        self._limits = Limits(self.model, settings.n, settings.max_n)
+        self._limits = Limits(self.model, settings.n, settings.max_n, sampling=sampling_of(settings))
         self._engine = AsyncEngine.from_settings(settings)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,8 @@
 """The settings of a server that matter when bodies are read."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,7 @@ class Limits:
     openai: whether a request that doesn't name a format gets OpenAI's instead of native events.
     linger: seconds that a native stream goes on without readers.
     context_shift, n_keep, cache_reuse: the values for requests that don't send them.
+    sampling: by name, the values of fields of `SamplingParams` for requests that don't send them.
     """
 
     model: str
@@ -29,3 +32,4 @@ class Limits:
     context_shift: bool = False
     n_keep: int = 0
     cache_reuse: int = 0
+    sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -43,10 +43,14 @@ def read_tensors(path: Path) -> list[Tensor]:
         return [_tensor(gguf, i) for i in range(_gguf_n_tensors(gguf))]
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """All keys of a GGUF file and their values: numbers, bools, texts, and lists of these. Raises `ModelLoadError`."""
+def read_metadata(path: Path, beginning: str = "") -> dict[str, Any]:
+    """The keys of a GGUF file that begin so, and their values: numbers, bools, texts, and lists of these.
+
+    Raises `ModelLoadError`.
+    """
     with _opened(path) as gguf:
-        return {_gguf_key(gguf, i).decode(errors="replace"): _value(gguf, i) for i in range(_gguf_n_kv(gguf))}
+        keys = (_gguf_key(gguf, i).decode(errors="replace") for i in range(_gguf_n_kv(gguf)))
+        return {key: _value(gguf, i) for i, key in enumerate(keys) if key.startswith(beginning)}
 
 
 def read_vectors(path: Path, called: str) -> dict[str, Floats | None]:

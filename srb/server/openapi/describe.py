@@ -143,6 +143,9 @@ def _schemas(model: type[BaseModel], limits: Limits) -> dict[str, Schema]:
     for each in schemas.values():
         for name in {"n", "best_of"} & each.get("properties", {}).keys():
             each["properties"][name] |= {"minimum": 1, "maximum": limits.max_n}
+        for name, value in limits.sampling.items():
+            if "default" in (known := each.get("properties", {}).get(name, {})):
+                known["default"] = list(value) if isinstance(value, tuple) else value
     return schemas
 
 

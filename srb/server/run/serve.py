@@ -9,6 +9,7 @@ from srb.errors import HistoryError, SettingsError
 from srb.files.progress import show_loading
 from srb.history.history import History
 from srb.llama.files.model_file import find_model
+from srb.llama.files.model_sampling import sampling_of
 from srb.options.extras import pip_install
 from srb.options.settings import Settings
 from srb.server.routes.metrics import Metrics
@@ -51,6 +52,7 @@ async def serve(settings: Settings) -> None:
         context_shift=settings.context_shift,
         n_keep=settings.keep,
         cache_reuse=settings.cache_reuse,
+        sampling=sampling_of(settings),
     )
     check_fd(settings)
     preload = read_preload(settings)

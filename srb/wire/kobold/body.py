@@ -92,7 +92,7 @@ def parse(data: bytes, serving: Serving, *, stream: bool) -> tuple[KoboldFields,
         if fields.sampler_order and fields.samplers is None:
             fields.samplers = _ordered(fields.sampler_order)
         fields.stop = [text for text in fields.stop or () if text]
-        branches = make_branches(fields, n, serving.engine.tokenize)
+        branches = make_branches(fields, n, limits, serving.engine.tokenize)
         prompt, n_cut = _prompt(fields, vocabulary, max(params.max_tokens or 0 for params in branches))
         if n_cut:
             ignored.append(f"prompt (its first {n_cut} tokens)")

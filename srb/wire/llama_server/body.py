@@ -142,7 +142,7 @@ def _parsed(
         raise InvalidRequestError(f"t_max_predict_ms must be at least -1, got {limit!s:.60}", param="t_max_predict_ms")
     completion = CompletionRequest(
         prompts,
-        make_branches(fields, n, tokenize),
+        make_branches(fields, n, limits, tokenize),
         media=media,
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),

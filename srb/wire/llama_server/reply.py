@@ -230,7 +230,7 @@ def props(_body: bytes, serving: Serving) -> Told:
     return {
         "default_generation_settings": {
             "n_ctx": engine.n_cells,
-            "params": generation_settings(SamplingParams(max_tokens=-1), None),
+            "params": generation_settings(SamplingParams(max_tokens=-1, **limits.sampling), None),
         },
         "total_slots": serving.stats.max_sequences,
         "model_alias": limits.model,

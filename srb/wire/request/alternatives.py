@@ -27,7 +27,7 @@ def count_alternatives(fields: CompletionFields, default: int, limits: Limits) -
     return n
 
 
-def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
+def make_branches(fields: CompletionFields, n: int, limits: Limits, tokenize: Tokenize) -> tuple[SamplingParams, ...]:
     """The parameters of each of n alternatives. Raises `InvalidRequestError`."""
     texts = sum(each.biased_texts for each in (fields, *(fields.branches or ())))
     if texts > MAX_BIASED_TEXTS:
@@ -36,7 +36,7 @@ def make_branches(fields: CompletionFields, n: int, tokenize: Tokenize) -> tuple
             f"{MAX_BIASED_TEXTS}; send token ids instead, which /tokenize tells",
             param="logit_bias",
         )
-    common = SamplingParams(**fields.given(tokenize)).alternatives(n)
+    common = SamplingParams(**{**limits.sampling, **fields.given(tokenize)}).alternatives(n)
     if fields.branches is None:
         return common
     return tuple(

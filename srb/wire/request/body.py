@@ -97,7 +97,7 @@ def parse_fields(
     form = _format(fields, chat or limits.openai)
     n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
     is_open = fields.messages is not None and take_all_room(fields, limits)
-    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), tokenize)
+    branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits, tokenize)
     tools = _tools(fields)
     if tools and fields.searches:
         raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
@@ -198,7 +198,8 @@ def take_slot(fields: CompletionFields, limits: Limits) -> int:
 
 def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
-    ignored = fields.ignored(fields.mirostat, fields.search) + ignored_of_shift(fields, limits)
+    mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
+    ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
     of_others = {name for names in SEARCH_FIELDS.values() for name in names} - {
         *SEARCH_FIELDS.get(fields.search or "", ())
     }
@@ -212,8 +213,8 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     if fields.negative_prompt and all(scale in (None, 1) for scale in scales):
         ignored.append("negative_prompt")
     for k, branch in enumerate(fields.branches or ()):
-        mirostat = fields.mirostat if branch.mirostat is None else branch.mirostat
-        ignored += [f"branches[{k}].{name}" for name in branch.ignored(mirostat, fields.search)]
+        its = mirostat if branch.mirostat is None else branch.mirostat
+        ignored += [f"branches[{k}].{name}" for name in branch.ignored(its, fields.search)]
     return ignored
 
 
