@@ -1,6 +1,7 @@
 // Asking the model instead of continuing a text: turns, as its chat template writes them, that are nodes of the tree.
 
 import { applyTemplate } from "./api.js";
+import { WRITER } from "./marks.js";
 import { isTurn, ROOT, said, spoken, textOf } from "./tree.js";
 
 const MARK = "a8f2c7question"; // where the question is going to stand
@@ -18,19 +19,31 @@ export class Asking {
     return this.on.checked;
   }
 
+  set isOn(asks) {
+    this[asks ? "on" : "off"].checked = true;
+  }
+
   get values() {
     return { asks: this.isOn, system: this.system.value };
   }
 
   set values({ asks, system }) {
-    this[asks ? "on" : "off"].checked = true;
+    this.isOn = asks;
     this.system.value = system ?? "";
   }
 
-  // What the text box has where the story is, as the tree knows it.
+  // What the text box has up to where the story is, as the tree knows it.
   text(tree) {
     const here = tree.nodes.get(tree.current);
     return this.isOn ? (isTurn(here) ? said(here) : "") : tree.own(tree.current);
+  }
+
+  // The same for Manuscript.show.
+  shown(tree) {
+    const text = this.text(tree);
+    if (this.isOn) return { text, marks: WRITER.repeat(text.length) };
+    const behind = tree.after(tree.current);
+    return { text: text + behind, marks: tree.marks(tree.current), behind: behind.length };
   }
 
   // The node that the text in the box goes on from: in a conversation, what is in the box stands behind the last turn.

@@ -1,9 +1,12 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { Asking } from "./ask.js";
-import { Drafts, placeOf } from "./drafts.js";
+import { Doing } from "./doing.js";
+import { Drafts, nodeOf, placeOf } from "./drafts.js";
+import { Steps } from "./edits.js";
 import { isLost } from "./keys.js";
-import { drawPath, drawTree } from "./places.js";
+import { packed } from "./marks.js";
+import { drawPath, drawTree, tellWhere } from "./places.js";
 import { Saving } from "./saving.js";
 import { complain, saidOf, tell } from "./say.js";
 import { mend } from "./sound.js";
@@ -17,6 +20,8 @@ export class Desk {
   constructor(settings, compare, story) {
     Object.assign(this, { settings, compare, story });
     this.tree = new Tree();
+    this.doing = new Doing(this);
+    story.step = (change) => this.doing.push({ kind: "text", place: this.place, ...change });
     this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
     this.note = document.querySelector("#note");
     this.cards = null;
@@ -39,13 +44,13 @@ export class Desk {
     for (const node of nodes) node.until ??= this.untils[node.request];
     const tree = (this.tree = new Tree(nodes, page.current));
     if (page.shown?.every((id) => tree.has(id))) tree.shown = page.shown;
-    tree.history = (page.history ?? []).filter(({ go, discarded }) => tree.has(go ?? discarded));
+    this.doing.steps = new Steps(page.steps);
     this.settings.values = page.settings ?? {};
     this.compare.texts = page.texts ?? [];
     this.compare.values = page.compare ?? {};
     this.asking.values = page.asking ?? {};
     this.note.value = page.note ?? "";
-    this.story.drafts = new Drafts(drafts);
+    this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
     // An older page has kept what was in the box, and showed conversations as their templates write them.
     if (page.draft !== undefined && page.draft !== tree.text(tree.current)) this.story.type(page.draft);
@@ -82,7 +87,7 @@ export class Desk {
   // Shows what was heard; this node last.
   showNews(node) {
     this.#drawTree();
-    this.cards.show();
+    this.#drawCards();
     this.#follow(node);
   }
 
@@ -92,22 +97,22 @@ export class Desk {
     const id = node.typed ? node.id : node.parent;
     const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
     if (id === tree.current || !isOnTheWay || this.cards.cards.size || this.#isTyped) return;
-    tree.go(id);
+    tree.go(id); // which the writer hasn't done, and can't undo
     this.#draw();
     this.save();
   }
 
-  get #place() {
+  get place() {
     return placeOf(this.tree.current, this.asking.isOn);
   }
 
   // Whether the box has what isn't in the tree.
   get #isTyped() {
-    return this.story.drafts.at(this.#place) !== undefined;
+    return this.story.drafts.at(this.place) !== undefined;
   }
 
   #draw() {
-    this.story.show(this.#place, this.asking.text(this.tree));
+    this.story.show(this.place, this.asking.shown(this.tree));
     this.asking.draw(this.tree);
     this.measure();
     drawPath(document.querySelector("#path"), this.tree, this.story.drafts, (id) => {
@@ -116,7 +121,12 @@ export class Desk {
     });
     this.#drawTree();
     this.showOpenings();
-    document.querySelector("#undo").disabled = this.tree.history.length === 0;
+    this.doing.draw();
+    this.#drawCards();
+  }
+
+  #drawCards() {
+    tellWhere(document.querySelector("#where"), this.tree);
     this.cards.show();
   }
 
@@ -129,16 +139,18 @@ export class Desk {
     document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
-  // How full the context is with what is here.
+  // How full the context is with what the model sees here: all up to the cursor.
   measure() {
     const { asking, story, tree } = this;
-    if (this.#isTyped) return this.context.draw(tree.text(asking.before(tree)) + story.value);
-    const ids = tree.prompt(tree.current);
-    this.context.draw(tree.text(tree.current), Array.isArray(ids) ? ids : undefined);
+    const before = asking.isOn ? story.value : story.value.slice(0, story.selection[1]);
+    const isHere = before === (asking.isOn ? asking.text(tree) : tree.own(tree.current));
+    const ids = isHere ? tree.prompt(tree.current) : null;
+    this.context.draw(tree.text(asking.before(tree)) + before, Array.isArray(ids) ? ids : undefined);
   }
 
   // Between continuing a text and asking.
   #switch() {
+    this.doing.push({ kind: "go", from: { ...this.state, asks: !this.asking.isOn }, to: this.state });
     this.#draw();
     this.savePage();
   }
@@ -149,49 +161,87 @@ export class Desk {
     this.save();
   }
 
-  go(id, shown) {
+  get state() {
+    return { current: this.tree.current, shown: this.tree.shown, asks: this.asking.isOn };
+  }
+
+  // kept: whether that is because the node was kept.
+  go(id, shown, kept) {
     const { drafts } = this.story;
-    const left = this.tree.current;
-    this.tree.go(id, shown);
+    const [from, left] = [this.state, this.tree.current];
+    const isOther = this.tree.go(id, shown);
+    if (isOther) this.doing.push({ kind: "go", from, to: this.state, kept });
     this.show();
     if (left !== this.tree.current && drafts.of(left).length) tell("What you typed there is kept as a draft.");
   }
 
   // Goes on from the end of a node.
   keep(node) {
+    const { tree, story } = this;
+    const kept = node.kept ? undefined : node.id;
     node.kept = true;
-    this.save(node);
-    this.go(node.id);
-    this.story.resume();
+    this.growing.add(node);
+    this.#takeAlong(node);
+    this.go(node.id, undefined, kept);
+    const end = tree.own(node.id).length;
+    story.shade(tree.own(node.parent).length, end);
+    story.resume();
   }
 
-  undo() {
-    const node = this.tree.undo();
-    if (node) this.growing.add(node);
+  // What the writer has changed behind the cursor while alternatives were written stays behind the one that is kept.
+  #takeAlong({ id, parent }) {
+    const { tree, story } = this;
+    const before = tree.own(parent);
+    const { passage = "", behind } = tree.nodes.get(parent) ?? {};
+    const start = before.length + passage.length;
+    const rest = story.value.slice(start);
+    const isFurther = behind && rest !== behind && rest[0] === behind[0]; // what is at the cursor stays a draft there
+    if (tree.current !== parent || this.asking.isOn || !isFurther || !story.value.startsWith(before + passage)) return;
+    const own = tree.own(id);
+    const after = tree.after(id);
+    const space = after.slice(0, after.length - behind.length);
+    const marks = tree.marks(id).slice(0, own.length + space.length) + story.marks.slice(start);
+    story.drafts.put(placeOf(id, false), own + space + rest, () => packed(marks));
+  }
+
+  discard(node) {
+    node.discarded = true;
+    this.doing.push({ kind: "discard", node: node.id });
+    this.growing.add(node);
     this.show();
   }
 
-  // What is typed now, for `write` and `settle`.
-  take() {
-    return { place: this.#place, text: this.story.value };
+  // What is typed now, for `write` and `settle`: all of it, and as it is at the cursor, or where `selection` is replaced.
+  take(selection = [this.story.selection[1], this.story.selection[1]]) {
+    const { value: text, marks } = this.story;
+    const [from, to] = this.asking.isOn ? [text.length, text.length] : selection;
+    const [before, passage, behind] = [text.slice(0, from), text.slice(from, to), text.slice(to)];
+    return { place: this.place, text, before, passage, behind, marks };
   }
 
-  // The id of the node of the text so far as it was edited, or of another text.
-  async write(text) {
+  // The id of the node of what was taken, or of another text: {before, passage, behind, marks}.
+  async write({ before, ...others }) {
     const { asking, tree } = this;
-    const node = asking.isOn ? await asking.written(tree, text) : tree.written(text);
+    const node = asking.isOn ? await asking.written(tree, before) : tree.written(before, others);
+    if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length))
+      throw new Error(others.behind || others.passage ? "Alternatives come where the cursor is. Write something before it." : "Write how it begins.");
     return node.id ?? (await this.add(node)).id;
   }
 
   // Goes on from a node that has what was taken, and shows these. Whoever has typed on meanwhile stays where that is, and
   // whoever has gone elsewhere isn't called back.
   settle({ place, text }, id, shown) {
-    const isHere = place === this.#place;
-    const hasTyped = text !== this.story.value;
-    if (this.tree.nodes.has(id)) this.growing.add(this.tree.nodes.get(id)); // it's kept with what takes the draft away
-    this.story.drafts.settle(place, text);
-    if (isHere) this.go(hasTyped ? this.tree.current : id, shown);
-    else this.show();
+    const { story, tree } = this;
+    const isHere = place === this.place;
+    const hasTyped = text !== story.value;
+    if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // it's kept with what takes the draft away
+    story.drafts.settle(place, text);
+    this.doing.steps.close();
+    const old = { place, state: { current: nodeOf(place), asks: isHere ? this.asking.isOn : place !== nodeOf(place) } };
+    if (isHere) tree.go(hasTyped ? tree.current : id, shown);
+    const { asks } = this.state;
+    if (!hasTyped || !isHere) this.doing.steps.rename(old, { place: placeOf(id, asks), state: { current: id, shown, asks } });
+    this.show();
   }
 
   async add(fields) {
@@ -226,10 +276,11 @@ export class Desk {
   }
 
   #write(items) {
-    const { current, shown, history } = this.tree;
+    const { current, shown } = this.tree;
     const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
     const typed = { note: this.note.value, texts: this.compare.texts };
-    const page = { current, shown, history, untils: this.untils, ...typed, ...this.choices };
+    const marks = this.story.drafts.allMarks;
+    const page = { current, shown, steps: this.doing.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
     return this.store.save(items.filter((item) => item.pieces), page, drafts);
   }
 }

@@ -15,13 +15,15 @@ export const moved = (drafts, ids) =>
 // Knows what the text box was drawn with. What differs from that is the writer's, and stays until it's in the tree.
 export class Drafts {
   #texts;
+  #marks; // who wrote them, as marks.js packs it
   #changed = new Set();
   place = null; // where the box is
   drawn = ""; // what the tree has there
 
-  // kept: [place, text] of those that were there before.
-  constructor(kept = []) {
+  // kept: [place, text] of those that were there before. marks: theirs, by place.
+  constructor(kept = [], marks = {}) {
     this.#texts = new Map(kept);
+    this.#marks = new Map(Object.entries(marks));
   }
 
   get all() {
@@ -30,6 +32,14 @@ export class Drafts {
 
   at(place) {
     return this.#texts.get(place);
+  }
+
+  marks(place) {
+    return this.#marks.get(place);
+  }
+
+  get allMarks() {
+    return Object.fromEntries(this.#marks);
   }
 
   // The drafts of a node, whether one continues or asks there.
@@ -50,22 +60,30 @@ export class Drafts {
     return this.at(place) ?? text;
   }
 
-  // The box has this text.
-  type(text) {
-    if (this.place !== null) this.#set(this.place, text === this.drawn ? undefined : text);
+  // The box has this text. marks() tells its marks.
+  type(text, marks) {
+    if (this.place !== null) this.put(this.place, text === this.drawn ? undefined : text, marks);
+  }
+
+  // A place has this draft; without a text none.
+  put(place, text, marks = () => undefined) {
+    if (!this.#set(place, text)) return;
+    if (text === undefined) this.#marks.delete(place);
+    else this.#marks.set(place, marks());
   }
 
   // This text, which was typed at a place, is in the tree. What was typed there since stays a draft.
   settle(place, text) {
     if (this.at(place) !== text) return;
-    this.#set(place, undefined);
+    this.put(place, undefined);
     if (place === this.place) this.drawn = text;
   }
 
   #set(place, text) {
-    if (this.at(place) === text) return;
+    if (this.at(place) === text) return false;
     if (text === undefined) this.#texts.delete(place);
     else this.#texts.set(place, text);
     this.#changed.add(place);
+    return true;
   }
 }

@@ -38,13 +38,15 @@ const KEYS = [
   ["g", "G", "generate", () => press(find("#generate"))],
   ["s", "S", "stop", () => press(find("#stop"))],
   ["u", "U", "undo", () => press(find("#undo"))],
+  ["r", "R", "redo", () => press(find("#redo"))],
   ["x", "X", "explore what may come next", () => press(find("#explore"))],
   ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
   [",", ",", "the settings", () => press(find("#open-options"))],
   ["?", "?", "these keys", () => press(find("#open-keys"))],
 ];
 const OTHERS = [
-  ["Ctrl Enter", "generate, also while you write"],
+  ["Ctrl Enter", "generate, also while you write: where the cursor is"],
+  ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
   ["Esc", "close what is open; else go to the first alternative, or to the path"],
   ["← →", "in an alternative: look at its words, one by one; Enter goes into the list"],
 ];
@@ -79,5 +81,21 @@ export function listenToKeys(dialog) {
 export function stayIn(box, around) {
   around.addEventListener("mousedown", (event) => {
     if (document.activeElement === box && event.target.closest("button, .actions")) event.preventDefault();
+  });
+}
+
+// The page's own undo and redo in the text, by keys and by the browser's menus. again: takes "undo" or "redo".
+export function listenToUndo(box, again) {
+  box.addEventListener("keydown", (event) => {
+    const key = event.key.toLowerCase();
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || !["z", "y"].includes(key)) return;
+    event.preventDefault();
+    again(key === "y" || event.shiftKey ? "redo" : "undo");
+  });
+  box.addEventListener("beforeinput", (event) => {
+    const name = { historyUndo: "undo", historyRedo: "redo" }[event.inputType];
+    if (!name) return;
+    event.preventDefault();
+    again(name);
   });
 }

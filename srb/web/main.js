@@ -8,13 +8,13 @@ import { Desk } from "./desk.js";
 import { exported, imported, markdown } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
-import { isLost, listenToKeys, stayIn } from "./keys.js";
+import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
 import { Manuscript } from "./manuscript.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
 import { Settings } from "./settings.js";
-import { Shelf } from "./shelf.js";
+import { open as openStory, Shelf } from "./shelf.js";
 import { BrowserStories, Stories } from "./store.js";
 import { ServerStories } from "./story_store.js";
 import { textOf } from "./tree.js";
@@ -37,9 +37,7 @@ const cardActions = (desk, writing) => ({
     tell("Copied.");
   }),
   discard: (node) => {
-    desk.tree.discard(node.id);
-    desk.save(node);
-    desk.show();
+    desk.discard(node);
     if (isLost()) find("#undo").focus();
     tell("Discarded. Undo brings it back.");
   },
@@ -50,9 +48,18 @@ function listen(desk, writing, shelf) {
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
   onClick("#stop", safely(() => writing.stopAll()));
-  onClick("#undo", () => desk.undo());
+  const leave = (id) => {
+    desk.doing.steps.leave(id);
+    return desk.save();
+  };
+  const again = (name) => {
+    const step = desk.doing[name]();
+    if (step?.kind === "story") openStory({ id: step.id });
+  };
+  for (const name of ["undo", "redo"]) onClick(`#${name}`, () => again(name));
+  listenToUndo(story.box, again);
   onClick("#new", safely(async () => {
-    if (desk.tree.nodes.size || story.value || desk.store.isShared) return shelf.make();
+    if (desk.tree.nodes.size || story.value || desk.store.isShared) return shelf.make("", undefined, leave);
     writing.forget();
     story.focus();
   }));
@@ -92,13 +99,11 @@ function listen(desk, writing, shelf) {
     const [file] = target.files;
     if (!file) return;
     const read = imported(await readJson(file).finally(() => (target.value = "")));
-    await shelf.make(read.title || file.name.replace(/\.json$/, ""), read);
+    await shelf.make(read.title || file.name.replace(/\.json$/, ""), read, leave);
   }));
   document.addEventListener("input", () => desk.savePage());
-  find("#story").addEventListener("input", () => {
-    desk.showOpenings();
-    desk.measure();
-  });
+  find("#story").addEventListener("input", () => desk.showOpenings());
+  document.addEventListener("selectionchange", () => document.activeElement === story.box && desk.measure());
   addEventListener("pagehide", () => desk.save());
   addEventListener("beforeunload", (event) => desk.saving.isBehind && event.preventDefault());
   document.addEventListener("keydown", (event) => {

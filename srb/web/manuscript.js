@@ -1,16 +1,23 @@
-// The text so far, in a box as high as it is. A copy behind it gives the height, and shades what is new. Only this draws the box.
-// Whoever wants another text in the box goes to another place (drafts.js). So no feature can write over what was typed.
+// The text so far, in a box as high as it is. Only this draws the box. Whoever wants another text in it goes to another place
+// (drafts.js), or undoes what was typed. So no feature can write over what was typed.
 
 import { Drafts } from "./drafts.js";
+import { change } from "./edits.js";
+import { edited, packed, unpacked } from "./marks.js";
+import { Mirror } from "./mirror.js";
 
 const isTouched = matchMedia("(hover: none)"); // a phone, whose keyboard covers the page
 
 export class Manuscript {
   drafts = new Drafts();
+  marks = ""; // who wrote each letter
+  #known = ""; // the text that they are the marks of
+  // step(change) when the writer has changed the text: {at, removed, added, marks}, where `marks` are those of what was removed.
+  step = () => {};
 
   constructor(element) {
     this.box = element.querySelector("textarea");
-    [this.known, this.fresh] = element.querySelectorAll(".behind > *");
+    this.mirror = new Mirror(element.querySelector(".behind"));
     this.box.addEventListener("input", () => this.#type());
   }
 
@@ -18,17 +25,32 @@ export class Manuscript {
     return this.box.value;
   }
 
-  // Shows a place: what was typed there, or else its text in the tree. What is in the box and not in the tree stays a draft.
-  show(place, text) {
+  // Where the cursor is, or what is selected: [from, to].
+  get selection() {
+    return [this.box.selectionStart, this.box.selectionEnd];
+  }
+
+  // Shows a place: what was typed there, or else its text in the tree, of which so many letters stand behind the cursor. What is
+  // in the box and not in the tree stays a draft.
+  show(place, { text, marks, behind = 0 }) {
+    this.#keep();
     const before = this.value;
-    this.drafts.type(before);
     const now = this.drafts.go(place, text);
-    if (now === before) return;
-    this.box.value = now;
-    if (this.#hasKeyboard) this.#goToEnd();
-    const isLonger = before && now.startsWith(before);
-    this.#draw(isLonger ? before.length : now.length);
-    if (isLonger) this.fresh.scrollIntoView({ block: "nearest" });
+    this.marks = now === text ? marks : unpacked(this.drafts.marks(place), now.length);
+    if (now !== before) {
+      this.box.value = now;
+      this.goTo(cursorOf(now, text.slice(0, text.length - behind), text.slice(text.length - behind)));
+    }
+    this.#draw();
+  }
+
+  goTo(cursor) {
+    this.box.setSelectionRange(cursor, cursor);
+  }
+
+  // Shades what is new, until something is typed.
+  shade(from, to) {
+    this.mirror.shade(from, to);
   }
 
   // As if this had been typed.
@@ -37,32 +59,54 @@ export class Manuscript {
     this.#type();
   }
 
+  // Takes a change back, or makes it again. Returns whether the text is as it was then.
+  replace({ at, removed, added, marks }) {
+    const end = at + removed.length;
+    if (this.value.slice(at, end) !== removed) return false;
+    this.marks = edited(this.marks, { at, removed, added }, marks);
+    this.box.setRangeText(added, at, end, "end");
+    this.#keep();
+    this.#draw();
+    return true;
+  }
+
   #type() {
-    this.drafts.type(this.value);
-    this.#draw(this.value.length);
+    const step = change(this.#known, this.value, this.selection[1]);
+    const { at, removed, added } = step;
+    if (!removed && !added) return;
+    const marks = this.marks.slice(at, at + removed.length);
+    this.marks = edited(this.marks, step);
+    this.#keep();
+    this.#draw();
+    this.step({ ...step, marks });
+  }
+
+  #keep() {
+    this.drafts.type(this.value, () => packed(this.marks));
+  }
+
+  #draw() {
+    this.#known = this.value;
+    this.mirror.draw(this.value, this.marks);
   }
 
   get #hasKeyboard() {
     return document.activeElement === this.box;
   }
 
-  // Takes the keyboard, at the end of the text.
+  // Takes the keyboard, where the cursor was.
   focus(options) {
     this.box.focus(options);
-    this.#goToEnd();
   }
 
   // Goes on being written, after something else was done on the page.
   resume() {
     if (!this.#hasKeyboard && !isTouched.matches) this.focus({ preventScroll: true });
   }
+}
 
-  #goToEnd() {
-    this.box.setSelectionRange(this.value.length, this.value.length);
-  }
-
-  #draw(from) {
-    this.known.textContent = this.value.slice(0, from);
-    this.fresh.textContent = this.value.slice(from);
-  }
+// Where the cursor belongs in a draft of a place which has `before` and `behind` in the tree.
+function cursorOf(draft, before, behind) {
+  if (behind && draft.endsWith(behind)) return draft.length - behind.length;
+  return behind && draft.startsWith(before) ? before.length : draft.length;
 }

@@ -8,6 +8,27 @@ const shorten = (text, length) => {
   return words.length > length ? `${words.slice(0, length).trimEnd()}…` : words || "(blank)";
 };
 
+// What a place in a text is called: by its text, or by what is rewritten or stands behind there.
+function nameOf(node, length) {
+  if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
+  if (!said(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
+  return shorten(said(node), length);
+}
+
+const EDGE = 40; // letters of a text's beginning or end
+
+// Says where the alternatives in sight come into the text; nothing at its end.
+export function tellWhere(element, tree) {
+  const [node] = tree.shown.map((id) => tree.nodes.get(id)).filter((each) => tree.children(each?.id).some((below) => !below.typed));
+  const after = node && tree.after(node.id);
+  element.hidden = !after;
+  if (!after) return;
+  const words = tree.own(node.id).trim().replace(/\s+/g, " ");
+  const before = words.length > EDGE ? `…${words.slice(-EDGE).trimStart()}` : words;
+  const place = node.passage ? `In place of “${shorten(node.passage, 2 * EDGE)}”` : `Behind “${before}”, before “${shorten(after, EDGE)}”`;
+  element.textContent = place;
+}
+
 const make = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text });
 
 // Draws a list anew; the keyboard stays where it was.
@@ -34,7 +55,7 @@ export function drawPath(list, tree, drafts, go) {
     return item;
   };
   const between = path.length > LAST ? [make("li", "", "…")] : [];
-  draw(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, shorten(said(node), 28)))]);
+  draw(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nameOf(node, 28)))]);
 }
 
 // The places in the order in which they are drawn: {id, column, isBranch, goesOn}. The way to where the story is stays in the
@@ -92,7 +113,7 @@ export function drawTree(list, tree, drafts, go) {
     item.dataset.place = id;
     item.dataset.parent = node?.parent ?? "";
     item.style.setProperty("--column", column);
-    item.append(make("span", "", node ? shorten(said(node), 60) : "Start"));
+    item.append(make("span", "", node ? nameOf(node, 60) : "Start"));
     if (kind === "kept") item.append(make("small", "", "kept"));
     item.append(...drafts.of(id).map((text) => make("small", "", `draft: ${shorten(rest(text, tree.own(id)), 60)}`)));
     item.append(...generations(tree, id).map((line) => make("small", "", line)));

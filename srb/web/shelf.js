@@ -31,10 +31,13 @@ export class Shelf {
     return this.stories.store(this.story);
   }
 
-  // Makes a story, of another one if that is given, and opens it.
-  async make(title = "", { nodes = [], current = ROOT, drafts = [] } = {}) {
+  // Makes a story, of another one if that is given, and opens it. With leave(id), which is called before that, Undo goes back to the
+  // one that was open.
+  async make(title = "", { nodes = [], current = ROOT, drafts = [] } = {}, leave = null) {
     const { story, ids } = await this.stories.make(title, nodes);
-    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current) }, moved(drafts, ids));
+    const steps = leave ? { done: [{ kind: "story", id: this.story.id }] } : {};
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps }, moved(drafts, ids));
+    await leave?.(story.id);
     open(story);
   }
 
@@ -90,7 +93,7 @@ export class Shelf {
     let last;
     for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
       const { story, ids } = await this.stories.make(old.title, nodes);
-      const here = { current: ids.get(page.current), shown: undefined, history: undefined };
+      const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: undefined };
       await this.browser.savePage(story.id, { ...page, ...here }, moved(drafts, ids));
       await this.browser.remove(old);
       last = story;

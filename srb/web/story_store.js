@@ -14,9 +14,15 @@ const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null });
 
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
+// What the page alone knows of a typed text is in its settings; what a text was drawn with is in those of the others.
+function settingsOf({ typed, settings, healed, behind, passage, marks }) {
+  const own = typed ? { behind, passage, marks } : { ...settings, heal: healed };
+  return Object.values(own).some((value) => value !== undefined) ? own : null;
+}
+
 // The ids of a text; null where they aren't known, or stand for more than it.
 const idsOf = ({ pieces, typed, healed }) =>
-  typed || healed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
+  (typed && pieces.length) || healed || pieces.some((piece) => !piece.ids) ? null : pieces.flatMap((piece) => piece.ids);
 
 // A node of the page as the server has it.
 const toServer = (node) => ({
@@ -31,7 +37,7 @@ const toServer = (node) => ({
   finish_reason: node.typed ? null : (node.reason?.finish_reason ?? "abort"),
   stop_reason: node.reason?.stop_reason ?? null,
   kept: kept(node),
-  settings: node.settings ? { ...node.settings, heal: node.healed } : null,
+  settings: settingsOf(node),
   created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
 
@@ -169,7 +175,8 @@ class StoryStore extends Store {
     this.remarks.set(String(known.id), { kept: known.kept, ends_at: known.ends_at });
     const each = { ...known, ...this.unsent.get(String(known.id)) };
     const { request, index, label, seed, length, settings } = each;
-    const { heal: healed, ...others } = settings ?? {};
+    const isTyped = each.author === "person";
+    const { heal: healed, behind, passage, marks, ...others } = settings ?? {};
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
@@ -177,7 +184,8 @@ class StoryStore extends Store {
       id,
       parent,
       pieces: [{ text: each.text, ids: each.tokens }],
-      typed: each.author === "person",
+      typed: isTyped,
+      ...(isTyped && { behind, passage, marks }),
       kept: each.kept === true,
       discarded: each.kept === false,
       batch: this.batches.get(batch),
@@ -185,7 +193,7 @@ class StoryStore extends Store {
       label: label ?? undefined,
       seed: seed ?? undefined,
       length: length ?? undefined,
-      settings: settings ? others : undefined,
+      settings: settings && !isTyped ? others : undefined,
       created: each.created * 1000,
       healed,
       endsAt: each.ends_at ?? undefined,

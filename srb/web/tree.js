@@ -4,6 +4,12 @@
 // pieces {text, ids, p, top}: one token each while probabilities are on. `ids` are token ids, null where they aren't
 // known; with `whole` they stand for the whole text from the start to here, as the server tokenized it at once. The first
 // token of a `healed` node takes the place of the last one before it.
+//
+// A node is a place in a text: `behind` is what stands behind a node that was typed, and behind all that was generated below it.
+// `passage` is what is rewritten there: alternatives come in its place. `marks` say who wrote the text, the passage and what is
+// behind, as marks.js packs it. So what stands behind the cursor is stored once for each place where something was asked for.
+
+import { MODEL, packed, unpacked, WRITER } from "./marks.js";
 
 export const ROOT = "root";
 
@@ -45,7 +51,6 @@ export class Tree {
     for (const node of this.nodes.values()) this.#hang(node);
     this.current = this.has(current) ? current : ROOT;
     this.shown = [this.current]; // the nodes whose alternatives are in sight: several where prompts are compared
-    this.history = [];
   }
 
   has(id) {
@@ -88,12 +93,34 @@ export class Tree {
     return this.text(id).slice(this.text(this.beginning(id)).length);
   }
 
+  // What stands behind a place, as it is shown there: on a typed node with the passage that is to be rewritten.
+  after(id) {
+    const path = this.path(id);
+    const k = path.findLastIndex((node) => node.typed);
+    const { passage = "", behind = "" } = path[k] ?? {};
+    const generated = path.slice(k + 1);
+    if (!generated.length) return passage + behind;
+    return behind && gap(this.text(path[k].id), generated.map(textOf).join(""), behind) + behind;
+  }
+
+  // Who wrote what of all that is shown in a place: a mark for each letter.
+  marks(id) {
+    const path = this.path(id).slice(this.path(this.beginning(id)).length);
+    const marksOf = (node) => (node.typed ? unpacked(node.marks, textOf(node).length) : MODEL.repeat(textOf(node).length));
+    const after = this.after(id);
+    const { pieces, passage = "", behind = "", marks } = path.findLast((node) => node.typed) ?? { pieces: [] };
+    const all = unpacked(marks, textOf({ pieces }).length + passage.length + behind.length);
+    const known = all.slice(Math.max(0, all.length - after.length)).padStart(after.length, WRITER);
+    return path.map(marksOf).join("") + known;
+  }
+
   // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
   prompt(id) {
     let ids = [];
     let isHealed = false; // whether the token before these has another in its place
     for (const node of this.path(id).reverse()) {
       if (node.pieces.some((piece) => !piece.ids)) break;
+      if (this.nodes.get(node.parent)?.passage) break; // it was drawn behind something else
       const own = node.pieces.flatMap((piece) => piece.ids);
       ids = [...(isHealed ? own.slice(0, -1) : own), ...ids];
       isHealed = Boolean(node.healed && node.pieces.length);
@@ -119,16 +146,24 @@ export class Tree {
     return this.children(id).filter((node) => node.typed || node.kept || this.children(node.id).length > 0);
   }
 
-  // The node of a text that was edited: below the last node that the edit left as it was. One that isn't there yet
-  // has no id.
-  written(own) {
-    const text = this.text(this.beginning(this.current)) + own;
+  // The node of a place in a text that was edited: below the last node that the edit left as it was. One that isn't there yet
+  // has no id. before: the text up to there. Then the `passage` that is to be rewritten, and what is `behind`; marks: those of all.
+  written(before, { passage = "", behind = "", marks = "" } = {}) {
+    const text = this.text(this.beginning(this.current)) + before;
     let parent = this.current;
     while (!text.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
     const rest = text.slice(this.text(parent).length);
-    if (!rest) return { id: parent };
-    const same = this.children(parent).find((node) => node.typed && textOf(node) === rest);
-    return same ?? { parent, pieces: [{ text: rest, ids: null }], typed: true };
+    if (!rest && !passage && this.after(parent) === behind) return { id: parent };
+    const isSame = (node) =>
+      node.typed && !isTurn(node) && textOf(node) === rest && (node.passage ?? "") === passage && (node.behind ?? "") === behind;
+    const same = this.children(parent).find(isSame);
+    if (same) return same;
+    const node = { parent, pieces: rest ? [{ text: rest, ids: null }] : [], typed: true };
+    const own = marks.slice(marks.length - rest.length - passage.length - behind.length);
+    if (own.replaceAll(WRITER, "")) node.marks = packed(own);
+    if (passage) node.passage = passage;
+    if (behind) node.behind = behind;
+    return node;
   }
 
   // A node, to be added, that begins as this one does, up to its piece k, and has another token there.
@@ -150,29 +185,16 @@ export class Tree {
     return { parent, pieces, label: "Explored", kept: true, length, end: "your choice" };
   }
 
+  // Goes there; returns whether that is another place.
   go(id, shown = [id]) {
-    if (id === this.current && shown.join() === this.shown.join()) return;
-    this.history.push({ go: this.current, shown: this.shown });
-    this.current = id;
-    this.shown = shown;
+    const isOther = id !== this.current || shown.join() !== this.shown.join();
+    Object.assign(this, { current: id, shown });
+    return isOther;
   }
+}
 
-  discard(id) {
-    this.history.push({ discarded: id });
-    this.nodes.get(id).discarded = true;
-  }
-
-  // Takes back the last `go` or `discard`; returns the node that came back, if one did.
-  undo() {
-    const last = this.history.pop();
-    if (!last) return null;
-    if (last.discarded) {
-      const node = this.nodes.get(last.discarded);
-      node.discarded = false;
-      return node;
-    }
-    this.current = last.go;
-    this.shown = last.shown;
-    return null;
-  }
+// The space between what was generated and what stands behind it, where the writer had one: before the cursor.
+function gap(before, generated, behind) {
+  const space = before.slice(before.trimEnd().length);
+  return generated && !/\s$/.test(generated) && !/^\s/.test(behind) ? space : "";
 }

@@ -7,7 +7,7 @@ import { titleOf } from "./guide.js";
 import { isLost } from "./keys.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
 import { status } from "./status.js";
-import { isTurn, ROOT, textOf } from "./tree.js";
+import { isTurn, textOf } from "./tree.js";
 
 export class Writing {
   constructor(desk) {
@@ -55,7 +55,8 @@ export class Writing {
     const { desk } = this;
     const asked = this.#ready(desk.compare.columns());
     const taken = desk.take();
-    const parents = await this.#parents(asked.columns.map(({ prompt }) => prompt ?? taken.text), asked.fields);
+    const isWhole = ({ prompt }) => prompt !== undefined;
+    const parents = await this.#parents(asked.columns.map((each) => (isWhole(each) ? { before: each.prompt } : taken)), asked.fields);
     if (parents) return this.#generate(asked, parents, () => desk.settle(taken, parents[0], [...new Set(parents)]));
   }
 
@@ -106,7 +107,7 @@ export class Writing {
   async place() {
     const { desk } = this;
     const taken = desk.take();
-    const [id] = (await this.#parents([taken.text], {})) ?? [];
+    const [id] = (await this.#parents([taken], {})) ?? [];
     if (id === undefined) return undefined;
     desk.settle(taken, id, [id]);
     const prompt = desk.tree.prompt(id);
@@ -150,17 +151,16 @@ export class Writing {
     return Promise.all([...this.requests].map((each) => each.stop()));
   }
 
-  // The nodes of texts. What was typed gets its token ids from the server, and is evaluated, unless the story is kept there.
-  // null when that was stopped.
+  // The nodes of texts, as desk.write takes them. What was typed gets its token ids from the server, and is evaluated, unless the
+  // story is kept there. null when that was stopped.
   async #parents(texts, fields) {
     const { desk } = this;
-    const different = [...new Set(texts)];
-    const written = await Promise.all(different.map((text) => desk.write(text)));
-    const ids = texts.map((text) => written[different.indexOf(text)]);
-    if (ids.includes(ROOT)) throw new Error("Write how it begins.");
+    const written = new Map();
+    for (const each of texts) if (!written.has(each.before)) written.set(each.before, await desk.write(each));
+    const ids = texts.map(({ before }) => written.get(before));
     for (const id of desk.store.isShared ? [] : new Set(ids)) {
       const node = desk.tree.nodes.get(id);
-      if (!node?.typed || node.pieces[0].ids) continue;
+      if (!node?.typed || !node.pieces.length || node.pieces[0].ids) continue;
       const text = desk.tree.text(id);
       const cut = await desk.context.idsOfCut(text, fields);
       if (cut) {
@@ -258,7 +258,7 @@ const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothin
 
 // Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
 const isHealed = (node, fields) =>
-  Boolean(node?.typed) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
+  Boolean(node?.typed && node.pieces.length) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
 
 function hear(event) {
   if (event.event === "progress") tellProgress(event);

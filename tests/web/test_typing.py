@@ -22,8 +22,8 @@ KEPT = """async () => {
     const all = (name) => done(database.transaction(name).objectStore(name).getAll());
     const [nodes, pages] = [await all("nodes"), await all("page")];
     database.close();
-    const texts = nodes.flatMap((node) => node.pieces.map((piece) => piece.text));
-    return [...texts, ...pages.filter((each) => typeof each === "string")].join("\\n");
+    const texts = nodes.flatMap(({ pieces, passage, behind }) => [pieces.map((piece) => piece.text), passage, behind]);
+    return [...texts.flat(), ...pages.filter((each) => typeof each === "string")].join("\\n");
 }"""
 """All texts of nodes, and all drafts, that the browser has kept."""
 
@@ -75,8 +75,19 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     expect(story.cards).to_have_count(1)
     keyboard.type(", there")
     story.find("#undo").click()
+    expect(story.find("#story")).to_have_value("Once upon a time")
+    expect(story.cards).to_have_count(1)
+    story.find("#undo").click()
     expect(story.cards).to_have_count(2)
+    expect(story.find("#story")).to_have_value("Once upon a time")
+    for _ in range(2):
+        keyboard.press("Control+Shift+Z")
+    expect(story.cards).to_have_count(1)
     expect(story.find("#story")).to_have_value("Once upon a time, there")
+    for _ in range(2):
+        keyboard.press("Control+Z")
+    expect(story.cards).to_have_count(2)
+    keyboard.type(", there")
     keyboard.press("Escape")
     expect(story.cards.first.locator(".text")).to_be_focused()
     keyboard.press("d")
@@ -152,9 +163,12 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     assert story.page.url != first
     expect(story.find("#story")).to_have_value(kept)
     keyboard.press("Escape")
-    story.page.evaluate("document.body.dataset.left = true")
-    story.page.goto(first)
-    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    story.leave("#undo")
+    assert story.page.url == first
+    story.leave("#redo")
+    assert story.page.url != first
+    story.leave("#undo")
+    assert story.page.url == first
     expect(story.find("#story")).to_have_value(kept)
     story.find("#open-shelf").click()
     expect(story.find("#story-list li")).to_have_count(2)
@@ -249,6 +263,13 @@ def test_no_key_is_lost_whatever_else_is_done(
             page.mouse.move(*place)
             page.mouse.click(*place)
 
+    def back_and_forth() -> None:
+        """Undoes some steps, and does them again: all is as it was."""
+        before = story.text
+        for name in ["undo"] * (count := rng.randrange(1, 4)) + ["redo"] * count:
+            press(f"#{name}:not([title*=story])")
+        assert story.text == before
+
     def another_device() -> None:
         if not is_shared:
             return
@@ -269,7 +290,7 @@ def test_no_key_is_lost_whatever_else_is_done(
 
     actions: dict[Callable[[], Any], int] = {
         lambda: press("#generate"): 8,
-        lambda: press("#undo"): 4,
+        lambda: back_and_forth(): 6,
         lambda: press("#stop"): 2,
         lambda: press("#path button"): 6,
         lambda: press("fieldset label"): 4,
@@ -301,6 +322,6 @@ def test_no_key_is_lost_whatever_else_is_done(
             nodes = json.loads(urllib.request.urlopen(f"{server.url}/v1/stories/{each['id']}", timeout=10).read())[
                 "nodes"
             ]
-            kept += "".join(node["text"] for node in nodes)
+            kept += "".join(node["text"] + json.dumps(node["settings"], ensure_ascii=False) for node in nodes)
     assert [key for key in typed if key not in kept] == []
     story.excuse("status of 404")  # what Stop wanted to end had ended

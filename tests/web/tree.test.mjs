@@ -99,18 +99,34 @@ test("the newest batch comes first in its own order", () => {
   assert.deepEqual(tree.children(typed).map((node) => node.label ?? "said"), ["7.0", "7.1", "5.0", "said"]);
 });
 
-test("undo goes back and brings back", () => {
-  for (const id of [typed, typed, said]) tree.go(id);
-  tree.discard(said);
-  assert.equal(tree.children(typed).length, 0);
-  const seen = [];
-  while (tree.history.length) {
-    tree.undo();
-    seen.push(tree.current);
-  }
-  tree.undo();
-  assert.deepEqual(seen, [said, typed, ROOT]);
-  assert.deepEqual([tree.children(typed).length, tree.current], [1, ROOT]);
+test("a place in the middle has what stands behind, and keeping puts it behind what was generated", () => {
+  const own = tree.written("Once", { behind: " upon", marks: "wwwwmmmmm" });
+  assert.deepEqual(own, { parent: ROOT, pieces: [{ text: "Once", ids: null }], typed: true, behind: " upon", marks: "w4m5" });
+  const place = tree.add(own).id;
+  assert.equal(tree.written("Once", { behind: " upon" }).id, place);
+  const kept = tree.add({ parent: place, pieces: [piece(" more", 7)] }).id;
+  assert.deepEqual([tree.text(kept), tree.after(kept), tree.marks(kept)], ["Once more", " upon", "wwwwmmmmmmmmmm"]);
+  tree.go(kept);
+  assert.equal(tree.written("Once more", { behind: " upon" }).id, kept, "there one goes on");
+  const again = tree.add(tree.written("Once more", { behind: " and upon" }));
+  assert.deepEqual([again.parent, again.pieces, tree.after(again.id)], [kept, [], " and upon"]);
+  assert.equal(tree.prompt(again.id), "Once more");
+  const whole = tree.add(tree.written("Once more upon"));
+  assert.deepEqual([whole.parent, tree.text(whole.id), tree.after(whole.id)], [kept, "Once more upon", ""], "an edit behind it keeps it");
+});
+
+test("a passage is replaced by what was generated in its place, and that isn't a text of tokens", () => {
+  const place = tree.add(tree.written("Once upon", { passage: " a time", behind: " it was" })).id;
+  const kept = tree.add({ parent: place, pieces: [piece(" an hour", 7, 8)] }).id;
+  assert.deepEqual([tree.after(place), tree.after(kept), tree.prompt(kept)], [" a time it was", " it was", "Once upon an hour"]);
+});
+
+test("the space that the cursor stood behind comes between what was generated and what is behind", () => {
+  const place = tree.add(tree.written("It rained. ", { behind: "He left." })).id;
+  const below = (text) => tree.after(tree.add({ parent: place, pieces: [piece(text, 7)] }).id);
+  assert.deepEqual([place, ...["She stayed.", "She stayed. ", ""]].map((each, k) => (k ? below(each) : tree.after(each))), [
+    "He left.", " He left.", "He left.", "He left.",
+  ]);
 });
 
 test("the way to where the story is is drawn straight", () => {

@@ -1,0 +1,66 @@
+// Undoing what was done on the desk, and doing it again: the steps of edits.js, with the two buttons.
+
+import { nodeOf } from "./drafts.js";
+import { Steps } from "./edits.js";
+import { tell } from "./say.js";
+
+export class Doing {
+  constructor(desk) {
+    this.desk = desk;
+    this.steps = new Steps();
+    [this.back, this.forth] = ["#undo", "#redo"].map((name) => document.querySelector(name));
+  }
+
+  push(step) {
+    this.steps.push(step);
+    this.draw();
+  }
+
+  draw() {
+    const { done, undone } = this.steps;
+    for (const [button, steps, keys] of [[this.back, done, "Ctrl-Z"], [this.forth, undone, "Ctrl-Shift-Z"]]) {
+      button.disabled = !steps.length;
+      button.title = steps.at(-1)?.kind === "story" ? `${keys}: opens the story that you come from` : keys;
+    }
+  }
+
+  // Returns the step.
+  undo() {
+    return this.#again(this.steps.undo(), true);
+  }
+
+  redo() {
+    return this.#again(this.steps.redo(), false);
+  }
+
+  #again(step, isBack) {
+    if (!step) return null;
+    const { desk } = this;
+    const node = desk.tree.nodes.get(step.kept ?? step.node);
+    if (node) desk.growing.add(node); // it's kept with the next that is
+    if (step.kind === "discard" && node) node.discarded = !isBack;
+    if (step.kind === "go") {
+      if (node) node.kept = !isBack;
+      this.#go(isBack ? step.from : step.to);
+    }
+    if (step.kind === "text") this.#type(step, isBack);
+    desk.show();
+    return step;
+  }
+
+  #go({ current, shown, asks }) {
+    const { asking, tree } = this.desk;
+    if (![current, ...shown].every((id) => tree.has(id))) return tell("That place isn't there any more.");
+    asking.isOn = asks;
+    tree.go(current, shown);
+  }
+
+  #type({ place, at, removed, added, marks }, isBack) {
+    const { desk } = this;
+    const current = nodeOf(place);
+    if (place !== desk.place) this.#go({ current, shown: [current], asks: place !== current });
+    desk.show();
+    const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added });
+    if (!isDone) tell("The text is another one now, so that this can't be taken back.");
+  }
+}

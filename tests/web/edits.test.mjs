@@ -1,0 +1,66 @@
+// What was done to a text, and who wrote it: edits.js, marks.js.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { change, Steps } from "../../srb/web/edits.js";
+import { edited, packed, runs, unpacked } from "../../srb/web/marks.js";
+
+test("a change is where the cursor says, else the smallest one", () => {
+  assert.deepEqual(change("aa", "aaa", 1), { at: 0, removed: "", added: "a" });
+  assert.deepEqual(change("aa", "aaa"), { at: 2, removed: "", added: "a" });
+  assert.deepEqual(change("one two", "one too", 0), { at: 5, removed: "w", added: "o" });
+  assert.deepEqual(change("abc", "", 0), { at: 0, removed: "abc", added: "" });
+  assert.deepEqual(change("", "", 0), { at: 0, removed: "", added: "" });
+  let random = 7;
+  const next = (most) => (random = (random * 16807) % 2147483647) % most;
+  const word = () => "ab".repeat(next(4)).slice(next(2));
+  for (let k = 0; k < 300; k++) {
+    const [start, old, now, end] = [word(), word(), word(), word()];
+    const [before, after] = [start + old + end, start + now + end];
+    for (const { at, removed, added } of [change(before, after), change(before, after, (start + now).length)]) {
+      assert.equal(before.slice(0, at) + removed + before.slice(at + removed.length), before);
+      assert.equal(before.slice(0, at) + added + before.slice(at + removed.length), after);
+    }
+  }
+});
+
+const typed = (steps, text, at = 0) => [...text].forEach((added, k) => steps.push({ kind: "text", place: "a", at: at + k, removed: "", added }));
+
+test("typing is undone a few words at once, and there are 200 steps", () => {
+  const steps = new Steps();
+  typed(steps, "The old lighthouse keeper had one rule");
+  assert.deepEqual(steps.all.done.map((each) => each.added), ["The old lighthouse keeper ", "had one rule"]);
+  assert.equal(steps.undo().added, "had one rule");
+  assert.equal(steps.redo().added, "had one rule");
+  assert.equal(steps.redo(), null);
+  typed(steps, "x", 38);
+  assert.equal(steps.all.done.length, 3, "what is typed after an undo is a step of its own");
+  steps.undo();
+  steps.undo();
+  typed(steps, "x", 5);
+  assert.deepEqual([steps.all.undone.length, steps.all.done.length], [0, 2], "who does something else can't redo");
+  for (let k = 0; k < 300; k++) steps.push({ kind: "discard", node: `${k}` });
+  assert.deepEqual([steps.all.done.length, steps.all.done.at(-1).node], [200, "299"]);
+});
+
+test("what was typed at a place moves with it into the tree, and another story stays where it is", () => {
+  const at = (current) => ({ current, shown: [current], asks: false });
+  const steps = new Steps({ done: [{ kind: "go", from: at("a"), to: at("b") }, { kind: "go", from: at("b"), to: at("a") }] });
+  typed(steps, "x");
+  steps.rename({ place: "a", state: at("a") }, { place: "c", state: at("c") });
+  assert.deepEqual(steps.all.done.map(({ from, to, place }) => place ?? `${from.current}${to.current}`), ["ab", "bc", "c"]);
+  const opening = new Steps({ done: [{ kind: "story", id: "s" }] });
+  assert.deepEqual([opening.undo().id, opening.undo().id, opening.redo()], ["s", "s", null]);
+});
+
+test("who writes into what the model wrote has changed it", () => {
+  const change = (at, removed, added) => ({ at, removed, added });
+  assert.equal(edited("wwmm", change(4, "", "ab")), "wwmmww");
+  assert.equal(edited("wwmm", change(3, "", "ab")), "wwmccm");
+  assert.equal(edited("wwmm", change(1, "xx", "a")), "wcm");
+  assert.equal(edited("wwmm", change(2, "", "ab")), "wwwwmm");
+  assert.equal(edited("wm", change(1, "x", "ab"), "mm"), "wmm");
+  assert.equal(packed("wwwmmc"), "w3m2c1");
+  assert.deepEqual(["w3m2c1", undefined, "w9", "nonsense"].map((each) => unpacked(each, 7)), ["wwwmmcw", "wwwwwww", "wwwwwww", "wwwwwww"]);
+  assert.deepEqual(runs("wwm"), [["w", 0, 2], ["m", 2, 3]]);
+});

@@ -1,0 +1,111 @@
+"""Working inside a text: alternatives at the cursor, a passage rewritten, and one Undo for all of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Request, expect
+from scripted import Scripted
+from web.conftest import Story
+
+pytestmark = pytest.mark.web
+
+BEFORE, BEHIND = "The keeper slept. ", "He woke at dawn."
+
+
+def is_drawn(request: Request) -> bool:
+    """Whether it asks for alternatives."""
+    return request.url.endswith("/completions") and '"seed"' in (request.post_data or "")
+
+
+def put_cursor(story: Story, start: int, end: int | None = None) -> None:
+    """Puts the cursor behind so many letters, or selects up to `end`."""
+    story.find("#story").focus()
+    story.find("#story").evaluate(
+        "(box, [start, end]) => box.setSelectionRange(start, end)", [start, start if end is None else end]
+    )
+
+
+def cursor(story: Story) -> int:
+    place: int = story.find("#story").evaluate("(box) => box.selectionEnd")
+    return place
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_alternatives_come_at_the_cursor_and_what_is_behind_stays(
+    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    keyboard, box = story.page.keyboard, story.find("#story")
+    story.open(server.url)
+    story.set(n=2, max_tokens=8, seed=1)
+    box.click()
+    keyboard.type(BEFORE + BEHIND)
+    put_cursor(story, len(BEFORE))
+    server.going.clear()
+    keyboard.press("Control+Enter")
+    expect(story.find("#stop")).to_be_enabled()
+    server.going.set()
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    expect(box).to_have_value(BEFORE + BEHIND)
+    assert cursor(story) == len(BEFORE)
+    expect(story.find("#where")).to_have_text("Behind “The keeper slept.”, before “He woke at dawn.”")
+
+    # What is changed further behind meanwhile goes along; the cursor is behind what was kept.
+    put_cursor(story, len(BEFORE + BEHIND))
+    keyboard.type(" At once.")
+    said = story.said(story.cards.nth(1))
+    story.press(story.cards.nth(1), "Keep")
+    gap = "" if said.endswith((" ", "\n")) else " "
+    expect(box).to_have_value(BEFORE + said + gap + BEHIND + " At once.")
+    assert cursor(story) == len(BEFORE + said)
+    fresh = "[...CSS.highlights.get('fresh')].map((each) => each.toString()).join('\\n')"
+    assert story.page.evaluate(fresh) == said
+    story.pictures("middle")
+    keyboard.press("Control+Z")
+    expect(box).to_have_value(BEFORE + BEHIND + " At once.")
+    keyboard.press("Control+Z")
+    expect(box).to_have_value(BEFORE + BEHIND)
+    story.reload()
+    for _ in range(2):
+        story.find("#redo").click()
+    kept = BEFORE + said + gap + BEHIND + " At once."
+    expect(box).to_have_value(kept)
+
+    # From there one goes on: at the same place with what is known, at the end with all of the text before it.
+    path = story.find("#path button")
+    count = path.count()
+    assert cursor(story) == len(BEFORE + said)
+    story.find("#story").focus()
+    with story.page.expect_request(is_drawn) as asked:
+        keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    body = json.loads(asked.value.post_data or "")
+    assert ("node" in body) if is_shared else (len(body["prompt"]) > len(BEFORE))
+    assert path.count() == count + 1  # as what stands behind has changed
+    put_cursor(story, len(kept))
+    story.generate(cards=2)
+    expect(box).to_have_value(kept)
+    story.press(story.cards.first, "Keep")
+    assert story.text.startswith(kept)
+    assert cursor(story) == len(story.text)
+
+    # It lasts: the tree has it, also on another device and in files.
+    if is_shared:
+        with story.page.context.expect_page() as opened:
+            story.page.evaluate("window.open(location.href)")
+        again = Story(opened.value)
+        again.wait_ready()
+        expect(again.find("#story")).to_have_value(story.text)
+        again.page.close()
+    with story.panel("shelf"), story.page.expect_download() as download:
+        story.find("#export").click()
+    nodes = json.loads(download.value.path().read_text())["nodes"]
+    assert [node.get("behind") for node in nodes if node.get("typed")] == [
+        BEHIND,
+        gap + BEHIND + " At once.",
+        None,
+    ]
