@@ -73,6 +73,7 @@ WIRE_SEES = (
     "srb.engine.prompts.media",
     "srb.engine.asking.meanings",
     "srb.engine.asking.model",
+    "srb.engine.asking.pattern_syntax",
     "srb.engine.asking.request",
     "srb.engine.asking.sampling_params",
     "srb.engine.telling.stats",

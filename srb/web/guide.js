@@ -56,7 +56,7 @@ export const GROUPS = {
     ignore_eos: ["Never by itself", "It writes on where the model would have ended."],
   },
   "What may not come, and what must": {
-    banned_strings: ["Never these phrases", "Where one would come, another word is drawn. Begin a line with (?i) for both cases of letters."],
+    banned_strings: ["Never these phrases", "Where one would come, another word is drawn. Begin a line with (?i) for both cases of letters. /.../ is a regular expression."],
     max_rewinds: ["How often", "How often an alternative may go back for that."],
     banned_tokens: ["Never these tokens", "Ids or texts; what a text is made of never comes."],
     logit_bias: ["Likelier, less likely", "What is added to a token's chance, from -100 to 100."],

@@ -17,7 +17,8 @@ from refused import has, lower, refusing
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.rules.banned import BannedStrings, Watch
+from srb.engine.rules.banned import Watch
+from srb.engine.rules.phrases import Phrases
 from srb.engine.telling.events import DoneEvent, Event, StreamEvent
 from srb.errors import InvalidRequestError
 
@@ -129,7 +130,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
 def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
     pieces: list[bytes], banned: tuple[str, ...], before: bytes
 ) -> None:
-    watch = Watch(BannedStrings(banned), None, 1000)
+    watch = Watch(Phrases(banned), None, 1000)
     watch.precede(before)
     kept: list[int] = []  # the numbers of pieces
     sure: list[int] = []
@@ -147,7 +148,7 @@ def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
 
 
 def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it() -> None:
-    watch = Watch(BannedStrings(("é cat",)), None, 10)
+    watch = Watch(Phrases(("é cat",)), None, 10)
     pieces = [b"x", b"y\xc3", b"\xa9", b" c", b"at!"]
     taken = []
     sure = []
@@ -160,7 +161,7 @@ def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it()
 
 
 def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
-    watch = Watch(BannedStrings(("cat", "xy")), None, 10)
+    watch = Watch(Phrases(("cat", "xy")), None, 10)
     assert watch.push(0, b"ca", 0) == 0
     assert watch.push(1, b"x", 1) == 0
     assert [held.token for held in watch.sure()] == [0]  # "cax" can't become "cat"
@@ -170,7 +171,7 @@ def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
 
 
 def test_what_was_said_before_an_alternative_was_resumed_stays() -> None:
-    watch = Watch(BannedStrings(("cat",)), None, 10)
+    watch = Watch(Phrases(("cat",)), None, 10)
     watch.skip(b"c")
     assert watch.push(1, b"a", 0) == 0
     assert watch.push(2, b"t", 1) == 2
@@ -344,14 +345,14 @@ def test_the_limits() -> None:
 
 def test_case_does_not_move_places() -> None:
     assert max(len(each) for each in map(lower, map(chr, range(0xD800)))) == 1
-    watch = Watch(BannedStrings(("(?i)İstanbul", "(?i)ΣΑΣ")), None, 10)
+    watch = Watch(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None, 10)
     assert [watch.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
     assert [watch.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
     assert [watch.push(k, char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
 
 
 def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
-    watch = Watch(BannedStrings(("aaab",)), None, 10)
+    watch = Watch(Phrases(("aaab",)), None, 10)
     for number, _ in pairwise(range(5000)):
         assert watch.push(number, b"a", number) == 0
         watch.sure()

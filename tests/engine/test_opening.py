@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.rules.banned import BannedStrings, Watch
+from srb.engine.rules.banned import Watch
 from srb.engine.rules.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
+from srb.engine.rules.phrases import Phrases
 from srb.engine.telling.events import Event, StreamEvent
 from srb.errors import InvalidRequestError
 
@@ -154,7 +155,7 @@ def test_others_that_do_not_ask_for_it_say_what_they_like() -> None:
 
 def test_it_goes_back_to_where_most_is_left() -> None:
     said = {opening("a b", is_whole=True) or ()}
-    watch = Watch(BannedStrings(()), None, 10, Openings(frozenset(), said))
+    watch = Watch(Phrases(()), None, 10, Openings(frozenset(), said))
     text = [b"a", b" ", b"b", b""]
 
     def say(first: int, *likely: float) -> int:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 from srb.engine.asking.kinds import Text, check_ranges, check_text, check_types
 from srb.engine.asking.meanings import described, documented
+from srb.engine.asking.pattern_syntax import is_pattern
+from srb.engine.asking.patterns import patterns_of
 from srb.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -216,7 +218,7 @@ class SamplingParams:
         (),
         "phrases that never come: when a phrase is complete, the alternative goes back to where the phrase began, "
         "and draws another token there. With (?i) before it, a phrase is found with small and capital letters "
-        "alike.",
+        "alike. /.../ or /.../i is a regular expression, in which every repetition has a bound.",
     )
     max_rewinds: int = described(
         1000,
@@ -265,8 +267,7 @@ class SamplingParams:
         check_types(self)
         check_ranges(self, RANGES)
         _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_CHARS)
-        phrases = tuple(text.removeprefix(ANY_CASE) if isinstance(text, str) else text for text in self.banned_strings)
-        _check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
+        _check_banned(self.banned_strings)
         if self.avoid is not None:
             if len(self.avoid) > MAX_AVOIDED:
                 raise InvalidRequestError(
@@ -319,6 +320,15 @@ class SamplingParams:
             raise InvalidRequestError(f"n takes a whole number, got {n!r:.60}", param="n")
         first = self.with_seed().seed
         return tuple(dataclasses.replace(self, seed=(first + k) % (MAX_SEED + 1)) for k in range(n))
+
+
+def _check_banned(strings: tuple[str, ...]) -> None:
+    patterns = tuple(text for text in strings if isinstance(text, str) and is_pattern(text))
+    phrases = tuple(
+        text.removeprefix(ANY_CASE) if isinstance(text, str) else text for text in strings if text not in patterns
+    )
+    _check_strings("banned_strings", phrases, MAX_BANNED_STRINGS, MAX_BANNED_CHARS)
+    patterns_of(patterns)
 
 
 def _check_strings(name: str, strings: tuple[str, ...], most: int, longest: int) -> None:

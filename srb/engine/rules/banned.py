@@ -21,47 +21,14 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from srb.engine.asking.sampling_params import ANY_CASE
 from srb.engine.backend import Backend
 from srb.engine.ports import Draw, Rule
 from srb.engine.rules.opening import Opening, Openings, opening, opening_of
+from srb.engine.rules.phrases import Phrases, Search
 from srb.engine.rules.setup import Setup
 from srb.engine.sequence import Sequence
 from srb.engine.telling.events import StopEvent
 from srb.engine.telling.text import StopStrings
-
-
-class BannedStrings:
-    """Finds any of several strings in a stream of characters.
-
-    Its state is a pair of numbers, which begins as `start`; `advance` makes the next one for each character.
-    """
-
-    start = (0, 0)
-
-    def __init__(self, strings: tuple[str, ...]) -> None:
-        self._exact = StopStrings(tuple(each for each in strings if not each.startswith(ANY_CASE)))
-        self._lower = StopStrings(
-            tuple("".join(map(_lower, each[len(ANY_CASE) :])) for each in strings if each.startswith(ANY_CASE))
-        )
-
-    def advance(self, state: tuple[int, int], char: str) -> tuple[int, int]:
-        """The state after `char`."""
-        return self._exact.advance(state[0], char), self._lower.advance(state[1], _lower(char))
-
-    def depth(self, state: tuple[int, int]) -> int:
-        """How many of the last characters may still become one of the strings."""
-        return max(self._exact.depth[state[0]], self._lower.depth[state[1]])
-
-    def matched(self, state: tuple[int, int]) -> int:
-        """The length of the longest string that is complete in this state, in characters; 0: none is."""
-        return max(len(self._exact.match[state[0]] or ""), len(self._lower.match[state[1]] or ""))
-
-
-def _lower(char: str) -> str:
-    """A character in lower case, always as one character, so that places in the text stay the same. `lower` makes two
-    of İ, for example."""
-    return char.lower()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +41,7 @@ class _Place:
 
     decoder: tuple[bytes, int]
     n_chars: int
-    banned: tuple[int, int]
+    banned: Search
     stop: int
 
 
@@ -102,14 +69,14 @@ class Watch:
     goes back to one of their tokens, in whose place another token is then drawn. It chooses the place where the tokens
     that were not taken back there have the most probability left. So the new token is as likely as can be.
 
-    banned: the banned strings.
+    banned: finds the banned strings.
     stops: the strings that end the alternative. Behind a stop string nothing can become a banned string any more.
     max_rewinds: how often tokens may be taken back. If that is needed once more, everything is said from then on.
     openings: what the alternative isn't to begin with, or None.
     """
 
     def __init__(
-        self, banned: BannedStrings, stops: StopStrings | None, max_rewinds: int, openings: Openings | None = None
+        self, banned: Phrases, stops: StopStrings | None, max_rewinds: int, openings: Openings | None = None
     ) -> None:
         self.rewinds = 0
         self.rewound_tokens = 0
@@ -187,6 +154,8 @@ class Watch:
                 self._stop_state = self._stops.advance(self._stop_state, char)
                 if stop := self._stops.match[self._stop_state] or "":
                     break
+        if is_last and not stop and (n := self._banned.matched_at_end(self._state)):
+            return self._rewind(self._n_chars - n, number)
         if self._openings and self._opening is None:
             self._text = self._text[: before.n_chars] + text[: self._n_chars - before.n_chars]
             text = self._text.removesuffix(stop)
@@ -307,7 +276,7 @@ class Banned(Rule):
 def give(setup: Setup) -> None:
     """Gives the rule to each alternative that has `banned_strings` or `avoid`."""
     branches, tokenizer = setup.request.branches, setup.backend.tokenizer
-    strings = {each: BannedStrings(each) for each in {params.banned_strings for params in branches}}
+    strings = {each: Phrases(each) for each in {params.banned_strings for params in branches}}
     lists = {params.avoid for params in branches if params.avoid is not None}
     avoided = {texts: frozenset(opening_of(text, tokenizer) for text in texts) for texts in lists}
     said: list[set[Opening]] = [set() for _ in setup.asked]

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from srb.engine.asking.pattern_syntax import is_pattern
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import ANY_CASE
 from srb.errors import InvalidRequestError
@@ -143,7 +144,9 @@ def _take_phrases(fields: KoboldFields) -> None:
     banned = fields.banned_tokens or []
     phrases = [*(fields.banned_strings or ()), *filter(is_text, banned)]
     fields.banned_tokens = [each for each in banned if not is_text(each)]
-    fields.banned_strings = [ANY_CASE + text.removeprefix(ANY_CASE) for text in phrases if text]
+    fields.banned_strings = [
+        text if is_pattern(text) else ANY_CASE + text.removeprefix(ANY_CASE) for text in phrases if text
+    ]
 
 
 def _ordered(ids: list[int]) -> list[str]:
