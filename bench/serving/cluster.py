@@ -229,7 +229,8 @@ def by_placement(requests: list[Request], replicas: list[Replica], n_fronts: int
 
     def choose(request: Request) -> int:
         asked[request] = front = next(turns)
-        name = front.choose([request.blocks], request.n)[0]
+        name = front.choose([request.blocks])
+        assert name
         front.begin(request, name, request.n, [request.blocks])
         return names.index(name)
 
@@ -325,13 +326,14 @@ def simulate(n: int, n_requests: int) -> None:
             placement.report(name, 0, list(caches[name]))  # a load of 0: all that runs there was sent from here
         prompts = [beginning + [rng.getrandbits(64) for _ in range(3)]]
         start = time.process_time()
-        name = placement.choose(prompts, 8)[0]
+        chosen = placement.choose(prompts)
         choices.append(time.process_time() - start)
-        placement.begin(number, name, 8, prompts)
+        assert chosen
+        placement.begin(number, chosen, 8, prompts)
         running.append((now + SERVICE_SECONDS, number))
-        hits += caches[name].known(prompts[0])
+        hits += caches[chosen].known(prompts[0])
         possible += everything.known(prompts[0])
-        caches[name].use(prompts[0])
+        caches[chosen].use(prompts[0])
         everything.use(prompts[0])
         if number % 100 == 0:
             loads = [placement.load(name) for name in names]

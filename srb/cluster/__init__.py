@@ -3,8 +3,9 @@
     server/ ── ClusterEngine (front.py) ── Replicas (replicas.py) ── Ray ──┬── Replica (replica.py): an AsyncEngine
                parts.py: one request,      ray_replicas.py: calls,         ├── Replica
                sent as several             deploy.py: what is started,     └── Replica
-               run.py: a part, sent        router.py, placement.py:
-               until it has ended          which replica gets it
+               placement.py: where to      router.py: a call goes to
+               run.py: a part, sent        the replica that it names
+               until it has ended
 
 The journals are in the front, so nothing is lost with a replica: the front has all events so far, and another replica
 goes on from there (`srb.engine.asking.resume`).

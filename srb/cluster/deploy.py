@@ -42,10 +42,7 @@ def application(settings: Settings) -> serve.Application:
     plain = Settings()
     of_the_server = {name: getattr(plain, name) for name in SERVER_OPTIONS | {"api_key", "api_key_file"}}
     engine = dataclasses.replace(settings, **of_the_server, model=path, threads=settings.threads or cpus)
-    router: dict[str, Any] = {
-        "request_router_class": "srb.cluster.router.PrefixRouter",
-        "request_routing_stats_period_s": 1,
-    }
+    router: dict[str, Any] = {"request_router_class": "srb.cluster.router.NamedRouter"}
     deployment: Any = serve.deployment(
         ServedReplica,
         name=DEPLOYMENT,

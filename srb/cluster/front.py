@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from srb.cluster.parts import Whole, split
+from srb.cluster.placement import Placement, unpack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
 from srb.engine.asking.intake import Intake
@@ -80,6 +81,7 @@ class ClusterEngine(EngineClient):
         self._record = record
         self._load = load
         self.replicas = replicas
+        self.placement = Placement()
         self._vocabulary: Vocabulary | None = None
         self._heard: dict[str, _Heard] = {}
         self._troubles: set[str] = set()
@@ -256,6 +258,9 @@ class ClusterEngine(EngineClient):
         latest = max((each.at for each in self._heard.values()), default=now)
         first_kept = min(latest, now - FORGET_SECONDS)
         self._heard = {name: each for name, each in self._heard.items() if each.at >= first_kept}
+        self.placement.set_replicas(self._heard)
+        for report in reports:
+            self.placement.report(report.name, report.load, unpack_blocks(report.blocks))
         lost = self.lost
         self._replicas = tuple(
             ReplicaHealth(

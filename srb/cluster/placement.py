@@ -14,7 +14,7 @@ M. Zadimoghaddam, "Consistent Hashing with Bounded Loads" (SODA 2018).
 """
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
@@ -121,37 +121,29 @@ class Placement:
         replica.most_known = len(blocks) + _MOST_LEARNED
         self._know(name, replica, blocks)
 
-    def choose(self, prompts: Sequence[Sequence[int]], weight: int, avoid: Collection[str] = frozenset()) -> list[str]:
-        """The replicas for a request, best first. The second and later ones are for the case that the first one fails.
-
-        The list is empty if there are no replicas.
+    def choose(self, prompts: Sequence[Sequence[int]], avoid: Collection[str] = ()) -> str | None:
+        """The replica for a request. None: there is none.
 
         prompts: the blocks of each prompt. The longest prompt decides, because it costs most.
-        weight: how many alternatives the request has.
-        avoid: replicas that may hang. They come last.
+        avoid: replicas that may hang. One of them is chosen only if there is no other.
 
         A replica fits if its load is now at most 1.25 times the mean load. So at least one always fits, however many
         alternatives the request has. Of those that fit, the one that knows most of the prompt is chosen; of several
         that know equally much, one with the smallest load. If none knows half of the prompt, the ring alone decides.
         Without this rule, if all prompts begin alike, all would go to the first replica that knew this beginning.
         """
-        loads = {name: load for name, load in self._loads.items() if name not in avoid} if avoid else self._loads
+        loads = {name: load for name, load in self._loads.items() if name not in avoid} or self._loads
         if not loads:
-            return list(self._loads)
-        blocks = max(prompts, key=len)
-        order = sorted(loads, key=loads.__getitem__)
+            return None
         most = SLACK * sum(loads.values()) / len(loads)
-        n_fitting = bisect_right(order, most, key=loads.__getitem__)
-        best = self._best(blocks, set(order[:n_fitting]))
-        order.remove(best)
-        return [best, *order, *sorted(name for name in avoid if name in self._loads)]
+        return self._best(max(prompts, key=len), {name for name, load in loads.items() if load <= most})
 
     def begin(self, request_id: Hashable, name: str, weight: int, prompts: Sequence[Sequence[int]]) -> None:
         """Counts a request as in flight at a replica until `end`, and no longer at another one.
 
         It does nothing for a replica that is gone. From now on the replica knows the prompts.
 
-        prompts and weight: as for `choose`.
+        prompts: as for `choose`. weight: how many alternatives the request has.
         """
         self.end(request_id)
         replica = self._replicas.get(name)

@@ -93,10 +93,10 @@ class RayReplicas:
         app = application(settings)
         serve.run_many([serve.RunTarget(app, name=APPLICATION, route_prefix=None)], wait_for_applications_running=False)
 
-    async def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
+    async def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Said]:
         """See `Replicas.run`."""
         assert self._handle
-        stream: Any = self._handle.options(stream=True).run.remote(request, front=self._front, avoid=avoid)
+        stream: Any = self._handle.options(stream=True).run.remote(request, front=self._front, to=name)
         try:
             async for said in stream:
                 yield said
@@ -111,7 +111,7 @@ class RayReplicas:
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 await self._handle.abort.remote(request_id, index, reason, to=name)
-        except (*_FAULTS, UnavailableError, TimeoutError) as error:
+        except (*_FAULTS, TimeoutError) as error:
             logger.info("replica %s can't be told to end %s: %s", name, request_id, _first_line(error))
             return False
         return True

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any
 
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, Report, Said
@@ -35,13 +34,14 @@ class Replica:
         self._model = model
         self._fronts: dict[str, float] = {}  # when each was last heard of, in seconds of the event loop's clock
         self._said: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
+        self._blocks = b""
 
     async def start(self) -> None:
         """Returns when the engine takes requests. Raises `ModelLoadError`."""
         self._loop = asyncio.get_running_loop()
         self._engine.start()
         await self._engine.ready()
-        self._watching = self._loop.create_task(self._watch())
+        self._watching = [self._loop.create_task(each) for each in (self._watch(), self._look())]
 
     def _record(self, events: list[Event], told: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(self._hand_over, events)
@@ -52,10 +52,8 @@ class Replica:
             if said := self._said.get(request_id):
                 said.put_nowait(batch)
 
-    async def run(
-        self, request: CompletionRequest, *, front: str = "", avoid: frozenset[str] = frozenset()
-    ) -> AsyncGenerator[Said]:
-        """Runs a request, and yields what `Said` describes. avoid: only for the router.
+    async def run(self, request: CompletionRequest, *, front: str = "", to: str | None = None) -> AsyncGenerator[Said]:
+        """Runs a request, and yields what `Said` describes. to: the replica that it was sent to; it may be gone.
 
         If the front is silent for FRONT_SECONDS, the request ends here with an error, as if this replica were lost: a
         front that comes back goes on elsewhere.
@@ -63,6 +61,9 @@ class Replica:
         Events are passed on as the engine has made them, and not from the journal: a journal doesn't keep everything
         that another replica needs to go on with them.
         """
+        if to not in (None, self._name):
+            yield UnavailableError(f"the replica {to} isn't there")
+            return
         # The front may have taken this replica for lost, and come back. What is kept of the request is of no use then.
         self._engine.forget(request.id)
         if request.id in self._said or self._has(request.id, front):
@@ -104,11 +105,16 @@ class Replica:
         return True
 
     async def abort(self, request_id: str, index: int | None, reason: AbortReason, *, to: str) -> None:
-        """Ends a request, or an alternative of it, if it is here. to: the name of this replica, for the router."""
+        """Ends a request, or an alternative of it, if it is here. to: the replica that was meant.
+
+        Raises `UnavailableError` if that is another one.
+        """
+        if to != self._name:
+            raise UnavailableError(f"the replica {to} isn't there")
         self._engine.abort(request_id, index, reason)
 
     async def report(self, front: str, *, to: str = "") -> Report:
-        """The state of this replica. front: who asks. to: the name of this replica, for the router."""
+        """The state of this replica. front: who asks. to: only for the router."""
         self._fronts[front] = self._loop.time()
         engine, health = self._engine, self._engine.health
         assert health.stats is not None
@@ -122,6 +128,8 @@ class Replica:
             health.stats.max_sequences,
             health.running,
             health.waiting,
+            self._load,
+            self._blocks,
             health.stats,
             (embedder.max_tokens, embedder.pools, embedder.rank_template) if embedder else None,
         )
@@ -131,6 +139,11 @@ class Replica:
         if self._engine.embedder is None:
             raise NotSupportedError("this replica makes no embeddings")
         return await asyncio.to_thread(self._engine.embedder.embed, tokens)
+
+    @property
+    def _load(self) -> int:
+        """How many alternatives wait or run here."""
+        return sum(len(journal.living) for journal in self._engine.requests)
 
     async def _watch(self) -> None:
         """Ends the requests of fronts that are silent, again and again until this replica ends."""
@@ -147,6 +160,25 @@ class Replica:
             for name in gone:
                 del self._fronts[name]
 
+    async def _look(self) -> None:
+        """Looks which blocks are known, so that a report needn't wait for the engine, until this replica ends."""
+        while True:
+            with suppress(SrbError):  # the engine has failed, or ends
+                self._blocks = pack_blocks(await self._known())
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _known(self) -> set[int]:
+        """The blocks of prompts that are known here."""
+        known = {
+            block
+            for each in (journal.request for journal in self._engine.requests)
+            for prompt in each.token_ids
+            for block in blocks_of(prompt, within=each.shared_within)
+        }
+        for within, runs in (await self._engine.ask(-1, Slots.known)).items():
+            known |= await asyncio.to_thread(_blocks_of_runs, runs, within)
+        return known
+
     # Ray Serve calls the next methods by these names
 
     def check_health(self) -> None:
@@ -154,30 +186,16 @@ class Replica:
         if self._engine.health.status == "dead":
             raise EngineDeadError("the engine has failed")
 
-    async def record_routing_stats(self) -> dict[str, Any]:
-        """What the router needs to know: how many alternatives are here, and the blocks of prompts that are known."""
-        journals = self._engine.requests
-        requests = [journal.request for journal in journals]
-        known = {
-            block
-            for each in requests
-            for prompt in each.token_ids
-            for block in blocks_of(prompt, within=each.shared_within)
-        }
-        for within, runs in (await self._engine.ask(-1, Slots.known)).items():
-            known |= await asyncio.to_thread(_blocks_of_runs, runs, within)
-        return {"load": sum(len(journal.living) for journal in journals), "blocks": pack_blocks(known)}
-
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """The numbers that decide how many replicas there should be; see `srb.cluster.scaling`."""
         stats = self._engine.health.stats
         assert stats is not None
-        there = sum(len(journal.living) for journal in self._engine.requests)
-        return {"there": there, "room": stats.max_sequences}
+        return {"there": self._load, "room": stats.max_sequences}
 
     async def close(self) -> None:
         """Ends the engine, and everything that runs there."""
-        self._watching.cancel()
+        for each in self._watching:
+            each.cancel()
         await self._engine.stop()
 
 

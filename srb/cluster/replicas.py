@@ -29,6 +29,7 @@ class Report:
 
     node: the address of its machine. model: the hash of its model file; identity: see `Backend.identity`.
     n_cells, n_parallel: of its context. running, waiting: requests, or parts of such.
+    load: how many alternatives wait or run. blocks: of the prompts that it knows, packed; see `Placement.report`.
     embeds: the most tokens of a text to embed, whether the embedder pools, and its template for ranking (`Embedder`);
         None if embeddings aren't wanted.
     """
@@ -41,6 +42,8 @@ class Report:
     n_parallel: int
     running: int
     waiting: int
+    load: int
+    blocks: bytes
     stats: EngineStats
     embeds: tuple[int, bool, str | None] | None = None
 
@@ -58,10 +61,9 @@ class Replicas(Protocol):
     async def start(self) -> None:
         """Starts replicas, or finds those that run already. Raises `SettingsError` and `UnavailableError`."""
 
-    def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
+    def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Said]:
         """Sends a request to a replica, and yields what the replica sends. Closing the generator aborts the request.
 
-        avoid: the names of replicas that count as lost.
         Raises `ReplicaLostError`.
         """
 

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from srb.cluster.parts import Part, Whole
+from srb.cluster.placement import Placement, blocks_of
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, ReplicaLostError, Replicas
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
@@ -21,6 +22,7 @@ class Front(Protocol):
     """What a `Run` needs of its front."""
 
     replicas: Replicas
+    placement: Placement
 
     @property
     def lost(self) -> frozenset[str]: ...
@@ -41,6 +43,7 @@ class Run:
         self._replica: str | None = None
         self._aborts: dict[int | None, AbortReason] = {}
         self._losses = 0
+        self._tried: set[str] = set()  # replicas that it was sent to: any other one is better now
         self._without_model: set[str] = set()  # replicas that couldn't use their model, but may do so later
 
     def abort(self, index: int | None, reason: AbortReason) -> None:
@@ -99,7 +102,7 @@ class Run:
 
         Raises `ReplicaLostError`, and the error with which the replica refuses the request.
         """
-        stream = self._engine.replicas.run(request, self._engine.lost | self._without_model)
+        stream = self._engine.replicas.run(request, self._place(request))
         try:
             while not self.part.done:
                 try:
@@ -123,7 +126,22 @@ class Run:
                         self._losses = 0
                     self._engine.put(self._whole.take(self.part, said))
         finally:
+            self._engine.placement.end(request.id)
             await stream.aclose()
+
+    def _place(self, request: CompletionRequest) -> str:
+        """Chooses a replica, where the request counts as in flight until `Placement.end`. Raises `ReplicaLostError`."""
+        placement = self._engine.placement
+        prompts = [blocks_of(prompt, within=request.shared_within) for prompt in request.token_ids]
+        weight = len(request.prompts) * (request.n_beams or len(request.branches))
+        name = placement.choose(prompts, self._engine.lost | self._without_model | self._tried)
+        if name is None:
+            raise ReplicaLostError("there is none")
+        placement.begin(request.id, name, weight, prompts)
+        if name in self._tried:  # all were
+            self._tried.clear()
+        self._tried.add(name)
+        return name
 
     def _goes_elsewhere(self, events: list[Event]) -> bool:
         """Whether the replica can't use its model now, and another one should be asked: each is asked once."""

@@ -172,10 +172,17 @@ async def test_with_no_replica_left_requests_wait_for_one(monkeypatch: pytest.Mo
         assert texts(await late) == alone(other)
 
 
-async def test_a_request_that_kills_its_replicas_is_ended() -> None:
+def die_of_a_request(engine: AsyncEngine) -> list[Event]:
+    if engine.requests:
+        raise ValueError("a bug")
+    assert engine._engine
+    return Engine.step(engine._engine)
+
+
+async def test_a_request_that_kills_its_replicas_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cluster(lambda: slow(poison="x"), names="abcdef") as (engine, replicas):
-        for backend_engine in replicas.engines.values():
-            backend_engine._engine.step = lambda: (_ for _ in ()).throw(ValueError("a bug"))  # type: ignore
+        for each_engine in replicas.engines.values():
+            monkeypatch.setattr(each_engine._engine, "step", partial(die_of_a_request, each_engine))
         events = await collect(engine, each := request("x", n=2))
     check_order(events, each, started=False)
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
@@ -250,12 +257,14 @@ async def test_a_replica_that_cant_use_its_model_leaves_its_requests_to_another_
         raise ModelLoadError("no memory")
 
     async with cluster(make, names="abcde") as (engine, replicas):
-        for each in backends[1:]:
-            each.on_prepare = fail
+        chosen = engine.placement.choose([blocks_of(request().token_ids[0])])
+        good = next(backend for backend, name in zip(backends, "abcde", strict=True) if name != chosen)
+        for each in backends:
+            each.on_prepare = each.on_prepare if each is good else fail
         assert texts(await collect(engine, one := request(n=2))) == alone(one)
         tried = [name for name, _ in replicas.ran]
         assert 1 < len(tried) == len(set(tried))
-        backends[0].on_prepare = fail
+        good.on_prepare = fail
         async with asyncio.timeout(30):
             events = await collect(engine, one := request(n=2))
     check_order(events, one, started=False)
@@ -488,14 +497,67 @@ async def test_a_front_that_comes_back_after_a_silence_goes_on(monkeypatch: pyte
         assert texts(events) == alone(each)
 
 
-async def test_what_a_replica_knows_is_told_to_the_router() -> None:
-    replicas = ReplicasHere(lambda: FakeBackend(script=says(b"yes", prompt=200)), "a")
+async def test_a_request_goes_where_its_prompt_is_known() -> None:
+    each = partial(request, "p" * 200, max_tokens=1)
+    async with cluster(lambda: FakeBackend(n_cells=1000), names="abcd") as (engine, replicas):
+        await collect(engine, each())
+        (first, _), *_ = replicas.ran
+        for name in set("abcd") - {first}:  # the same within a name is another prompt, and known elsewhere
+            engine.placement.report(name, 0, blocks_of(each().token_ids[0], within="ann"))
+        await collect(engine, each())
+        await collect(engine, dataclasses.replace(each(), shared_within="ann"))
+        assert [name == first for name, _ in replicas.ran] == [True, True, False]
+
+
+async def test_what_another_front_has_sent_is_told() -> None:
+    each = request("p" * 200, n=3)
+    blocks = blocks_of(each.token_ids[0])
+    async with cluster(held := Held(n_cells=1000)) as (engine, replicas):
+        name = next(name for name in "ab" if name != engine.placement.choose([blocks]))
+        stream = replicas.there[name].run(each, front="other")
+        assert await anext(stream) == name
+        await until(lambda: engine.placement.load(name) == 3)
+        held.open()
+        assert [said async for said in stream]
+        await until(lambda: engine.placement.load(name) == 0)
+        assert engine.placement.choose([blocks]) == name
+
+
+async def test_a_request_counts_where_it_runs_until_it_ends_there() -> None:
+    async with cluster(held := Held()) as (engine, replicas):
+        reading = [asyncio.create_task(collect(engine, request(n=4, max_tokens=50))) for _ in range(3)]
+        await until(lambda: len(replicas.ran) == 3)
+        assert sorted(map(engine.placement.load, "ab")) == [4, 8]
+        reading.pop().cancel()
+        await until(lambda: sum(map(engine.placement.load, "ab")) == 8)
+        held.open()
+        await asyncio.gather(*reading)
+        await until(lambda: not any(map(engine.placement.load, "ab")))
+
+
+async def test_the_replica_that_has_lost_a_request_gets_it_last() -> None:
+    async with cluster(names="ab") as (engine, replicas):
+        for name in "ab":
+            replicas.there[name].run = lost_at_once  # type: ignore
+        events = asyncio.create_task(collect(engine, request()))
+        await until(lambda: len(replicas.ran) > 3)
+        assert sorted(name for name, _ in replicas.ran[:2]) == ["a", "b"]
+        for name in "ab":
+            del replicas.there[name].run
+        assert await events
+
+
+async def lost_at_once(*_: Any, **__: Any) -> AsyncIterator[Any]:
+    yield UnavailableError("it isn't there")
+
+
+async def test_a_call_that_was_meant_for_another_replica_is_refused() -> None:
+    replicas = ReplicasHere(slow, "a")
     await replicas.start()
-    before = await replicas.there["a"].record_routing_stats()
-    assert before == {"load": 0, "blocks": b""}
-    stream = replicas.there["a"].run(request("p" * 200), front="front")
-    assert [event for each in [said async for said in stream] if isinstance(each, list) for event in each]
-    assert (await replicas.there["a"].record_routing_stats())["load"] == 0
+    there = replicas.there["a"]
+    assert [type(said) async for said in there.run(request(), front="front", to="b")] == [UnavailableError]
+    with pytest.raises(UnavailableError, match="replica b isn't there"):
+        await there.abort("cmpl-1", None, "cancelled", to="b")
     await replicas.close()
 
 
@@ -510,8 +572,8 @@ async def test_what_a_replica_knows_is_told_by_who_shares_it() -> None:
     for name in ("ann", ""):
         each = dataclasses.replace(request("p" * 300, max_tokens=1), shared_within=name)
         assert [event async for event in engine.generate(each)]
-    known = unpack_blocks((await there.record_routing_stats())["blocks"])
-    assert {*known} >= {*blocks_of(tokens, within="ann"), *blocks_of(tokens)}
+    known = {*blocks_of(tokens, within="ann"), *blocks_of(tokens)}
+    await until(lambda: {*unpack_blocks(there._blocks)} >= known)
     await there.close()
 
 

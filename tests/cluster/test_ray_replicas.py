@@ -84,3 +84,18 @@ async def test_the_servers_that_were_there_are_kept_while_nobody_can_say_who_is(
         found.append(await replicas.fronts(["http://127.0.0.1:1"]))
     assert found == [["http://10.0.0.2:1"], ["http://10.0.0.2:1"], []]
     assert caplog.text.count("servers on other machines can't ask this one") == 1
+
+
+async def test_a_call_goes_to_the_replica_that_it_names(ray_replicas: Any) -> None:
+    router = importlib.import_module("srb.cluster.router").NamedRouter
+    there = [SimpleNamespace(replica_id=SimpleNamespace(unique_id=name)) for name in "ab"]
+
+    async def chosen(**given: Any) -> list[Any]:
+        context = SimpleNamespace(should_backoff=False)
+        call = SimpleNamespace(kwargs=given, routing_context=context)
+        (found,) = await router.choose_replicas(object.__new__(router), there, call)
+        assert context.should_backoff  # or Ray would ask again and again without a pause
+        return [each.replica_id.unique_id for each in found]
+
+    assert [await chosen(to=to) for to in "ab"] == [["a"], ["b"]]
+    assert await chosen() == await chosen(to="gone") == ["a", "b"]

@@ -39,7 +39,7 @@ class FakeVocabulary:
 
 
 class ReplicasHere:
-    """Engines on fake backends, by their names. A request goes to the first one that isn't to be avoided, in turn."""
+    """Engines on fake backends, by their names."""
 
     def __init__(self, make: Callable[[], FakeBackend], names: str = "ab", model: str = "the model") -> None:
         self.make = make
@@ -53,7 +53,6 @@ class ReplicasHere:
         self.ran: list[tuple[str, CompletionRequest]] = []
         self.others: list[str] = []
         self.problem: str | None = None
-        self._turn = 0
         self.dead: dict[str, asyncio.Event] = {}
 
     async def start(self) -> None:
@@ -76,15 +75,11 @@ class ReplicasHere:
         self.dead[name].set()
         await replica.close()
 
-    async def run(self, request: CompletionRequest, avoid: frozenset[str]) -> AsyncGenerator[Said]:
-        names = [name for name in self.there if name not in avoid] or list(self.there)
-        while not names:
-            await asyncio.sleep(0.01)
-            names = list(self.there)
-        self._turn += 1
-        name = names[self._turn % len(names)]
+    async def run(self, request: CompletionRequest, name: str) -> AsyncGenerator[Said]:
+        if name not in self.there:
+            raise ReplicaLostError(f"{name} isn't there")
         self.ran.append((name, request))
-        stream = self.there[name].run(request, front="front")
+        stream = self.there[name].run(request, front="front", to=name)
         dead = asyncio.ensure_future(self.dead[name].wait())
         said: asyncio.Future[Said | None] = asyncio.get_running_loop().create_future()
         try:
