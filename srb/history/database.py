@@ -2,9 +2,13 @@
 
 import os
 import sqlite3
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from srb.errors import HistoryError, SettingsError
+
+Made = TypeVar("Made")
 
 APPLICATION_ID = 0x73726268  # "srbh": marks the file as srb's
 
@@ -190,6 +194,20 @@ def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA foreign_keys = ON")
     return db
+
+
+def insert(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> int:
+    """Inserts a row with these values, and returns its rowid, if the table has any."""
+    names, places = ", ".join(values), ", ".join("?" * len(values))
+    cursor = db.execute(f"INSERT INTO {table}({names}) VALUES ({places})", tuple(values.values()))
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def made_of(kind: type[Made], row: sqlite3.Row, **others: Any) -> Made:
+    """A dataclass with slots, whose fields have the names of the row's columns. others: the fields that haven't."""
+    names: Iterable[str] = kind.__slots__  # type: ignore[attr-defined]
+    return kind(**{name: row[name] for name in names if name not in others}, **others)
 
 
 def explain(path: Path, error: sqlite3.Error) -> HistoryError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srb.errors import InvalidRequestError, NotFoundError
+from srb.history.database import made_of
 from srb.history.texts import ANYBODY, unpack
 
 
@@ -135,27 +136,17 @@ def _row(db: sqlite3.Connection, owner: str | None, request: str) -> sqlite3.Row
 
 
 def _summary(row: sqlite3.Row) -> Summary:
-    names = ("id", "created", "status", "path", "model", "title", "n", "story")
-    return Summary(*(row[name] for name in names))
+    return made_of(Summary, row, count=row["n"])
 
 
 def _alternative(row: sqlite3.Row) -> Alternative:
-    return Alternative(
-        index=row["number"],
-        seed=row["seed"],
-        label=row["label"],
-        settings=json.loads(row["settings"]),
-        text=row["words"],
-        tokens=unpack(row["tokens"]),
-        length=row["length"],
-        finish_reason=row["finish_reason"],
-        stop_reason=row["stop_reason"],
-    )
+    settings, tokens = json.loads(row["settings"]), unpack(row["tokens"])
+    return made_of(Alternative, row, index=row["number"], settings=settings, text=row["words"], tokens=tokens)
 
 
 _FOUND = f"""
     SELECT search.rowid AS place, snippet(search, 0, '', '', ' ... ', 24) AS snippet,
-        requests.id AS request, alternatives.number AS number, stories.id AS story, nodes.id AS node,
+        requests.id AS request, alternatives.number AS "index", stories.id AS story, nodes.id AS node,
         coalesce(requests.created, nodes.created) AS created
     FROM search
     LEFT JOIN alternatives ON alternatives.text = search.rowid
@@ -176,10 +167,7 @@ def search(
     Raises `InvalidRequestError` if there is no word.
     """
     values = {"owner": owner, "words": _query(words), "limit": limit, "before": before}
-    return [
-        Found(row["request"], row["number"], row["story"], row["node"], row["created"], row["snippet"], row["place"])
-        for row in db.execute(_FOUND, values)
-    ]
+    return [made_of(Found, row) for row in db.execute(_FOUND, values)]
 
 
 def _query(words: str) -> str:

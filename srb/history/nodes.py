@@ -14,6 +14,7 @@ from typing import Any
 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError, NotFoundError
+from srb.history.database import insert, made_of
 from srb.history.texts import add_text, clean, unpack
 
 
@@ -143,39 +144,25 @@ def prompt_of(path: list[Node]) -> list[str | int]:
 def remarks_on(db: sqlite3.Connection, story: int, node: int) -> list[Remark]:
     """All remarks on a node, the oldest first."""
     rows = db.execute("SELECT * FROM remarks WHERE story = ? AND node = ? ORDER BY change", (story, node))
-    return [
-        Remark(
-            row["change"], row["field"], _bool(row["value"]) if row["field"] == "kept" else row["value"], row["created"]
-        )
-        for row in rows
-    ]
+    return [made_of(Remark, row, value=_bool(row["value"]) if row["field"] == "kept" else row["value"]) for row in rows]
 
 
 def insert_node(db: sqlite3.Connection, story: int, node: NewNode, parent: int | None, change: int) -> int:
     """Inserts a node with its whole text, and returns its id."""
     (node_id,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM nodes WHERE story = ?", (story,)).fetchone()
-    values = {
+    values = {name: getattr(node, name) for name in NewNode.__slots__ if name not in ("tokens", "index")} | {
         "story": story,
         "id": node_id,
         "parent": parent,
-        "author": node.author,
-        "request": node.request,
         "number": node.index,
-        "seed": node.seed,
         "settings": None if node.settings is None else json.dumps(node.settings),
-        "label": node.label,
         "text": add_text(db, node.text, node.tokens),
-        "length": node.length,
         "finish_reason": node.finish_reason
         or ("abort" if node.author == "model" else None),  # without one, it would seem to grow
-        "stop_reason": node.stop_reason,
-        "kept": node.kept,
-        "notes": node.notes,
         "created": int(time.time()) if node.created is None else node.created,
         "change": change,
     }
-    names, places = ", ".join(values), ", ".join("?" * len(values))
-    db.execute(f"INSERT INTO nodes({names}) VALUES ({places})", tuple(values.values()))
+    insert(db, "nodes", values)
     return int(node_id)
 
 
@@ -214,10 +201,8 @@ def remark_on(
     """Sets whether a node is `kept`, where it `ends_at`, or its `notes`, and adds a remark that says so."""
     assert field in ("kept", "notes", "ends_at")
     db.execute(f"UPDATE nodes SET {field} = ?, change = ? WHERE story = ? AND id = ?", (value, change, story, node))
-    db.execute(
-        "INSERT INTO remarks(story, change, node, field, value, created) VALUES (?, ?, ?, ?, ?, ?)",
-        (story, change, node, field, value, int(time.time())),
-    )
+    remark = {"story": story, "change": change, "node": node, "field": field, "value": value}
+    insert(db, "remarks", remark | {"created": int(time.time())})
 
 
 def _node(row: sqlite3.Row) -> Node:
@@ -230,26 +215,8 @@ def _node(row: sqlite3.Row) -> Node:
         tokens = None
     elif by_itself and tokens and len(tokens) == row["length"]:
         tokens = tokens[:-1]  # without the end token
-    return Node(
-        id=row["id"],
-        parent=row["parent"],
-        text=(row["words"] or "")[: row["ends_at"]],
-        tokens=tokens,
-        author=row["author"],
-        request=row["request"],
-        index=row["number"],
-        seed=row["seed"],
-        settings=settings,
-        label=row["label"],
-        length=row["length"],
-        finish_reason=row["finish_reason"],
-        stop_reason=row["stop_reason"],
-        kept=_bool(row["kept"]),
-        notes=row["notes"],
-        ends_at=row["ends_at"],
-        created=row["created"],
-        change=row["change"],
-    )
+    text, kept = (row["words"] or "")[: row["ends_at"]], _bool(row["kept"])
+    return made_of(Node, row, text=text, tokens=tokens, index=row["number"], settings=settings, kept=kept)
 
 
 def _bool(value: int | None) -> bool | None:

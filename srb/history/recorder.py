@@ -31,6 +31,7 @@ from srb.engine.telling.events import (
 )
 from srb.errors import EngineDeadError
 from srb.history import nodes
+from srb.history.database import insert
 from srb.history.events import pack, pack_request
 from srb.history.stories import count_change, find_number
 from srb.history.texts import add_text, clean
@@ -237,8 +238,7 @@ def _begin(running: _Running, db: sqlite3.Connection) -> None:
         "story": submitted.story,
         "request": pack_request(request),
     }
-    names, places = ", ".join(values), ", ".join("?" * len(values))
-    db.execute(f"INSERT INTO requests({names}) VALUES ({places})", tuple(values.values()))
+    insert(db, "requests", values)
     healed = {"heal": True} if request.heal else {}
     settings = [json.dumps(settings_of(params) | healed) for params in request.branches]
     params = [request.branches[index % len(request.branches)] for index in range(request.count)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history import nodes
+from srb.history.database import insert, made_of
 from srb.history.nodes import NewNode, Node, Remark
 from srb.history.texts import ANYBODY, remove_orphans
 
@@ -38,14 +39,12 @@ _STORIES = (
 def make_story(db: sqlite3.Connection, owner: str | None, title: str, tree: Sequence[NewNode] = ()) -> Story:
     """Makes a story, empty or with the nodes of another one. Raises `InvalidRequestError` if these are no tree."""
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
-    row = db.execute(
-        "INSERT INTO stories(id, owner, title, created, changed, change) VALUES (?, ?, ?, ?, ?, 0) RETURNING number",
-        (story, owner, title, now, now),
-    ).fetchone()
+    values = {"id": story, "owner": owner, "title": title, "created": now, "changed": now, "change": 0}
+    number = insert(db, "stories", values)
     ids: dict[int | str, int] = {}
     for node in _parents_first(tree):
         parent = None if node.parent is None else ids[node.parent]
-        added = nodes.insert_node(db, row["number"], node, parent, count_change(db, row["number"]))
+        added = nodes.insert_node(db, number, node, parent, count_change(db, number))
         if node.id is not None:
             ids[node.id] = added
     return get_story(db, owner, story)
@@ -98,7 +97,7 @@ def find_number(db: sqlite3.Connection, owner: str | None, story: str) -> int | 
 
 
 def _story(row: sqlite3.Row) -> Story:
-    return Story(row["id"], row["title"], row["created"], row["changed"], row["change"], row["node_count"])
+    return made_of(Story, row)
 
 
 def rename_story(db: sqlite3.Connection, owner: str | None, story: str, title: str) -> Story:

@@ -5,15 +5,15 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
+from srb.history.database import insert
+
 ANYBODY: Final = "*"
 """Stands in place of the hash of a reader's key, and may see everything: for programs that read the file itself."""
 
 
 def add_text(db: sqlite3.Connection, text: str, tokens: Iterable[int] | None) -> int:
     """Adds a text, and returns its number. A search finds the text from now on."""
-    cursor = db.execute("INSERT INTO texts(text, tokens) VALUES (?, ?)", (text, pack(tokens)))
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    return insert(db, "texts", {"text": text, "tokens": pack(tokens)})
 
 
 def pack(tokens: Iterable[int] | None) -> bytes | None:

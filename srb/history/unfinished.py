@@ -9,6 +9,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import DoneEvent, Event, StopEvent, StreamEvent, Timings, Usage
 from srb.errors import SrbError
 from srb.history import recorder
+from srb.history.database import made_of
 from srb.history.events import unpack, unpack_request
 from srb.history.recorder import Submitted
 
@@ -64,17 +65,8 @@ def _unfinished(db: sqlite3.Connection, row: sqlite3.Row) -> Unfinished | None:
     request = _request(row)
     if request is None:
         return None
-    submitted = Submitted(
-        request=request,
-        owner=row["owner"],
-        detach=bool(row["detached"]),
-        created=row["created"],
-        path=row["path"],
-        model=row["model"],
-        body=zlib.decompress(row["body"]),
-        title=row["title"],
-        story=row["story"],
-    )
+    others = {"detach": bool(row["detached"]), "body": zlib.decompress(row["body"]), "node": None}
+    submitted = made_of(Submitted, row, request=request, **others)
     return Unfinished(submitted, row["number"], events_of(db, row["number"], row["id"]), row["losses"])
 
 
