@@ -29,37 +29,11 @@ ENV_PREFIX = "SRB_"
 ENV_CONFIG = "SRB_CONFIG"
 
 SERVER_OPTIONS = frozenset(
-    {
-        "host",
-        "port",
-        "ready_fd",
-        "preload",
-        "uds",
-        "ssl_cert_file",
-        "ssl_key_file",
-        "cors_origins",
-        "allowed_hosts",
-        "allow_remote_media",
-        "share_prompts",
-        "show_prompts",
-        "exit_on_fatal",
-        "context_shift",
-        "cache_reuse",
-        "keep",
-        "default_format",
-        "chat_template",
-        "chat_template_file",
-        "mmproj",
-        "image_min_tokens",
-        "image_max_tokens",
-        "history",
-        "resume",
-        "replicas",
-        "ray_address",
-        "replica_cpus",
-        "replica_gpus",
-    }
-    | {"max_queue", "queue_timeout", "request_timeout", "linger", "keep_finished", "keep_bytes"}
+    {field.name for group in (RequestsOptions, NetworkOptions, SafetyOptions) for field in dataclasses.fields(group)}
+    - {"n", "max_n", "max_tokens", "sleep_idle_seconds", "slot_save_path", "url", "api_key", "api_key_file", "slots"}
+    - {"log_level"}
+    | {"chat_template", "chat_template_file", "mmproj", "image_min_tokens", "image_max_tokens"}
+    | {"replicas", "ray_address", "replica_cpus", "replica_gpus"}
 )
 """The options of `serve` alone."""
 

@@ -3,10 +3,10 @@
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
 from functools import cache
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 
 from srb.errors import AuthenticationError
 
@@ -31,9 +31,7 @@ def is_open(request: web.Request) -> bool:
 
 
 @web.middleware
-async def check_key(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def check_key(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Lets requests pass that have one of the keys or need none. Raises `AuthenticationError` for all others."""
     keys = request.app[API_KEYS]
     if keys and not is_open(request):

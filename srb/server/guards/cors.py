@@ -2,9 +2,9 @@
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 
 from srb.errors import OriginError, SettingsError
 from srb.server.guards.hosts import split_address
@@ -76,9 +76,7 @@ def _log(origin: str, app: web.Application) -> None:
 
 
 @web.middleware
-async def answer_preflight(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def answer_preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answers a browser that asks if its page may send a request. The answer is the same for every path and method."""
     headers = request.headers
     if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in headers:
@@ -92,9 +90,7 @@ async def answer_preflight(
 
 
 @web.middleware
-async def check_origin(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Raises `OriginError` if a page of an origin that isn't allowed tries to change or run something.
 
     CORS only keeps such a page from reading the answer. A browser sends the page's plain POST without asking first.

@@ -8,11 +8,11 @@ for the browser the origins are the same. But `Host` still says evil.example, so
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 
 from srb.errors import MisdirectedRequestError, SettingsError
 from srb.options.settings import Settings
@@ -38,7 +38,6 @@ class Hosts:
 LOCAL = Hosts()
 
 HOSTS = web.AppKey("hosts", Hosts)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def read_hosts(settings: Settings) -> Hosts:

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import Event
@@ -206,9 +207,7 @@ async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
 
 
 @web.middleware
-async def drain_body(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def drain_body(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Sends the answer, and then reads some of the request's body if no handler has read it.
 
     Closing the connection at once would reset it, and the client might never see the answer. aiohttp's own

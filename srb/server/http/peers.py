@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 import aiohttp
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 
 from srb.errors import NotFoundError, SrbError, UnavailableError
 from srb.server.http.exchange import ENGINE
-from srb.server.http.refusals import Handler, route_of
+from srb.server.http.refusals import route_of
 from srb.server.http.sse import PIECE_BYTES, patience
 
 HEADER = "X-Srb-Asked-By"

@@ -3,10 +3,10 @@
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from srb.errors import AuthenticationError, MethodNotAllowedError, NotFoundError, SrbError, UnsupportedMediaTypeError
 from srb.serving.log_format import loggable
@@ -17,8 +17,6 @@ logger = logging.getLogger("srb")
 
 ERRORS: web.AppKey[dict[tuple[str, str], Errors]] = web.AppKey("errors")
 """How errors look, by method and path. Paths that aren't here have `OWN_ERRORS`."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def route_of(request: web.Request) -> str | None:
