@@ -79,6 +79,7 @@ WIRE_SEES = (
     "srb.engine.telling.stats",
     "srb.errors",
     "srb.llama.sampling.json_schema",
+    "srb.serving.health",
     "srb.wire",
 )
 """Of the engine, what a request asks, what it answers, and the protocols of what reads a text; not the engine."""

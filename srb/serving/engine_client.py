@@ -47,32 +47,14 @@ def client_options(settings: Settings) -> dict[str, Any]:
 class EngineClient(AsyncForPrograms):
     """Takes requests, and has their journals. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    max_queue: how many requests may wait.
-    queue_timeout: a request is ended if it hasn't started after so many seconds; 0: never.
-    request_timeout: a request is ended if it hasn't finished after so many seconds; 0: never.
-    keep_seconds, keep_bytes: how long finished requests are kept, and how much memory they may take together.
+    max_queue: how many requests may wait. kept: how long they may take and are kept, see `Roster`.
     lasts: whether somebody can go on with detached requests after a restart. Then `stop` leaves these in the middle.
     """
 
-    def __init__(
-        self,
-        *,
-        max_queue: int = 128,
-        queue_timeout: float = 0,
-        request_timeout: float = 0,
-        keep_seconds: float = 0,
-        keep_bytes: int = 0,
-        lasts: bool = False,
-    ) -> None:
+    def __init__(self, *, max_queue: int = 128, lasts: bool = False, **kept: Any) -> None:
         self._max_queue = max_queue
         self._lasts = lasts
-        self._roster = Roster(
-            self._end,
-            queue_timeout=queue_timeout,
-            request_timeout=request_timeout,
-            keep_seconds=keep_seconds,
-            keep_bytes=keep_bytes,
-        )
+        self._roster = Roster(self._end, **kept)
         self._status: Status = "loading"
         self._progress = 0.0
         self._failure: EngineDeadError | None = None

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -77,18 +77,12 @@ def _view(*, as_json: bool) -> View:
     return GrowingTree(console) if console.is_terminal else PathLines(sys.stdout)
 
 
-class PathLines:
+class PathLines(View):
     """Prints a line for each node when it is found: the text from the prompt to the node, behind its probability."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._texts = {None: ""}
-
-    def __enter__(self) -> "PathLines":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         """Prints a node."""
@@ -97,7 +91,7 @@ class PathLines:
             print(f"{math.exp(event['cumulative_logprob']):.4f} {one_line(text)}", file=self._out, flush=True)
 
 
-class GrowingTree:
+class GrowingTree(View):
     """Shows as much of the growing tree as fits, and at the end all of it. Nodes have their probabilities."""
 
     def __init__(self, console: Console) -> None:
@@ -106,7 +100,7 @@ class GrowingTree:
         self._nodes = {None: self._tree}
         self._live = Live(self._tree, console=console, transient=True)
 
-    def __enter__(self) -> "GrowingTree":
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 

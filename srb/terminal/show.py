@@ -4,7 +4,7 @@ import json
 import sys
 import unicodedata
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,12 +18,14 @@ COLUMN_CHARS = 60
 """The least width of a column of text."""
 
 
-class View(Protocol):
+class View:
     """Shows events as they come. Use it as a context manager."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_error: object) -> None: ...
+    def __exit__(self, *_error: object) -> None:
+        pass
 
     def show(self, event: Event) -> None:
         """Takes the next event."""
@@ -39,35 +41,23 @@ class Alternative:
     end: Event | None = None
 
 
-class JsonLines:
+class JsonLines(View):
     """Prints each event unchanged, on a line of its own."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         """Prints an event."""
         print(json.dumps(event), file=self._out, flush=True)
 
 
-class _Texts:
+class _Texts(View):
     """Collects the texts of the alternatives."""
 
     def __init__(self) -> None:
         self.alternatives: list[Alternative] = []
         self.reading = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         """Takes the next event."""

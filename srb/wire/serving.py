@@ -9,6 +9,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import AbortReason
 from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError
+from srb.serving.health import Health
 from srb.wire.limits import Limits
 from srb.wire.request.avoided import TextsOf, nothing_kept
 from srb.wire.request.media import Take, not_here
@@ -23,19 +24,6 @@ End = Callable[[str, int | None, AbortReason], bool]
 """Ends a request, or one alternative of it: `EngineClient.abort`."""
 
 Remembered = TypeVar("Remembered")
-
-
-class Health(Protocol):
-    """How busy the engine is. stats: None before the model is loaded."""
-
-    @property
-    def running(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def is_sleeping(self) -> bool: ...
-    @property
-    def stats(self) -> EngineStats | None: ...
 
 
 class Engine(Protocol):
