@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from fake_backend import FakeBackend
 from server.conftest import Client, Connect
 
@@ -107,7 +108,7 @@ async def test_other_ways_to_listen(family: socket.AddressFamily, expected: int,
 
 
 @web.middleware
-async def _as_status(request: web.Request, handler: hosts.Handler) -> web.StreamResponse:
+async def _as_status(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except MisdirectedRequestError as error:
