@@ -26,6 +26,7 @@ from srb.errors import EngineDeadError, ModelLoadError
 from srb.files.disk_cache import DiskCache
 from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
+from srb.llama.tune.idle import IdleTuning
 from srb.options.settings import Settings, check_settings
 from srb.serving.engine_client import EngineClient, Record, client_options
 from srb.serving.log_format import loggable
@@ -66,6 +67,7 @@ class AsyncEngine(EngineClient):
         may see the events. Whoever passes `record` can go on with detached requests after a restart, so `stop` leaves
         these in the middle.
     sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
+    idle: what may run meanwhile; it is told in the thread when there is nothing to do, and when there is again.
     others: see `EngineClient`.
     """
 
@@ -76,6 +78,7 @@ class AsyncEngine(EngineClient):
         make: Callable[[Backend], Engine] = Engine,
         record: Record | None = None,
         sleep_after: float | None = None,
+        idle: IdleTuning | None = None,
         **others: Any,
     ) -> None:
         super().__init__(**others, lasts=record is not None)
@@ -83,6 +86,7 @@ class AsyncEngine(EngineClient):
         self._make = make
         self._record = record
         self._sleep_after = sleep_after
+        self._idle = idle
         self._engine: Engine | None = None
         self._wake = threading.Event()
         self._closing = False
@@ -94,10 +98,11 @@ class AsyncEngine(EngineClient):
         settings: Settings,
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         record: Record | None = None,
+        idle: IdleTuning | None = None,
     ) -> "AsyncEngine":
         """An engine on llama.cpp. If the model can't be loaded, `ready` raises `ModelLoadError`.
 
-        observe: gets the engine's measurements, in its thread. record: see `AsyncEngine`.
+        observe: gets the engine's measurements, in its thread. record, idle: see `AsyncEngine`.
         """
 
         check_settings(settings)
@@ -106,6 +111,7 @@ class AsyncEngine(EngineClient):
             make=partial(make_engine, settings, observe=observe),
             record=record,
             sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,
+            idle=idle,
             **client_options(settings),
         )
 
@@ -235,6 +241,16 @@ class AsyncEngine(EngineClient):
             return None
         return max(0.0, idle_from + self._sleep_after - time.monotonic())
 
+    def _rest(self, seconds: float | None) -> bool:
+        """Waits for work, at most so long. False if none came."""
+        if self._idle is None:
+            return self._wake.wait(seconds)
+        self._idle.begin()
+        try:
+            return self._wake.wait(seconds)
+        finally:
+            self._idle.end()
+
     def _main(self) -> None:
         call = self._loop.call_soon_threadsafe
 
@@ -270,7 +286,7 @@ class AsyncEngine(EngineClient):
                     if events:  # a step without any may have answered a question, as replicas are asked each second
                         idle_from = time.monotonic()
                     hand_over(events, self._on_step)
-                elif self._wake.wait(self._until_sleep(idle_from)):
+                elif self._rest(self._until_sleep(idle_from)):
                     self._wake.clear()
                 else:
                     engine.sleep()

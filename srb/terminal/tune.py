@@ -11,10 +11,10 @@ from srb.errors import SettingsError, SrbError
 from srb.files.download import fetch_model
 from srb.files.progress import error_console, show_download
 from srb.llama.files.model_file import find_model
-from srb.llama.files.weights import FILE, converted_path
+from srb.llama.files.weights import converted_path
 from srb.llama.tune.findings import MAX_DIVERGENCE, Candidate, shown
 from srb.llama.tune.search import Search
-from srb.llama.tune.tuned import kept_files, processor, read_tuned, write_tuned
+from srb.llama.tune.tuned import keep, kept_files, processor, read_tuned
 from srb.options.settings import CLIENT_OPTIONS, SERVER_OPTIONS, Settings, add_arguments
 
 _FIXED = frozenset({"weights", "tune", "flash_attn", "cache_type_k", "cache_type_v"})
@@ -106,23 +106,18 @@ def _numbers(search: Search, candidate: Candidate) -> list[str]:
 
 
 def _keep(search: Search, settings: Settings, stopped: bool) -> None:
-    """Keeps the result. Of the weights that were converted, only those that the result uses are kept."""
-    result, before = search.found.result, read_tuned(search.path, settings)
-    reason = ""
-    if result is None or (stopped and search.found.chosen is search.found.candidates[0]):
-        reason = "Stopped before anything better than the file as it is was known; nothing is kept."
-    elif result.is_guess and before is not None and not before.is_guess:
-        reason = f"{_why_a_guess(search)} So the result of before stays; `srb tune --forget` removes it."
-    wanted = None if result is None or reason else converted_path(search.path, result.weights)
-    for made in search.made:
-        if made != wanted:
-            made.unlink(missing_ok=True)
-    if result is None or reason:
-        print(reason)
+    """Keeps the result, and says so."""
+    result = search.found.result
+    if result and stopped and search.found.chosen is search.found.candidates[0]:
+        result = None
+    kept = keep(result, search.made, search.path, settings)
+    if result is None:
+        print("Stopped before anything better than the file as it is was known; nothing is kept.")
         return
-    kept = write_tuned(search.path, settings, result)
-    if before is not None and before.weights not in (FILE, result.weights):
-        converted_path(search.path, before.weights).unlink(missing_ok=True)
+    if kept is None:
+        print(f"{_why_a_guess(search)} So the result of before stays; `srb tune --forget` removes it.")
+        return
+    wanted = converted_path(search.path, result.weights)
     if result.is_guess and not stopped:
         print(f"This is a guess: {_why_a_guess(search)}")
     print(f"{'Stopped early. ' if stopped else ''}Chosen: {result.describe()}.")

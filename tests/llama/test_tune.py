@@ -16,7 +16,7 @@ from srb.llama.native.flash_attn import Pace
 from srb.llama.native.state import moved
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune import background_load as others
-from srb.llama.tune import probe, search
+from srb.llama.tune import formats, probe, search
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
 from srb.llama.tune.search import USUAL
 from srb.llama.tune.tuned import choose, kept_files, read_tuned
@@ -68,7 +68,8 @@ def slow(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, converted: Path) -> 
     monkeypatch.setattr(search, "divergence", lambda _reference, _other: 0.001)
     monkeypatch.setattr(others, "busy_elsewhere", lambda: 0.0)
     monkeypatch.setattr(search, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(search, "_computes_bf16", lambda: False)
+    for module in (search, formats):
+        monkeypatch.setattr(module, "computes_bf16", lambda: False)
     return factors
 
 
@@ -295,7 +296,8 @@ def test_attention_is_known_where_converting_takes_all_the_time(
     def take_all_the_time(*_arguments: object) -> None:
         spent[0] = 1.1
 
-    monkeypatch.setattr(search, "_computes_bf16", lambda: computes_bf16)
+    for module in (search, formats):
+        monkeypatch.setattr(module, "computes_bf16", lambda: computes_bf16)
     monkeypatch.setattr(search, "reason_not_to_convert", take_all_the_time)
     monkeypatch.setattr(search.Search, "_spent", property(lambda _self: spent[0]))
     assert tune(tiny_model) == 0

@@ -10,23 +10,20 @@ depends on the way of attention, but not on the weights, so it is measured with 
 """
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import llama_cpp
-
 from srb.errors import BackendError, ModelLoadError
-from srb.llama.files.tensors import read_tensors
-from srb.llama.files.weights import FILE, FORMATS, convert, converted_path, mixed, reason_not_to_convert
+from srb.llama.files.weights import FILE, convert, converted_path, reason_not_to_convert
 from srb.llama.native.context import physical_cores
 from srb.llama.native.flash_attn import can_choose
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune.background_load import watch_others
 from srb.llama.tune.findings import GAIN, HOPELESS, MAX_DIVERGENCE, TIME_UP, WAYS, Candidate, Findings, shown
+from srb.llama.tune.formats import computes_bf16, formats
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights, divergence
 from srb.options.settings import Settings
 
@@ -46,7 +43,6 @@ _WAYS_SHARE, _WEIGHTS_SHARE, _DEEP_SHARE, _REPEAT_SHARE = 0.4, 0.5, 0.7, 0.8
 
 _MOST_TRIES = 6
 _SLOW = 0.008  # seconds for a token of a prompt
-_SHARE_OF_MIX = 0.05  # a type that fewer of the weights have isn't worth a format of its own
 _KL_TOKENS, _KL_BYTES = 128, 160 << 20
 BUSY = 0.2
 """If other programs use at most so many processors, the machine counts as idle."""
@@ -59,15 +55,25 @@ class Search:
     """A search for the fastest choice. `run` may be stopped at any time; `found.result` is then the best choice so far.
 
     budget: in seconds. told: called with what is being done, and with the share of the budget that is spent.
+    tries: keeps what is measured, after each try, so that another search with this file goes on there. Such a search
+        ends with `DisturbedError` if other programs work.
     """
 
-    def __init__(self, path: Path, settings: Settings, budget: float, told: Callable[[str, float], object]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: Settings,
+        budget: float,
+        told: Callable[[str, float], object],
+        tries: Path | None = None,
+    ) -> None:
         self.path = path
         self.made: list[Path] = []
         """Converted weights that weren't there before."""
         self._settings = settings
         self._budget = budget
         self._told = told
+        self._tries = tries
         self._began = time.monotonic()
         self._reference: Floats | None = None
         self._loaded: dict[str, Weights] = {}
@@ -78,14 +84,18 @@ class Search:
     def run(self) -> None:
         """Searches. If the machine becomes busy meanwhile, the search begins again with fewer threads.
 
-        Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured.
+        Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured, and `DisturbedError`.
         """
         self._say("looking how busy the machine is")
         with watch_others() as others:
             time.sleep(_LOOK_SECONDS)
+        if self._tries and others.busy > BUSY:
+            raise DisturbedError(others.busy)
         try:
             self._search(others.busy)
-        except _DisturbedError as error:
+        except DisturbedError as error:
+            if self._tries:
+                raise
             self.found.candidates.clear()
             self._reference = None  # the second search may judge by fewer tokens
             self._began = time.monotonic()
@@ -102,7 +112,7 @@ class Search:
             self._loaded = {FILE: file}
             self._prepare(file)
             self._begin_with_file(file)
-            for name in self._formats():
+            for name in formats(self.path):
                 self._begin_with(name, stack)
             self._measure_depth()
             self._repeat()
@@ -128,6 +138,8 @@ class Search:
         self.found.jobs = (self._short, n, LENGTH), (min(_LONG, room), n, LENGTH), (self._short, 1, LENGTH)
         judged = min(_KL_TOKENS, room, _KL_BYTES // (4 * file.n_vocab), int(self._budget / 25 / token))
         self._judged = self._tokens[: max(64, judged)]
+        if self._tries and self._tries.exists():
+            self.made = self.found.recall(self._tries, self._shape)
 
     # The candidates
 
@@ -135,29 +147,17 @@ class Search:
         """Tries all ways of attention with the file as it is. llama.cpp's defaults are always tried."""
         first = self.found.new(FILE, USUAL, self._memory(file))
         first.kl = 0.0
-        self._measure(first)
+        if not first.timings:
+            self._measure(first)
         self.found.conclude(first)
         for attention in _OTHERS:
             candidate = self.found.new(FILE, attention, self._memory(file))
-            if not self._is_over(_WAYS_SHARE, candidate):
+            if not candidate.timings and not self._is_over(_WAYS_SHARE, candidate):
                 self._try(candidate)
-
-    def _formats(self) -> list[str]:
-        """The formats to try: all weights in one, or only those of a type that the file has among others."""
-        sizes: dict[str, int] = {}
-        for each in read_tensors(self.path):
-            if each.is_matrix:
-                sizes[each.type] = sizes.get(each.type, 0) + math.prod(each.shape)
-        # F16 is as large as BF16, and slower where the processor computes with BF16.
-        names = ("bf16", "q8_0") if _computes_bf16() else ("q8_0", "bf16", "f16")
-        whole = [name for name in names if set(sizes) != {name}]
-        parts = [kind for kind in sizes if kind not in (*FORMATS, "f32")]
-        large = [kind for kind in parts if sizes[kind] > _SHARE_OF_MIX * sum(sizes.values())]
-        return whole + ([mixed(kind, "q8_0") for kind in large] if len(parts) > 1 else [])
 
     def _begin_with(self, name: str, stack: ExitStack) -> None:
         """Tries weights in this format with each way of attention that isn't far behind with the file's weights."""
-        ways = sorted(self.found.promising(), key=lambda way: way.cache_type == "bf16", reverse=_computes_bf16())
+        ways = sorted(self.found.promising(), key=lambda way: way.cache_type == "bf16", reverse=computes_bf16())
         first = self.found.new(name, ways[0])
         weights = self._load(first, stack)
         if weights is None:
@@ -166,7 +166,7 @@ class Search:
         candidates = [first, *(self.found.new(name, way) for way in ways[1:])]
         for candidate in candidates:
             candidate.memory = self._memory(weights)
-            if candidate is first or not self._is_over(_WEIGHTS_SHARE, candidate):
+            if not candidate.timings and (candidate is first or not self._is_over(_WEIGHTS_SHARE, candidate)):
                 self._try(candidate)
         self._settle()
         if not any(self._may_win(each) for each in candidates):
@@ -232,7 +232,7 @@ class Search:
         """Measures what a long prompt costs, with the leading weights and each way of attention that may win."""
         weights = self.found.leader().weights
         for each in self.found.candidates:
-            if each.weights == weights and self._may_win(each) and self._spent < _DEEP_SHARE:
+            if each.weights == weights and not each.n_deep and self._may_win(each) and self._spent < _DEEP_SHARE:
                 self._try(each, deep=True)
         self._settle()
 
@@ -309,10 +309,12 @@ class Search:
         with watch_others() as others:
             weights = self._loaded[candidate.weights]
             candidate.add(weights.measure(candidate.attention, self._tokens, self._shape, deep=deep))
+        if self._tries:
+            self.found.note(self._tries, self.made)
         is_disturbed = not self.found.busy and others.busy / 2 > BUSY  # and it was idle when the search began
         self._disturbed = self._disturbed + 1 if is_disturbed else 0
         if self._disturbed == _DISTURBED:
-            raise _DisturbedError(others.busy)
+            raise DisturbedError(others.busy)
 
     @property
     def _spent(self) -> float:
@@ -331,19 +333,14 @@ class Search:
         self._told(what, self._spent)
 
 
-def _computes_bf16() -> bool:
-    """Whether the processor has instructions for bf16, with which such weights are often the fastest."""
-    return b"BF16 = 1" in llama_cpp.llama_print_system_info()
-
-
 def _least(seconds: Mapping[int, float], usual: int) -> int:
     """The number with the least seconds, or the usual number if that takes hardly longer."""
     best = min(seconds, key=lambda count: seconds[count])
     return best if seconds[best] < GAIN * seconds[usual] else usual
 
 
-class _DisturbedError(Exception):
-    """Other programs have begun to work. busy: how many processors they use."""
+class DisturbedError(Exception):
+    """Other programs work. busy: how many processors they use."""
 
     def __init__(self, busy: float) -> None:
         super().__init__(busy)

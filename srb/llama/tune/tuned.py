@@ -119,6 +119,32 @@ def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
     return target
 
 
+def tries_path(path: Path, settings: Settings) -> Path:
+    """Where tries are kept of a search that isn't finished."""
+    return tuned_path(path, settings).with_suffix(".tries")
+
+
+def keep(result: Tuned | None, made: list[Path], path: Path, settings: Settings) -> Path | None:
+    """Writes a result, and returns the path. None if there is none, or if it is a guess and a better one is there.
+
+    made: weights that were converted for it. Those that the result doesn't use are removed, and so are those of the
+        result before. Raises `OSError`.
+    """
+    before = read_tuned(path, settings)
+    if result and result.is_guess and before and not before.is_guess:
+        result = None
+    wanted = converted_path(path, result.weights) if result else None
+    for each in made:
+        if each != wanted:
+            each.unlink(missing_ok=True)
+    if result is None:
+        return None
+    kept = write_tuned(path, settings, result)
+    if before is not None and before.weights not in (FILE, result.weights):
+        converted_path(path, before.weights).unlink(missing_ok=True)
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The settings and weights that a model runs with.
