@@ -18,6 +18,7 @@ from srb.engine.backend import Batch
 from srb.engine.engine import Engine
 from srb.engine.telling.events import StreamEvent, Token
 from srb.llama import LlamaBackend
+from srb.llama.sampling.candidates import Candidates
 from srb.llama.sampling.logprobs import logprobs
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -40,6 +41,20 @@ def test_the_likeliest_are_those_of_a_full_sort(logits: Any, top: int, random: A
     assert logprob == pytest.approx(expected[token], abs=1e-4)
     assert [place for place, _ in likeliest] == np.argsort(-logits, kind="stable")[:top].tolist()
     assert [p for _, p in likeliest] == pytest.approx(expected[[place for place, _ in likeliest]], abs=1e-4)
+
+
+@pytest.mark.parametrize("n_changed", [0, 1, 12, 13, 40])
+def test_the_likeliest_beside_changed_ones_are_all_there_once(n_changed: int) -> None:
+    rng = np.random.default_rng(n_changed)
+    for _ in range(20):
+        logits = rng.normal(0, 3, 3_001).astype(np.float32)
+        among = np.concatenate((np.argsort(-logits)[:9], np.arange(3_001)))  # some of them are among the likeliest
+        changed = np.unique(rng.permutation(among[: 2 * n_changed + 9]))[:n_changed]
+        found = Candidates(3_001).likeliest(logits, 12, changed)
+        rest = np.setdiff1d(np.argsort(-logits), changed, assume_unique=True)[:12]
+        assert set(found.tolist()) >= {*changed.tolist(), *rest.tolist()}
+        assert np.array_equal(found, np.unique(found))
+        assert len(found) < 3 * (12 + n_changed)
 
 
 @pytest.mark.parametrize("n_vocab", [258, 49_152, 262_144])

@@ -6,7 +6,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from srb.llama.sampling.logprobs import Floats, Places, likeliest
+from srb.llama.sampling.logprobs import ROWS, Floats, Places, likeliest
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 _ROW = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -45,6 +45,8 @@ class Candidates:
         """
         if not len(changed):
             return likeliest(logits, k)
+        if len(changed) <= k and k + len(changed) <= len(logits) // ROWS:  # faster than a copy of the logits
+            return np.unique(np.concatenate((likeliest(logits, k + len(changed)), changed)))
         rest = self._rest
         rest[:] = logits
         rest[changed] = -np.inf
