@@ -238,7 +238,8 @@ async def ceiling(n: int, model: Path, threads: int, binaries: Path) -> Numbers:
 def peers_of(model: Path) -> list[Peer]:
     """srb, llama-server on the model's file as it is, and llama-server with what `srb tune` has chosen."""
     choice = choose(model, Settings())
-    flash_attn = choice.paces.usual if choice.paces else choice.settings.flash_attn
+    paces = choice.paces or choice.machine
+    flash_attn = paces.usual if paces else choice.settings.flash_attn
     cache = ("-ctk", str(choice.settings.cache_type_k), "-ctv", str(choice.settings.cache_type_v))
     tuned = Peer(TUNED, False, ("-np", "64", "-kvu", "-fa", flash_attn, *cache, "-m", str(choice.weights)))
     # A card is slower without flash attention, and llama-server may end there in scenario F.
@@ -247,11 +248,12 @@ def peers_of(model: Path) -> list[Peer]:
 
 
 async def measure(
-    model: Path, threads: int, binaries: Path, quick: bool, others: dict[str, str]
+    model: Path, threads: int, binaries: Path, quick: bool, others: dict[str, str], only: str = ""
 ) -> tuple[Results, dict[str, list[Numbers]]]:
     """The numbers of all repetitions, by scenario and server; and the ceilings, measured in turn with scenario A.
 
-    others: the kinds of the other models, by the names of their scenarios.
+    others: the kinds of the other models, by the names of their scenarios. only: the letters of some scenarios, or
+        nothing for all.
     """
     results: Results = {}
     ceilings: dict[str, list[Numbers]] = {}
@@ -261,6 +263,8 @@ async def measure(
         for server in servers:
             await server.ask(text(50, 0), 2, 4)
         for number, (name, (scenario, repetitions)) in enumerate(scenarios(quick).items()):
+            if only and name[0] not in only:
+                continue
             for repetition in range(repetitions):
                 first = repetition % len(servers)  # the server that is asked first may have an advantage
                 for server in (*servers[first:], *servers[:first]):
@@ -272,6 +276,8 @@ async def measure(
                     ceilings.setdefault(name, []).append(found)
                     print(f"{name}, llama-batched-bench: {found}", file=sys.stderr, flush=True)
     for name, kind in others.items():
+        if only and name[0] not in only:
+            continue
         other = await asyncio.to_thread(random_model, kind)
         async with AsyncExitStack() as stack:
             servers = [
@@ -283,7 +289,7 @@ async def measure(
                     await server.ask([7] * 20, 2, 4)
                     found = await alternatives_of_tokens(server, n)
                     results.setdefault(f"{name}, n = {n}", {}).setdefault(server.peer.name, []).append(found)
-    for _ in range(1 if quick else 3):
+    for _ in range(0 if only and "K" not in only else 1 if quick else 3):
         for peer in peers:
             found = await cold_start(peer, model, threads, binaries)
             results.setdefault("K: cold start", {}).setdefault(peer.name, []).append(found)
@@ -317,6 +323,8 @@ def ceiling_table(results: Results, ceilings: dict[str, list[Numbers]]) -> str:
     """A table of what srb decodes in scenario A, beside what llama-batched-bench decodes at about the same time."""
     lines = ["| | srb | flash attention on | off | srb / on |", "|---|---|---|---|---|"]
     for name, n in CEILINGS.items():
+        if name not in ceilings:
+            continue
         srb = [each["decode tokens/s"] for each in results[name]["srb"]]
         on, off = ([each[flash_attn] for each in ceilings[name]] for flash_attn in ("on", "off"))
         shown = [f"{_show(statistics.median(each))} {_spread(each)}" for each in (srb, on, off)]
@@ -380,6 +388,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", type=Path, required=True, help="folder of llama-server and llama-batched-bench")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes")
+    parser.add_argument("--only", default="", metavar="LETTERS", help="measure these scenarios; example: AGHK")
     parser.add_argument("--model", type=Path, help="measure with this one alone")
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "docs/figures", help="where to write; left out: docs/figures"
@@ -387,7 +396,7 @@ def main() -> None:
     options = parser.parse_args()
     model, threads = find_model(options.model), physical_cores()
     others = {} if options.model else OTHER_MODELS | (ON_A_CARD if _card() else {})
-    results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick, others))
+    results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick, others, options.only))
     publish(results, ceilings, model, threads, options.quick, options.folder)
 
 
