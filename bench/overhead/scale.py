@@ -82,6 +82,9 @@ class Counting:
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         return next(self._next) % N_VOCAB
 
+    def forced(self, most: int) -> tuple[int, ...]:
+        return ()
+
     def logprobs(self, token: int, top: int) -> Logprobs:
         return 0.0, []
 
@@ -99,6 +102,7 @@ class Idle:
     n_seqs = N
     n_batch = 1 << 30
     n_outputs = 128
+    draft_max = 16
     costs = Costs(step=0, row=0, prompt_token=0, row_cell=0, prompt_cell=0)
     window = None
     identity = "idle"

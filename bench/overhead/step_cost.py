@@ -79,6 +79,9 @@ class TimedSampler:
         result: Logprobs = self._clock.time(self._sampler.logprobs, token, top)
         return result
 
+    def forced(self, most: int) -> list[int]:
+        return self._sampler.forced(most)
+
     def close(self) -> None:
         self._sampler.close()
 

@@ -168,5 +168,7 @@ class Whole:
                 sum(each.predicted_n for each in timings),
                 max(each.predicted_ms for each in timings),
                 max(each.n_cut for each in timings),
+                sum(each.n_ahead for each in timings),
+                sum(each.n_met for each in timings),
             ),
         )

@@ -3,7 +3,7 @@
 A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `compile` may be used from any thread.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Ranker, Tokenizer
@@ -53,6 +53,9 @@ class Sampler(Protocol):
         biases: what is added to the logits of tokens before the samplers see them. A token with -inf is drawn only if
         no other token can be drawn. In that case no bias counts.
         """
+
+    def forced(self, most: int) -> Sequence[int]:
+        """The usual tokens, up to `most`, of the text that must come next, as far as this is easily known."""
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         """The log-probabilities of a token and of the `top` likeliest ones, in the distribution of the last draw.
@@ -109,6 +112,10 @@ class Backend(Protocol):
     @property
     def n_outputs(self) -> int:
         """How many of those prompt tokens may have logits."""
+
+    @property
+    def draft_max(self) -> int:
+        """How many tokens may be guessed for a sequence; 0: none."""
 
     @property
     def costs(self) -> Costs:

@@ -22,6 +22,8 @@ class Costs:
     apart: from so many tokens on, a piece is cheaper in a decode of its own than in one with rows of running sequences.
     walks_all: whether `row_cell` and `prompt_cell` count for every token in the cells instead, whatever its sequence.
         This is so without flash attention.
+    lone_step: a decode with one row and nothing else, which has faster kernels; 0: it takes `step + row`, as a line
+        through the times of several rows says.
     """
 
     step: float
@@ -31,17 +33,20 @@ class Costs:
     prompt_cell: float
     apart: int = NEVER
     walks_all: bool = False
+    lone_step: float = 0.0
 
     def among(self, in_use: int) -> "Costs":
         """The costs while so many tokens are in the cells, of all sequences together."""
         if not self.walks_all:
             return self
-        row, token = self.row + self.row_cell * in_use, self.prompt_token + self.prompt_cell * in_use
-        return Costs(self.step, row, token, row_cell=0.0, prompt_cell=0.0, apart=self.apart)
+        row, token = self.row_cell * in_use, self.prompt_token + self.prompt_cell * in_use
+        lone_step = self.lone_step and self.lone_step + row
+        return Costs(self.step, self.row + row, token, 0.0, 0.0, apart=self.apart, lone_step=lone_step)
 
     def of_rows(self, lengths: list[int]) -> float:
         """How many seconds a decode takes that has a row for each sequence of these lengths."""
-        return self.step + self.row * len(lengths) + self.row_cell * sum(lengths)
+        step = self.step + self.row * len(lengths)
+        return (self.lone_step if len(lengths) == 1 and self.lone_step else step) + self.row_cell * sum(lengths)
 
     def of_piece(self, n_tokens: int, before: int, *, joins: bool = False) -> float:
         """How many seconds a piece of a prompt takes, beside the step.

@@ -103,9 +103,9 @@ class Decoding:
         ways: dict[Way, None] = {}
         for row, numbers in plan.rows:
             logits, *beside = map(self._backend.logits, numbers)
-            way = row.way
-            way.take(row, logits, beside)
-            ways[way] = None
+            if plan.is_of(row, numbers[0]):
+                row.way.take(row, logits, beside)
+            ways[row.way] = None
         for way in ways:
             way.after_step()
         self._cells.share()

@@ -7,7 +7,7 @@ from srb.engine.backend import Backend, Batch
 from srb.engine.costs import Costs
 from srb.engine.planning.order import UNLIMITED, count, enough, in_turn, in_use, passing
 from srb.engine.planning.pieces import Budget, Pieces
-from srb.engine.planning.turns import Turns
+from srb.engine.planning.turns import Turns, tokens_ahead
 from srb.engine.ports import Row
 from srb.engine.prompts.adapters import Lora
 from srb.engine.sequence import Holder, Prompt
@@ -41,11 +41,14 @@ class Plan:
         """The rows and prompts that have tokens in it."""
         return [*dict.fromkeys(row for row, _ in self.rows), *(prompt for prompt, _, _ in self.chunks)]
 
+    def is_of(self, row: Row, number: int) -> bool:
+        """Whether the row with this number is of the token that has turned out to be the next one."""
+        return self.batch.positions[number] == row.position and self.batch.tokens[number] == row.next_token
+
     def add_row(self, row: Row, n_ahead: int = 0) -> None:
         """Adds a row, and those together with it. n_ahead: how many of the tokens ahead are evaluated, too."""
-        self.rows.append((row, [self._add(each.next_token, each.position, each) for each in row.together]))
-        for k in range(n_ahead):
-            self.rows.append((row, [self._add(row.ahead[k], row.position + 1 + k, row)]))
+        for k, token in enumerate((row.next_token, *row.ahead[:n_ahead])):
+            self.rows.append((row, [self._add(token, each.position + k, each) for each in row.together]))
 
     def _add(self, token: int, position: int, row: Row) -> int:
         assert row.seq_id is not None
@@ -116,7 +119,7 @@ class Planner:
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         prefilling = self._pieces.ready(prefilling, must=not running)
         plans = _Plans(is_alone=not running)
-        ahead = _ahead(running, self._most_outputs)
+        ahead = tokens_ahead(running, self._most_outputs)
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
             takes_turns = self._add_chunks(plans, prefilling, awaiting, ahead, costs.among(in_use(prompts)))
@@ -160,12 +163,3 @@ class Planner:
             plans[prompt.setting].add_chunk(prompt, n_tokens)
             count(prefilling, prompt, n_tokens, n_passing)
         return takes_turns
-
-
-def _ahead(running: list[Row], most: int) -> dict[Row, int]:
-    """How many tokens ahead are evaluated of each row, `most` in all."""
-    ahead: dict[Row, int] = {}
-    for row in running:
-        ahead[row] = min(len(row.ahead), most)
-        most -= ahead[row]
-    return ahead

@@ -44,7 +44,7 @@ class Row(Protocol):
 
     @property
     def ahead(self) -> Sequence[int]:
-        """The tokens behind the next one that are known before they are drawn, so that they may be evaluated, too."""
+        """The tokens behind the next one that are known, or guessed, and may be evaluated before they are drawn."""
 
     @property
     def is_over(self) -> bool:
@@ -116,8 +116,8 @@ class Way:
     def take(self, row: Any, logits: Logits, beside: Sequence[Logits]) -> None:
         """Takes the logits behind the token that a row has evaluated. They are valid until the next step.
 
-        beside: those of the rows that are together with it. It is called once for each token of a row, also when the
-        row has ended with the one before.
+        beside: those of the rows that are together with it. It is called once for each token of a row, and for each one
+        ahead that was drawn, also when the row has ended with the one before.
         """
 
     def after_step(self) -> None:

@@ -4,6 +4,7 @@ An `ActiveRequest` has prompts, a `Prompt` has the sequences that continue it, a
 say which tokens there are, which of these are in cells, and which cells and seq_ids were leased for them.
 """
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Literal
 
@@ -211,7 +212,8 @@ class Sequence:
         self.rules: list[Rule] = []
         self.companions: tuple[Sequence, ...] = ()
         self.leader: Sequence | None = None
-        self.given: tuple[int, ...] = ()  # all tokens that it will have, if they may be evaluated together
+        self.ahead: Many[int] = ()  # see `Row.ahead`; its way sets it before each step
+        self.n_ahead = self.n_met = 0  # how many such tokens it was given a row for, and how many of them were drawn
         self.begun = resumed.tokens  # generated before the request was resumed; the prompt ends with them
         self.max_tokens = 0  # beside those in `begun`; set when the request is queued, raised when the room is known
         self.room = 0  # how many of max_tokens fit at the same time; fewer than all only if the context is shifted
@@ -278,11 +280,6 @@ class Sequence:
     def next_token(self) -> int:
         """The token that its next row evaluates."""
         return self.tokens[-1 - self.behind]
-
-    @property
-    def ahead(self) -> tuple[int, ...]:
-        """The tokens behind its last one that are given, without the end, which needs no row."""
-        return self.given[len(self.begun) + len(self.tokens) : -1]
 
     @property
     def may_go_back(self) -> bool:

@@ -111,6 +111,7 @@ class LlamaBackend:
             self.n_seqs = _n_seqs(settings)
             self.n_batch = settings.batch_size
             self.n_outputs = _PROMPT_OUTPUTS
+            self.draft_max = settings.draft_max
             self._settings = settings
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
             self._paces = choice.paces or choice.machine or MEASURED

@@ -250,6 +250,14 @@ class SpeedOptions:
         "into a pause of 0.3 s",
         low=0,
     )
+    draft_max: int = option(
+        16,
+        "how many tokens of an alternative are guessed at most, and evaluated before they are drawn, where that saves "
+        "time; 0: none, so that every token is evaluated in a row of its own",
+        low=0,
+        high=64,
+        aliases=("spec_draft_n_max",),
+    )
     threads: int | None = option(
         None,
         "how many threads compute a step that has one row (default: what srb tune chose, or the physical cores)",

@@ -29,7 +29,7 @@ from srb.errors import SrbError
 
 FEATURES = (
     *("stop", "lora", "diversity", "guidance", "guidance", "banned", "avoid", "distinct"),
-    *("heal", "echo", "logprobs", "return_tokens", "return_progress"),
+    *("grammar", "grammar", "grammar", "heal", "echo", "logprobs", "return_tokens", "return_progress"),
 )
 NEGATIVE = [None, tuple(b"p" * 10), tuple(b"n" * 30), tuple(b"m" * 30)]
 ADAPTERS = (Adapter("plain", "a.gguf", "aa", 0.0), Adapter("wild", "b.gguf", "bb", 1.0))
@@ -42,8 +42,16 @@ class AsciiTokenizer(ByteTokenizer):
         return [text[0], (text[0] + 1) % 128] if len(text) == 1 else []
 
 
+def mostly(params: SamplingParams, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """What a plain alternative will say, with a wrong token at times. So guesses are met and missed."""
+    n = len(tokens)
+    for k in range(8):
+        tokens += ((ascii_babble(params, tokens) + (k == n % 9)) % 128,)
+    return tokens[n:]
+
+
 def ascii_backend(**options: Any) -> FakeBackend:
-    backend = FakeBackend(script=ascii_babble, adapters=ADAPTERS, media=FakeReader(), **options)
+    backend = FakeBackend(script=ascii_babble, forced=mostly, adapters=ADAPTERS, media=FakeReader(), **options)
     backend.tokenizer = AsciiTokenizer()
     return backend
 
@@ -67,7 +75,7 @@ class Mixture:
             "n_batch": 16,
             "window": self.window,
             "max_seqs": max(6, n_parallel + self.pick([2, 4, 30])),  # an alternative with a guide and marks takes 6
-            "costs": self.pick(COSTS),
+            "costs": self.pick([*COSTS, *COSTS[-1:] * 4]),
             "shifts": True,
             "poison": self.pick(["", "", "\x07", "n", "q"]),
             "names_poisoned": self.maybe(0.5),
@@ -105,6 +113,8 @@ class Mixture:
             fields["diversity"] = 1.0
         if "guidance" in has:
             fields |= {"guidance_scale": 2.0, "negative_prompt": self.pick(self.negative)}
+        if "grammar" in has:
+            fields["grammar"] = "root ::= [a-z]*"  # the fake sampler knows no grammars, and guesses if there is one
         if "banned" in has:
             fields["banned_strings"] = self.pick([BANNED, ("b", "ab")])
         if "avoid" in has:

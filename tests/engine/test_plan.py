@@ -48,11 +48,10 @@ class Timeline:
         pieces: list[tuple[int, int]] = []
         for _, rows in itertools.groupby(range(len(batch)), key=lambda row: batch.seq_ids[row]):
             places = list(rows)
-            before = batch.positions[places[0]]
-            if len(places) == 1 and batch.logits[places[0]]:
-                lengths.append(before)
+            if all(batch.logits[place] for place in places):  # a sequence, perhaps with tokens that it has guessed
+                lengths += [batch.positions[place] for place in places]
             else:
-                pieces.append((len(places), before))
+                pieces.append((len(places), batch.positions[places[0]]))
         n_tokens = sum(n for n, _ in pieces)
         self.batches.append((len(lengths), n_tokens))
         joins = n_tokens < costs.apart

@@ -73,7 +73,7 @@ class Noting:
 
     def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
         self._sampler, self._seen, self._notes = sampler, seen, notes
-        self.logprobs, self.close = sampler.logprobs, sampler.close
+        self.logprobs, self.forced, self.close = sampler.logprobs, sampler.forced, sampler.close
 
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         token: int = self._sampler.sample(logits, excluded, biases)

@@ -1,8 +1,9 @@
 """GET /metrics: Prometheus' own parser reads it."""
 
+from dataclasses import replace
 from functools import partial
 
-from fake_backend import FakeBackend
+from fake_backend import IN_STEP, FakeBackend
 from prometheus_client.parser import text_string_to_metric_families
 from pytest_aiohttp.plugin import AiohttpClient
 from server.conftest import Client
@@ -49,6 +50,21 @@ async def test_metrics(aiohttp_client: AiohttpClient) -> None:
     assert {name: values[name] for name in expected} == expected
     assert values["srb:cells_used"] + values["srb:cells_free"] == 256
     assert values["llamacpp:predicted_tokens_seconds"] > 0
+
+
+async def test_guessed_tokens_are_counted(aiohttp_client: AiohttpClient) -> None:
+    backend = FakeBackend(costs=replace(IN_STEP, step=100.0), script=lambda _params, _tokens: ord("p"))
+    async with AsyncEngine(lambda _progress: backend) as engine:
+        client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=1, max_n=8)))
+        body = {"prompt": "p" * 20, "max_tokens": 20, "ignore_eos": True, "stream": False}
+        answer = await (await client.post("/completion", json=body)).json()
+        values = await values_of(client)
+        health = await (await client.get("/health")).json()
+    guessed, drawn = answer["timings"]["draft_n"], answer["timings"]["draft_n_accepted"]
+    assert guessed >= drawn > 5
+    assert values["llamacpp:spec_decode_num_draft_tokens_total"] == health["n_ahead"] == guessed
+    assert values["llamacpp:spec_decode_num_accepted_tokens_total"] == health["n_met"] == drawn
+    assert values["llamacpp:n_busy_slots_per_decode"] <= 1, "an alternative counts once"
 
 
 async def test_a_cancelled_request_is_counted_by_its_reason(aiohttp_client: AiohttpClient) -> None:

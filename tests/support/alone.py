@@ -17,10 +17,11 @@ from typing import Any
 import llama_cpp
 from driver import check_order, run, stops
 from tiny_model import WINDOW, write_tiny_model
-from traffic import Abort, Ask, Program, Step, banned, refused, tokens
+from traffic import Abort, Ask, Program, Step, banned, matched, refused, tokens
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
 from srb.errors import InvalidRequestError
@@ -48,6 +49,12 @@ DRAWS: tuple[dict[str, Any], ...] = (
     {"xtc_probability": 0.5, "xtc_threshold": 0.02},
 )
 """How alternatives draw where all bits are compared."""
+
+NO_GUESSES = Costs(step=0.0, row=1.0, prompt_token=1.0, row_cell=0.0, prompt_cell=0.0)
+"""Those of a reference: a row for a token that is guessed costs as much as a step, so none is guessed."""
+
+GUESSES = dataclasses.replace(NO_GUESSES, step=100.0)
+"""Those with which whatever may be guessed is evaluated."""
 
 _MOST_HELD = 3
 """An alternative that is aborted says the last tokens, which might have been taken back. They can't be compared."""
@@ -94,6 +101,7 @@ class Model:
         self.bits = bits
         self.tolerance = 0.0 if bits else TOLERANCE
         self._backend = self.load(Program(ops=(), ctx_size=32 * unit, parallel=1, batch_size=512))
+        self._backend._estimated = NO_GUESSES
         self._engine = Engine(self._backend)
         self._known: dict[tuple[object, ...], Answer] = {}
         n_vocab = self._backend.tokenizer.n_vocab
@@ -138,6 +146,8 @@ class Model:
         The exceptions of an engine with a bug are passed on.
         """
         backend = self.load(program)
+        if program.guesses:
+            backend._estimated = GUESSES
         try:
             trial = _Trial(self, program, backend)
             trial.run(program)
@@ -219,11 +229,16 @@ class _Trial:
         self._events[request.id] = []
 
     def _params(
-        self, ban: int | None = None, refuse: int | None = None, draw: int = 0, **values: Any
+        self,
+        ban: int | None = None,
+        refuse: int | None = None,
+        match: int | None = None,
+        draw: int = 0,
+        **values: Any,
     ) -> SamplingParams:
         bias = tuple((token, float("-inf")) for token in banned(ban, self._backend.tokenizer.n_vocab))
         defaults: dict[str, Any] = {"ignore_eos": True, "logit_bias": bias, "seed": draw}
-        defaults |= {"banned_strings": refused(refuse), "max_rewinds": 100}
+        defaults |= {"banned_strings": refused(refuse), "max_rewinds": 100, "regex": matched(match)}
         defaults |= DRAWS[draw % len(DRAWS)] if self._model.bits else {"temperature": 0.0}
         return SamplingParams(**(defaults | values))
 
@@ -284,7 +299,7 @@ class _Trial:
             _check_logprobs(token, other, where, tolerance)
             if token.id != other.id:
                 _check_tie(token, other, params, known, where, tolerance)
-                if params.banned_strings:  # the reference, begun here, wouldn't see phrases that begin earlier
+                if params.banned_strings or params.regex:  # the reference, begun here, wouldn't see what comes before
                     return None
                 # Both tokens are right, so the rest is compared with what the reference says after the drawn token.
                 rest = dataclasses.replace(params, stop=())

@@ -178,6 +178,8 @@ class FakeSampler:
     first: Collection[int] = ()
     """The tokens that it may begin with; if there are none, with any."""
     closed: bool = False
+    script_sees: tuple[int, ...] = ()
+    """What the script will see at the next draw, unless the sequence is guided."""
 
     def sample(self, logits: Context, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         assert not self.closed
@@ -187,7 +189,8 @@ class FakeSampler:
             raise BackendError("this sampler is broken")
         if self.params.label == "stuck":
             raise NoTokenError("the grammar leaves no token", param="grammar")
-        token = self.backend.script(self.params, logits.negative + logits.lora + logits)
+        sees = logits.negative + logits.lora + logits
+        token = self.backend.script(self.params, sees)
         avoided = {*excluded, *(biases or ())}
         if self.first:
             token = min(set(self.first) - avoided or self.first, key=lambda each: (each - token) % N_VOCAB)
@@ -196,6 +199,7 @@ class FakeSampler:
             while token in avoided:
                 token = (token + 1) % N_VOCAB
         self.seen.append(token)
+        self.script_sees = (*sees, token)
         return token
 
     def _has_left_out(self, tokens: list[int]) -> bool:
@@ -207,6 +211,9 @@ class FakeSampler:
             and len(tokens) < len(self.seen)
             and tokens[n_alike:] == self.seen[len(self.seen) - rest :]
         )
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        return self.backend.forced(self.params, self.script_sees)[:most]
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         return 0.0, [(token, 0.0)][:top]
@@ -255,6 +262,7 @@ class FakeBackend:
     n_parallel: int = 8
     n_batch: int = 64
     n_outputs: int = 16
+    draft_max: int = 16
     costs: Costs = IN_STEP
     chat_template: ChatTemplate | None = None
     embedder: Embedder | None = None
@@ -273,6 +281,8 @@ class FakeBackend:
     block_size: int = 0
     """As in `Backend.block_size`. What a row draws then depends on how its cells came: in which block, or alone."""
     script: Script = babble
+    forced: Callable[[SamplingParams, tuple[int, ...]], tuple[int, ...]] = lambda _params, _tokens: ()
+    """What a sampler takes for forced where the script sees these tokens."""
     fail_decodes: set[int] = field(default_factory=set)
     """The numbers of the decodes that fail halfway, counted from 1."""
     poison: str = ""

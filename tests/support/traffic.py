@@ -56,8 +56,9 @@ class Ask(_Short):
     name: its number, by which `Said` and `Abort` name it.
     branches: for each alternative, the fields of `SamplingParams` that aren't at their defaults. The defaults here are
         a temperature of 0 and `ignore_eos`. `ban` k bans every third token from the k-th on, see `banned`. `refuse` k
-        bans some characters, and pairs of characters, as strings, see `refused`. `draw` is the seed, and says how
-        tokens are drawn where that doesn't have to be certain (`alone.DRAWS`).
+        bans some characters, and pairs of characters, as strings, see `refused`. `match` k is an expression that the
+        text matches, see `matched`. `draw` is the seed, and says how tokens are drawn where that doesn't have to be
+        certain (`alone.DRAWS`).
     """
 
     name: int
@@ -95,6 +96,7 @@ class Program(_Short):
     """What an engine is asked, and how it is set up. After the last operation, it is stepped until it has no work.
 
     restarts: whether it also keeps what was evaluated in files. Without this, a `Restart` does nothing.
+    guesses: whether rows cost so little that whatever may be guessed is evaluated.
     """
 
     ops: tuple[Op, ...]
@@ -104,6 +106,7 @@ class Program(_Short):
     prefill_chunk: int = 0
     cache_bytes: int = 0
     restarts: bool = False
+    guesses: bool = False
 
     def __str__(self) -> str:
         settings = dataclasses.replace(self, ops=())
@@ -122,6 +125,11 @@ def refused(k: int | None) -> tuple[str, ...]:
         return ()
     pairs = [chr(first) + chr(second) for first in range(33 + k, 127, 12) for second in range(32, 127)]
     return (*map(chr, range(32 + k, 127, 12)), *pairs)
+
+
+def matched(k: int | None) -> str | None:
+    """The expression that `match` k stands for: a text without an end, which repeats k + 1 words."""
+    return None if k is None else f"([a-z]{{1,3}}{', again the same' * (k + 1)}[.!] )*"
 
 
 def words(text: Run, vocabulary: range) -> tuple[int, ...]:
@@ -166,6 +174,7 @@ class _Generator:
             batch_size=rng.choice([unit // 2, unit, 2 * unit, 8 * unit]),
             prefill_chunk=rng.choice([0, 0, 1, 7, 2 * unit]),
             cache_bytes=rng.choice([0, 4000 * unit, 10**8, 10**8]),
+            guesses=rng.random() < 0.5,
         )
         if rng.random() < 0.7:
             return program
@@ -239,6 +248,8 @@ class _Generator:
         if rng.random() < 0.15:
             branch["refuse"] = rng.randrange(12)
         branch["draw"] = rng.randrange(100)
+        if not branch.keys() & {"ban", "refuse"} and rng.random() < 0.4:
+            branch["match"] = rng.randrange(10)
         return branch
 
 

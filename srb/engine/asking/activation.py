@@ -22,7 +22,7 @@ from srb.engine.ways.given import give_tokens
 def activate(request: CompletionRequest, adapters: Adapters, tools: Tools, default_max_tokens: int) -> ActiveRequest:
     """Makes a request that can be queued. May be called from any thread. Raises `InvalidRequestError`."""
     backend, n = tools.backend, len(request.branches)
-    kind = kind_of(request, backend.n_cells, default_max_tokens)
+    kind = kind_of(request, backend, default_max_tokens)
     report = report_of(request, backend)
     if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not kind.begins_anew:
         report, request = Retelling(report, request.resumed), begun_anew(request)

@@ -310,6 +310,11 @@ class SamplingParams:
         """Whether a negative prompt has an effect."""
         return self.guidance_scale != 1
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the text must match a grammar, a schema or an expression."""
+        return any(getattr(self, name) is not None for name in CONSTRAINTS)
+
     def with_seed(self) -> "SamplingParams":
         """The same parameters, with a drawn seed if the seed is -1."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=secrets.randbelow(MAX_SEED + 1))

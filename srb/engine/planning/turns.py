@@ -71,3 +71,12 @@ def _units(rows: list[tuple[Prompt, Row]]) -> list[Unit]:
         name = prompt.way.unit(row)
         units.setdefault(name, Unit(name, [])).rows.append((prompt, row))
     return list(units.values())
+
+
+def tokens_ahead(running: list[Row], most: int) -> dict[Row, int]:
+    """How many tokens ahead are evaluated of each row, `most` in all."""
+    ahead: dict[Row, int] = {}
+    for row in running:
+        ahead[row] = min(len(row.ahead), most)
+        most -= ahead[row]
+    return ahead

@@ -40,6 +40,7 @@ class Timings:
     prompt_ms: from its admission until its last prompt was evaluated; prompt_n: how many prompt tokens were evaluated.
     predicted_ms: from then to its end; predicted_n: how many tokens were generated.
     n_cut: how many tokens of the prompt were left out because the context has no room for them.
+    n_ahead, n_met: how many tokens were guessed and evaluated before they were drawn, and how many of them were drawn.
     """
 
     queued_ms: float
@@ -48,6 +49,8 @@ class Timings:
     predicted_n: int
     predicted_ms: float
     n_cut: int = 0
+    n_ahead: int = 0
+    n_met: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class Outbox:
             finish_reason,
             stop_reason,
             truncated=bool(prompt.n_cut or prompt.n_dropped or seq.n_dropped),
-            timings=self._timings(active, [prompt], len(seq.tokens)),
+            timings=self._timings(active, [prompt], [seq], len(seq.tokens)),
         )
         for rule in seq.rules:
             event = rule.ended(event)
@@ -146,7 +146,7 @@ class Outbox:
                 request_id=active.id,
                 count=active.request.count,
                 usage=Usage(active.request.prompt_tokens, finished + begun + drawn, _cached(active)),
-                timings=self._timings(active, active.prompts, drawn),
+                timings=self._timings(active, active.prompts, active.sequences, drawn),
             )
         )
 
@@ -157,7 +157,9 @@ class Outbox:
         self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in living]
         self.done(active)
 
-    def _timings(self, active: ActiveRequest, prompts: list[Prompt], generated: int) -> Timings:
+    def _timings(
+        self, active: ActiveRequest, prompts: list[Prompt], sequences: list[Sequence], generated: int
+    ) -> Timings:
         """How much time the parts of a request have taken until now, with the counts for these of its prompts."""
         now = self._clock()
         admitted = now if active.admitted is None else active.admitted
@@ -169,6 +171,8 @@ class Outbox:
             predicted_n=generated,
             predicted_ms=(now - prefilled) * 1000,
             n_cut=_n_cut(active),
+            n_ahead=sum(seq.n_ahead for seq in sequences),
+            n_met=sum(seq.n_met for seq in sequences),
         )
 
 

@@ -27,6 +27,8 @@ class Totals:
     forks: int = 0
     steps: int = 0
     rows: int = 0
+    n_ahead: int = 0
+    n_met: int = 0
     aborts: dict[AbortReason, int] = field(default_factory=dict)
     last_error: str | None = None
 
@@ -48,6 +50,7 @@ class EngineStats:
         from other requests, and prompt_tokens_evaluated were evaluated.
     prompt_seconds, predicted_seconds: the time for evaluating prompts, and generated tokens.
     tokens_generated, forks, steps, rows (of sequences, in all steps), aborts (by reason): counted since the start.
+    n_ahead, n_met: tokens that were guessed and evaluated before they were drawn, and how many of them were drawn.
     last_error: the message of the last decode that failed.
     """
 
@@ -74,6 +77,8 @@ class EngineStats:
     forks: int
     steps: int
     rows: int
+    n_ahead: int
+    n_met: int
     aborts: dict[AbortReason, int]
     last_error: str | None
 

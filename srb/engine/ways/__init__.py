@@ -3,6 +3,7 @@
 | file | what it does |
 |---|---|
 | `sampling.py` | each sequence draws its tokens; the way of a plain request, so read this first |
+| `guessing.py` | the same, several tokens in a step where they were guessed |
 | `shifting.py` | the same for texts that are longer than the context |
 | `given.py` | alternatives whose tokens are given, and only scored: drawn by a sampler that knows them |
 | `following.py` | companions: sequences that go on with the tokens of another one |
@@ -14,9 +15,13 @@ to the cells, and at the end `finish`.
 """
 
 from srb.engine.asking.request import CompletionRequest
+from srb.engine.backend import Backend
+from srb.engine.guesses import may_guess
 from srb.engine.ways.beams import Beams
 from srb.engine.ways.exploring import Exploring
 from srb.engine.ways.following import Following
+from srb.engine.ways.given import Scored
+from srb.engine.ways.guessing import Guessing
 from srb.engine.ways.sampling import Sampling
 from srb.engine.ways.shifting import Shifting, may_shift
 from srb.engine.ways.tools import Tools
@@ -24,13 +29,17 @@ from srb.engine.ways.tools import Tools
 Kind = type[Sampling] | type[Beams] | type[Exploring]
 
 
-def kind_of(request: CompletionRequest, n_cells: int, default_max_tokens: int) -> Kind:
-    """The kind of way that a request asks for, in a context of so many cells."""
+def kind_of(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> Kind:
+    """The kind of way that a request asks for."""
     if request.explore:
         return Exploring
     if request.n_beams:
         return Beams
-    return Shifting if may_shift(request, n_cells, default_max_tokens) else Sampling
+    if request.candidates:
+        return Scored
+    if may_shift(request, backend.n_cells, default_max_tokens):
+        return Shifting
+    return Guessing if may_guess(request, backend) else Sampling
 
 
 __all__ = ["Beams", "Exploring", "Following", "Kind", "Sampling", "Shifting", "Tools", "kind_of"]

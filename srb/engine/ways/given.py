@@ -2,9 +2,7 @@
 
 So a continuation is scored like an alternative is drawn: it is forked off its prompt, and each token is reported with
 the log-probability that it has there. But nobody needs to wait for a token before the next one is evaluated. The
-planner evaluates them together (`Sequence.ahead`), and then they are drawn one after the other.
-
-Nothing but the planner and this sampler knows of it. Up to 128 tokens are evaluated ahead of the draws.
+planner evaluates them together (`Row.ahead`), up to 128 of them in a step, and then they are drawn one after the other.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,6 +11,19 @@ from typing import Any
 
 from srb.engine.backend import Logprobs
 from srb.engine.sequence import ActiveRequest
+from srb.engine.ways.sampling import Sampling
+
+
+class Scored(Sampling):
+    """Draws the given tokens. All are evaluated ahead but the end, which needs no row.
+
+    With blocks (`Backend.block_size`) each is in a row of its own, as if it were drawn.
+    """
+
+    def before_step(self) -> None:
+        """Sets which tokens are evaluated ahead."""
+        for seq in self.rows if not self._prompt.block_size else ():
+            seq.ahead = self._active.request.candidates[seq.index][seq.length : -1]
 
 
 class Given:
@@ -24,6 +35,10 @@ class Given:
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         """The next token."""
         return next(self._left)
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        """Nobody asks: the way knows them."""
+        return ()
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         """Nothing else could have been drawn."""
@@ -38,6 +53,5 @@ def give_tokens(active: ActiveRequest) -> None:
     candidates = active.request.candidates
     for seq in active.sequences if candidates else ():
         tokens = candidates[seq.index]
-        seq.given = () if active.block_size else tokens  # each is in a row of its own, as if it were drawn
         seq.params = replace(seq.params, max_tokens=len(tokens))
         seq.sampler = Given(tokens[len(seq.begun) :])

@@ -13,6 +13,8 @@ _CELLS_OF_ROWS = 1e10  # multiplications with numbers that cells hold
 _CELLS_OF_PROMPTS = 2.5e10
 _BYTES = 1e10  # bytes of weights that all threads read together
 
+_LONE = 0.7  # a decode with one row takes so much of what a line through the times of several rows says
+
 _APART = 64  # from so many rows on, llama.cpp's flash attention takes them through the cells together
 
 _ON_A_GPU = Costs(step=0.005, row=1e-4, prompt_token=2e-4, row_cell=0.0, prompt_cell=0.0, apart=NEVER)
@@ -25,11 +27,13 @@ def estimated(model: Any, n_threads: int, *, is_on_gpu: bool) -> Costs:
         return _ON_A_GPU
     weights: int = llama_cpp.llama_model_n_params(model)
     cell: int = 4 * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_embd(model)
+    step, row = llama_cpp.llama_model_size(model) / _BYTES, weights / n_threads / _WEIGHTS_OF_ROWS
     return Costs(
-        step=llama_cpp.llama_model_size(model) / _BYTES,
-        row=weights / n_threads / _WEIGHTS_OF_ROWS,
+        step=step,
+        row=row,
         prompt_token=weights / n_threads / _WEIGHTS_OF_PROMPTS,
         row_cell=cell / n_threads / _CELLS_OF_ROWS,
         prompt_cell=cell / n_threads / _CELLS_OF_PROMPTS,
         apart=_APART,
+        lone_step=_LONE * (step + row),
     )

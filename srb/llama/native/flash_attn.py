@@ -29,11 +29,10 @@ class Pace(Costs):
     """The costs of one kind of context, with flash attention or without it, in seconds.
 
     row_cell: of a row, for each cell: with flash attention the cells of its own sequence, without it all cells in use.
-    lone_step, lone_row_cell: of a step with one row, and the row_cell of prompts that fewer than `FEW` rows continue.
-        A line through the steps of many rows would be far from these.
+    lone_row_cell: the row_cell of prompts that fewer than `FEW` rows continue. A line through the steps of many rows
+        would be far from this, and from `lone_step`.
     """
 
-    lone_step: float = 0.0
     lone_row_cell: float = 0.0
 
     def seconds(self, work: Work, *, walks_all: bool) -> float:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import re
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,8 @@ _NO_TEXT = "NoExtension"  # llguidance's message if no text can match begins so
 _TOO_MUCH = re.compile("too (?:many|big|large|complex)|lexer precomputation", re.IGNORECASE)  # it has met a limit
 _SPECIAL = b"\xff"  # with this in front of its bytes, llguidance takes a token for one that is no text
 _OPTIONS = '\n%llguidance {"no_forcing": true}'  # otherwise it tokenizes the text that must come, however long that is
+
+_FEW = 16  # tokens in more octets of the mask than these aren't all beginnings of one another
 
 MAX_SCHEMA_CHARS = 100_000
 
@@ -45,10 +48,13 @@ _STACK_BYTES_PER_CHAR = 1024
 class Constraint:
     """What a text must match, and how far the text has come: a grammar in llguidance's Lark. It may have schemas."""
 
-    def __init__(self, matcher: LLMatcher, ends: frozenset[int], n_vocab: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, ends: frozenset[int], n_vocab: int, piece: Callable[[int], bytes] = lambda _token: b""
+    ) -> None:
         self._matcher = matcher
         self._ends = ends
         self._n_vocab = n_vocab
+        self._piece = piece  # the bytes that a token adds to the text
 
     def allows(self, token: int) -> bool:
         """Whether the text may continue with this token."""
@@ -70,6 +76,32 @@ class Constraint:
             )
         candidates.keep(np.unpackbits(bits, count=self._n_vocab, bitorder="little").astype(bool))
 
+    def forced(self, most: int) -> list[int]:
+        """The longest tokens of the text that must come next, up to `most`. The text may be written with others, too.
+
+        llguidance could tell the whole text, but how long that takes has no bound, and it can break the grammar.
+        """
+        matcher, found = self._matcher, list[int]()
+        while len(found) < most and not matcher.is_stopped() and (token := self._only(matcher)) is not None:
+            if not found:
+                matcher = matcher.deep_copy()
+            matcher.consume_token(token)
+            found.append(token)
+        return found
+
+    def _only(self, matcher: LLMatcher) -> int | None:
+        """The longest token that the text may continue with, if all others are its beginning."""
+        octets = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        places = np.flatnonzero(octets)
+        if len(places) > _FEW:
+            return None
+        tokens = [8 * place + bit for place in places.tolist() for bit in range(8) if octets[place] >> bit & 1]
+        pieces = {token: self._piece(token) for token in tokens}
+        longest = max(tokens, key=lambda each: len(pieces[each]), default=None)
+        if longest is None or not all(each and pieces[longest].startswith(each) for each in pieces.values()):
+            return None
+        return longest
+
     def accept(self, token: int) -> None:
         """Takes the next token of the text. The constraint must allow this token."""
         if not self._matcher.is_stopped():
@@ -77,7 +109,7 @@ class Constraint:
 
     def copy(self) -> "Constraint":
         """The same constraint, at the same place of the text."""
-        return Constraint(self._matcher.deep_copy(), self._ends, self._n_vocab)
+        return Constraint(self._matcher.deep_copy(), self._ends, self._n_vocab, self._piece)
 
 
 class LarkCompiler:
@@ -113,7 +145,7 @@ class LarkCompiler:
                 error = matcher.get_error()
         if error:
             raise _unusable(error, param)
-        return Constraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab)
+        return Constraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab, self._tokenizer.piece)
 
     def compile_gbnf(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> Constraint:
         """The constraint that the text matches a grammar in llama.cpp's GBNF. Raises `InvalidRequestError`."""

@@ -56,6 +56,7 @@ class LlamaSampler:
         # Whether the last sampler of the chain uses one random number for each token, and has no other state.
         self._draws_plainly = not params.mirostat and params.adaptive_target < 0
         self._drawn = 0
+        self._forced: list[int] = []  # what is left of the tokens that were forced when that was last asked
         self._first: Places | None = None  # the tokens that may be drawn first; None: all
         if healed:
             self._first = tokenizer.beginning_with(healed)
@@ -212,6 +213,7 @@ class LlamaSampler:
     def _accept(self, token: int) -> None:
         if self._constraint:
             self._constraint.accept(token)
+            self._forced = self._forced[1:] if self._forced[:1] == [token] else []
         if self._processor:
             self._processor.accept(token)
         llama_cpp.llama_sampler_accept(self._chain, token)
@@ -220,6 +222,12 @@ class LlamaSampler:
         self._drawn += 1
         if self._drawn == self._min_tokens:
             llama_cpp.llama_sampler_free(llama_cpp.llama_sampler_chain_remove(self._chain, 0))
+
+    def forced(self, most: int) -> list[int]:
+        """The usual tokens of the text that the grammar leaves no choice for. See `Sampler.forced`."""
+        if self._constraint and not self._forced:
+            self._forced = self._constraint.forced(most)
+        return self._forced
 
     def logprobs(self, token: int, top: int) -> Logprobs:
         """The log-probabilities of a token and of the likeliest ones, among the candidates of the last draw."""

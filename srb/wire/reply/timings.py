@@ -8,10 +8,12 @@ from srb.engine.telling.events import ProgressEvent, StartEvent, StreamEvent, Ti
 
 def timings(timings: Timings, n_prompt: int) -> dict[str, Any]:
     """How long the `n_prompt` tokens of a prompt and the tokens after it took, as JSON."""
+    drafted = {"draft_n": timings.n_ahead, "draft_n_accepted": timings.n_met} if timings.n_ahead else {}
     return {
         "cache_n": n_prompt - timings.n_cut - timings.prompt_n,
         **_pace("prompt", timings.prompt_n, timings.prompt_ms),
         **_pace("predicted", timings.predicted_n, timings.predicted_ms),
+        **drafted,
     }
 
 

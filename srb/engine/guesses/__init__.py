@@ -1,0 +1,44 @@
+"""What an alternative will probably say next, so that it is evaluated before it is drawn.
+
+| file | what it guesses |
+|---|---|
+| `guess.py` | `Guess`, which each of them is; read this first |
+| `worth.py` | how many guessed tokens are worth their rows |
+| `forced.py` | what a grammar leaves no choice for |
+| `lookup.py` | what the prompt, the text or a sibling has after the same words |
+
+In: a sequence and its tokens. Out: tokens for `Row.ahead`, which `ways/guessing.py` sets. Each token is still drawn
+from the model, by the same sampler and rules, and a wrong guess costs nothing but time. So a guess can't change a text,
+but for the last bits of its logits: rows that are evaluated together have others.
+
+A module has a function `give`, which makes the guesses for the sequences of a prompt. Whoever adds one adds it to
+`GUESSES`, where the surest comes first: a sequence has the tokens of the first guess that has some.
+"""
+
+from collections.abc import Callable
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.backend import Backend
+from srb.engine.guesses import forced, lookup
+from srb.engine.guesses.guess import Guess
+from srb.engine.sequence import Prompt, Sequence
+
+GUESSES: tuple[Callable[[Prompt, int], dict[Sequence, Guess]], ...] = (forced.give, lookup.give)
+
+
+def may_guess(request: CompletionRequest, backend: Backend) -> bool:
+    """Whether the texts of a request stay the same if it guesses.
+
+    Alternatives that look at each other must all come as far in a step. Models that forget can't take a wrong guess
+    back. With blocks, a row that is evaluated together with another one has other bits.
+    """
+    return backend.draft_max > 0 and not (request.is_joint or backend.block_size) and backend.window is None
+
+
+def guesses_of(prompt: Prompt, most: int) -> dict[Sequence, list[Guess]]:
+    """The guesses of up to `most` tokens for those sequences of a prompt that have any, the surest first."""
+    found: dict[Sequence, list[Guess]] = {}
+    for give in GUESSES:
+        for seq, guess in give(prompt, most).items():
+            found.setdefault(seq, []).append(guess)
+    return found

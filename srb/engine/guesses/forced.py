@@ -1,0 +1,24 @@
+"""`Forced`: what a grammar leaves no choice for.
+
+After `{"` a schema may leave nothing but the text `name": "`. The model might still write it with other tokens than the
+usual ones (`na` and `me`, say), and the seed decides that. So these tokens are guessed, too, and not taken for drawn.
+"""
+
+from collections.abc import Sequence as Many
+
+from srb.engine.guesses.guess import Guess
+from srb.engine.sequence import Prompt, Sequence
+
+
+class Forced(Guess):
+    """Guesses the usual tokens of the text that the sampler of a sequence will have to draw."""
+
+    trust = 0.9
+
+    def _guess(self, n_right: int) -> Many[int]:
+        return self._seq.sampler.forced(self._most) if self._seq.sampler else ()
+
+
+def give(prompt: Prompt, most: int) -> dict[Sequence, Guess]:
+    """The guesses for those sequences of a prompt that have a grammar."""
+    return {seq: Forced(seq, most) for seq in prompt.sequences if seq.params.is_constrained}

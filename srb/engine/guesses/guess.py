@@ -1,0 +1,45 @@
+"""`Guess`: what an alternative will probably say next, and how often that was right."""
+
+from collections.abc import Sequence as Many
+
+from srb.engine.sequence import Sequence
+
+_WEIGHT = 1 / 8
+"""How much one token changes the trust: about the last 8 guessed tokens count."""
+
+
+class Guess:
+    """Guesses the next tokens of one sequence, at most `most`.
+
+    It guesses before each step, also where no row is worth it, and sees what is drawn then. So to learn how far it can
+    be trusted costs no row, and where it is mostly wrong nothing but the guessing is lost.
+    """
+
+    trust = 0.0
+    """How likely each guessed token is the one that is drawn, if the one before it was."""
+
+    def __init__(self, seq: Sequence, most: int) -> None:
+        self._seq, self._most = seq, most
+        self._guessed: Many[int] = ()
+        self._n_seen = 0  # how many tokens the sequence had then
+
+    def next(self) -> Many[int]:
+        """The tokens that it expects now, and none if it knows nothing. Call it before each step."""
+        tokens = self._seq.tokens
+        n_right = 0
+        for guessed, drawn in zip(self._guessed, tokens[self._n_seen :], strict=False):
+            self.trust += _WEIGHT * ((guessed == drawn) - self.trust)
+            if guessed != drawn:
+                break
+            n_right += 1
+        goes_on = bool(n_right) and n_right == len(tokens) - self._n_seen
+        self._n_seen = len(tokens)
+        self._guessed = self._guess(n_right if goes_on else 0)
+        return self._guessed
+
+    def _guess(self, n_right: int) -> Many[int]:
+        """The tokens that it expects now.
+
+        n_right: how many tokens of the last guess came since then, if these are all that came; else 0.
+        """
+        raise NotImplementedError

@@ -1,0 +1,73 @@
+"""`Guessing`: draws as `Sampling` does, and evaluates what will probably be drawn together with the last token.
+
+An example: after "the old" the guess is " man and the sea". The step evaluates " old", " man", " and", " the" and
+" sea" at once, which takes little longer than one of them. Then tokens are drawn one after the other, from the logits
+behind each. If these are " man", " and", " a", the logits behind " the" and " sea" are those of another text: nobody is
+told of them, and their cells are emptied. So three tokens came with one step, and without a guess they are the same.
+
+`engine/guesses/` says what is guessed, and how many of these tokens are worth a row. Leviathan, Kalman and Matias,
+"Fast inference from Transformers via speculative decoding" (ICML 2023), accept tokens by a rule that keeps the
+distribution. Here the sampler draws each token, as it does without guesses. So also the text of a seed stays the same.
+"""
+
+from collections.abc import Sequence as Many
+
+from srb.engine.backend import Logits
+from srb.engine.guesses import guesses_of
+from srb.engine.guesses.worth import worth
+from srb.engine.planning.order import in_use
+from srb.engine.sequence import Prompt, Sequence
+from srb.engine.ways.sampling import Sampling
+from srb.engine.ways.tools import Tools
+
+
+class Guessing(Sampling):
+    """Draws the tokens of a sequence, several in a step where these were guessed."""
+
+    def __init__(self, prompt: Prompt, tools: Tools) -> None:
+        super().__init__(prompt, tools)
+        self._guesses = guesses_of(prompt, tools.backend.draft_max)
+        self._n_before: dict[Sequence, int] = {}  # how many tokens each had before the step
+        self._evaluated: list[Sequence] = []  # those whose guesses were in the last decode
+
+    def before_step(self) -> None:
+        """Guesses what each sequence says next."""
+        for seq in self.rows:
+            seq.ahead = self._ahead(seq)
+            self._n_before[seq] = len(seq.tokens)
+
+    def _ahead(self, seq: Sequence) -> Many[int]:
+        """The guessed tokens that are worth a row, and have room: the last token of a text is never evaluated."""
+        room = seq.room - 1 - seq.n_own
+        for guess in self._guesses.get(seq, ()):
+            if tokens := guess.next()[: max(0, room)]:
+                backend, scheduler = self._tools.backend, self._tools.scheduler
+                costs = backend.costs.among(in_use(scheduler.prompts))
+                most = min(len(tokens), backend.n_outputs // scheduler.leased)  # the others may guess as many
+                return tokens[: worth(guess.trust, most, scheduler.leased, seq.position, costs)]
+        return ()
+
+    def begin(self, seq: Sequence) -> None:
+        """See `Way.begin`."""
+        seq.ahead, self._n_before[seq] = (), len(seq.tokens)
+        super().begin(seq)
+
+    def take(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
+        """See `Way.take`. Counts the tokens that were guessed, and those of them that were drawn."""
+        if seq.state == "running":
+            is_first = len(seq.tokens) == self._n_before[seq]
+            self._count(seq, *((len(seq.ahead), 0) if is_first else (0, 1)))
+        super().take(seq, logits, beside)
+
+    def _count(self, seq: Sequence, n_ahead: int, n_met: int) -> None:
+        for counts in (seq, self._tools.totals):
+            counts.n_ahead += n_ahead
+            counts.n_met += n_met
+        if n_ahead:
+            self._evaluated.append(seq)
+
+    def after_step(self) -> None:
+        """Empties the cells of tokens that were guessed and not drawn."""
+        for seq in self._evaluated:
+            self._tools.cells.repair(seq)
+        self._evaluated = []

@@ -1,0 +1,222 @@
+"""What is guessed: the texts are those without guesses, and come in fewer steps where the guesses are right."""
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+from driver import request, run, run_interrupted, seeds, stops, texts, tokens_of
+from fake_backend import END, IN_STEP, FakeBackend, FakeReader, Script, babble, says
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.costs import Costs
+from srb.engine.engine import Engine
+from srb.engine.guesses.worth import worth
+from srb.engine.telling.events import DoneEvent, Event, StreamEvent
+
+CHEAP = dataclasses.replace(IN_STEP, step=100.0)
+"""Rows cost nearly nothing beside a step, so what is guessed has rows."""
+
+PROCESSOR = Costs(0.018, row=0.0018, prompt_token=0.001, row_cell=0, prompt_cell=0, lone_step=0.0125)
+"""Measured: SmolLM2-135M in BF16 on two cores."""
+
+COPIED = b"the quick brown fox jumps over the lazy dog and runs away"
+
+
+def ahead_of(script: Script, *, wrong_every: int = 1000) -> Any:
+    """What samplers take for forced: what the script says next, with a wrong token in between."""
+
+    def forced(params: SamplingParams, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        n = len(tokens)
+        while len(tokens) < n + 6:
+            token = script(params, tokens)
+            tokens += ((token + 1) % END if len(tokens) % wrong_every == 0 else token,)
+        return tokens[n:]
+
+    return forced
+
+
+def engine(script: Script = babble, wrong_every: int = 1000, **options: Any) -> Engine:
+    """One that guesses what the script says, for alternatives with a grammar."""
+    options = {"costs": CHEAP, "n_cells": 1000, "forced": ahead_of(script, wrong_every=wrong_every)} | options
+    return Engine(FakeBackend(script=script, **options))
+
+
+def plain(script: Script = babble) -> Engine:
+    """One whose costs make no guess worth a row."""
+    return Engine(FakeBackend(script=script, n_cells=1000))
+
+
+def backend_of(each: Engine) -> FakeBackend:
+    assert isinstance(each._backend, FakeBackend)
+    return each._backend
+
+
+def with_grammar(**params: Any) -> CompletionRequest:
+    fields: dict[str, Any] = {"grammar": "g", "max_tokens": 40, "ignore_eos": True}
+    return request("p" * 20, **fields | params)
+
+
+def said(events: list[Event]) -> list[tuple[dict[int, str], dict[int, list[int]], dict[int, Any]]]:
+    """All that doesn't depend on time: texts, tokens and ends."""
+    ends = stops(events)
+    return [(texts(events), {index: tokens_of(events, index) for index in ends}, ends)]
+
+
+@pytest.mark.parametrize("wrong_every", [1000, 7, 3, 2, 1])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"n": 8},
+        {"ignore_eos": False, "max_tokens": 200},
+        {"stop": ("\x07", "a", "bc", "\x00")},
+        {"max_tokens": 1},
+        {"max_tokens": 3},
+        {"banned_strings": tuple(map(chr, range(20, 60)))},
+        {"n": 3, "guidance_scale": 2.0, "negative_prompt": tuple(b"n" * 20)},
+        {"n": 3, "guidance_scale": 2.0, "negative_prompt": tuple(b"n" * 20), "banned_strings": ("a", "b", "c", "d")},
+        {"n": 3, "diversity": 2.0},
+        {"n": 3, "avoid": ()},
+    ],
+    ids=lambda params: "-".join(params) or "plain",
+)
+def test_texts_are_those_without_guesses(params: dict[str, Any], wrong_every: int) -> None:
+    each = with_grammar(**params)
+    assert said(run(engine(wrong_every=wrong_every), each)) == said(run(plain(), each))
+
+
+def test_what_is_reported_is_that_without_guesses() -> None:
+    each = dataclasses.replace(with_grammar(n=2), logprobs=2)
+    with_guesses, without = run(engine(wrong_every=5), each), run(plain(), each)
+    for index in range(2):
+        told, expected = (
+            [event for event in events if isinstance(event, StreamEvent) and event.index == index]
+            for events in (with_guesses, without)
+        )
+        assert told == expected
+        assert len(told) == 40
+
+
+def test_guesses_that_are_right_take_fewer_steps() -> None:
+    one, other = engine(), plain()
+    events = run(one, with_grammar())
+    run(other, with_grammar())
+    assert one.stats().steps < 0.3 * other.stats().steps
+    stats, done = one.stats(), events[-1]
+    assert isinstance(done, DoneEvent)
+    assert stats.n_ahead >= stats.n_met > 25
+    assert (stats.n_ahead, stats.n_met) == (done.timings.n_ahead, done.timings.n_met)
+    assert (other.stats().n_ahead, other.stats().n_met) == (0, 0)
+
+
+def test_guesses_that_are_wrong_have_soon_no_rows() -> None:
+    one = engine(wrong_every=1, costs=PROCESSOR)
+    run(one, with_grammar(max_tokens=200))
+    assert one.stats().n_met == 0
+    assert one.stats().n_ahead < 40
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_what_is_copied_from_the_prompt_is_guessed(n: int) -> None:
+    script = says(b"He said: " + COPIED * 2 + b".", prompt=len(COPIED))
+    one = engine(script, costs=PROCESSOR)
+    each = request(COPIED.decode(), n=n, max_tokens=-1)
+    assert said(run(one, each)) == said(run(plain(script), each))
+    assert one.stats().steps < (0.5 if n == 1 else 0.7) * (10 + 2 * len(COPIED))
+    assert one.stats().n_met > 0.7 * one.stats().n_ahead
+
+
+def test_what_a_sibling_has_said_is_guessed() -> None:
+    """The second one says it when the first one has ended, and it is nowhere else."""
+    script = says(COPIED, bytes(range(128, 228)) + COPIED)
+    one = engine(script)
+    run(one, request("p", n=2, max_tokens=-1))
+    assert one.stats().n_met > 40
+
+
+def test_many_alternatives_look_nothing_up() -> None:
+    one = engine(says(COPIED * 2, prompt=len(COPIED)))
+    run(one, request(COPIED.decode(), n=5, max_tokens=-1))
+    assert one.stats().n_ahead == 0
+
+
+@pytest.mark.parametrize("options", [{"window": 0}, {"window": 20}, {"block_size": 4}])
+def test_who_cannot_take_a_guess_back_guesses_nothing(options: dict[str, Any]) -> None:
+    one = engine(**options)
+    run(one, with_grammar())
+    assert one.stats().n_ahead == 0
+
+
+@pytest.mark.parametrize("params", [{"diversity": 1.0}, {"avoid": ()}])
+def test_alternatives_that_look_at_each_other_guess_nothing(params: dict[str, Any]) -> None:
+    """Otherwise one that has come further would show the others words that they don't see without guesses."""
+    one = engine()
+    run(one, with_grammar(n=2, **params))
+    assert one.stats().n_ahead == 0
+
+
+def test_guesses_take_no_cell_that_the_text_has_not() -> None:
+    """An engine with room for the prompt and the text, but for the last token, which needs none."""
+    for wrong_every in (1000, 4):
+        one = engine(wrong_every=wrong_every, n_cells=20 + 39)
+        each = with_grammar()
+        assert said(run(one, each)) == said(run(plain(), each))
+        assert one.stats().n_met > 10
+
+
+def test_images_in_a_prompt_are_not_guessed() -> None:
+    one = engine(lambda _params, tokens: b"abc"[sum(token >= 0 for token in tokens) % 3], media=FakeReader())
+    tokens, media = one.tokenize_parts(["xabcab", b"image", "cab"])
+    params = SamplingParams(seed=0, max_tokens=20, ignore_eos=True)
+    events = run(one, CompletionRequest((tokens,), (params,), media=media))
+    assert stops(events)[0].finish_reason == "length"
+    assert one.stats().n_met > 10
+
+
+@pytest.mark.parametrize("seed", seeds(60, quick=15))
+def test_cancelled_failed_and_resumed_everything_is_given_back(seed: int) -> None:
+    rng = random.Random(seed)
+    wrong_every = rng.choice([1000, 9, 4, 2])
+    each = with_grammar(n=rng.choice([1, 2, 5]), banned_strings=rng.choice([(), ("a", "b", "\x01")]))
+
+    def make() -> Engine:
+        one = engine(wrong_every=wrong_every)
+        backend_of(one).fail_decodes = {rng.randint(1, 12)}
+        return one
+
+    expected = texts(run(plain(), each))
+    events = run_interrupted(make, each, [rng.randint(1, 6) for _ in range(rng.randint(0, 3))])
+    if not each.branches[0].banned_strings:
+        assert texts(events) == expected
+    one = make()
+    one.add_request(each)
+    for _ in range(rng.randint(1, 8)):
+        one.step()
+    one.abort(each.id, rng.choice([None, 0]))
+    while one.has_work:
+        one.step()
+    backend = backend_of(one)
+    assert (one.stats().cells, one.stats().sequences, backend.cells, backend.open_samplers) == (0, 0, 0, 0)
+
+
+def test_at_most_so_many_are_guessed_as_the_backend_says() -> None:
+    for most in (0, 3):
+        one = engine(draft_max=most)
+        sizes: list[int] = []
+        each = with_grammar(max_tokens=30)
+        one.add_request(each)
+        while one.has_work:
+            before = backend_of(one).rows
+            one.step()
+            sizes.append(backend_of(one).rows - before)
+        assert max(sizes[2:]) == most + 1
+
+
+def test_what_is_worth_a_row_depends_on_the_costs() -> None:
+    assert worth(0.9, 16, 1, 0, PROCESSOR) >= 8
+    assert worth(0.5, 16, 1, 0, PROCESSOR) == 0, "the second row of a step is dear there"
+    assert worth(0.9, 16, 1, 0, dataclasses.replace(IN_STEP, row=1.0)) == 0, "a row costs as much as a step"
+    assert 0 < worth(0.5, 16, 1, 0, CHEAP) < 16
+    assert worth(0.95, 16, 4, 0, PROCESSOR) >= worth(0.95, 16, 32, 0, PROCESSOR)
