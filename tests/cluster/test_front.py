@@ -7,14 +7,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 from driver import check_order, request, run, seeds, stops, texts
 from fake_backend import FakeBackend, Gate, says
 from replicas_here import FakeVocabulary, ReplicasHere
-from waiting import until
+from waiting import Clock, until
 
 from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
@@ -34,16 +33,7 @@ from srb.serving.journal import Journal
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(front, "SILENCE_SECONDS", 5.0)  # no busy machine is silent for so long
-    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 5.0)
     monkeypatch.setattr(run_of_part, "BEAT_SECONDS", 0.02)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that wait until a replica is taken for lost."""
-    monkeypatch.setattr(front, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 1.0)
 
 
 def slow(**options: Any) -> FakeBackend:
@@ -86,9 +76,12 @@ class Held:
 
 @asynccontextmanager
 async def cluster(
-    make: Callable[[], FakeBackend] = slow, names: str = "ab", **options: Any
+    make: Callable[[], FakeBackend] = slow,
+    names: str = "ab",
+    make_engine: Callable[[str, Backend], Engine] = lambda _name, backend: Engine(backend),
+    **options: Any,
 ) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
-    replicas = ReplicasHere(make, names)
+    replicas = ReplicasHere(make, names, make_engine=make_engine)
     async with ClusterEngine(replicas, FakeVocabulary, **options) as engine:
         yield engine, replicas
 
@@ -138,33 +131,33 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
         await until(lambda: not any(replicas.engines[name].requests for name in "ABc"))
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_replica_that_hangs_is_left() -> None:
+    clock = Clock()
     async with cluster(held := Held()) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=100, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         first = replicas.ran[0][0]
         replicas.cut.add(first)
         held.open()
-        events = await reading
-        check_order(events, each)
+        await clock.until(reading.done)
+        check_order(events := await reading, each)
         assert texts(events) == alone(each)
         assert [name for name, _ in replicas.ran][1] != first
-        await until(lambda: {each.status for each in engine.health.replicas if each.name == first} == {"lost"})
+        await clock.until(lambda: {each.status for each in engine.health.replicas if each.name == first} == {"lost"})
         replicas.cut.clear()
         await until(lambda: {each.status for each in engine.health.replicas} == {"ready"})
         assert texts(await collect(engine, other := request(n=2))) == alone(other)
 
 
-async def test_with_no_replica_left_requests_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "FORGET_SECONDS", 0.1)
+async def test_with_no_replica_left_requests_wait_for_one() -> None:
+    clock = Clock()
     async with cluster(held := Held(), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(max_tokens=50, ignore_eos=True)))
         await until(lambda: engine.health.running == 1)
         held.open()
         await replicas.kill("a")
         late = asyncio.create_task(collect(engine, other := request("q")))
-        await asyncio.sleep(0.2)
+        await clock.forward(front.FORGET_SECONDS + 10, by=2)
         assert not reading.done()
         assert engine.tokenize("ab") == (97, 98)
         await replicas.add("b")
@@ -172,17 +165,14 @@ async def test_with_no_replica_left_requests_wait_for_one(monkeypatch: pytest.Mo
         assert texts(await late) == alone(other)
 
 
-def die_of_a_request(engine: AsyncEngine) -> list[Event]:
-    if engine.requests:
-        raise ValueError("a bug")
-    assert engine._engine
-    return Engine.step(engine._engine)
+async def test_a_request_that_kills_its_replicas_is_ended() -> None:
+    class Broken(Engine):
+        def step(self) -> list[Event]:
+            if self.has_work:
+                raise ValueError("a bug")
+            return super().step()
 
-
-async def test_a_request_that_kills_its_replicas_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with cluster(lambda: slow(poison="x"), names="abcdef") as (engine, replicas):
-        for each_engine in replicas.engines.values():
-            monkeypatch.setattr(each_engine._engine, "step", partial(die_of_a_request, each_engine))
+    async with cluster(names="abcdef", make_engine=lambda _name, backend: Broken(backend)) as (engine, replicas):
         events = await collect(engine, each := request("x", n=2))
     check_order(events, each, started=False)
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
@@ -222,20 +212,20 @@ async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evalu
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
 
 
-async def test_a_request_that_kills_its_replicas_before_they_have_taken_it_is_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    over = threading.Event()
-    async with cluster(names="abcdef") as (engine, replicas):
-        loop = asyncio.get_running_loop()
+async def test_a_request_that_kills_its_replicas_before_they_have_taken_it_is_ended() -> None:
+    over, loop = threading.Event(), asyncio.get_running_loop()
 
-        def die(_request: CompletionRequest, *, name: str) -> None:
-            loop.call_soon_threadsafe(replicas.dead[name].set)
+    class Deadly(Engine):
+        def __init__(self, name: str, backend: Backend) -> None:
+            super().__init__(backend)
+            self.name = name
+
+        def add_request(self, request: CompletionRequest) -> None:
+            loop.call_soon_threadsafe(replicas.dead[self.name].set)
             over.wait(60)
             raise UnavailableError("it is dead")
 
-        for name, each in replicas.engines.items():
-            monkeypatch.setattr(each._engine, "add_request", partial(die, name=name))
+    async with cluster(names="abcdef", make_engine=Deadly) as (engine, replicas):
         try:
             async with asyncio.timeout(5):
                 events = await collect(engine, one := request(n=2))
@@ -273,25 +263,27 @@ async def test_a_replica_that_cant_use_its_model_leaves_its_requests_to_another_
     assert "the model can't be used now: no memory" in error.message
 
 
-async def test_a_replica_may_take_its_time_to_take_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_of_part, "SILENCE_SECONDS", 0.8)
-    async with cluster(names="a") as (engine, replicas):
-        inner = replicas.engines["a"]._engine
-        assert inner
-        add = inner.add_request
+async def test_a_replica_may_take_its_time_to_take_a_request() -> None:
+    clock, takes = Clock(), threading.Event()
 
-        seconds = iter((1.2, 0.1))
+    class Slow(Engine):
+        def add_request(self, request: CompletionRequest) -> None:
+            assert takes.wait(60)
+            super().add_request(request)
 
-        def add_slowly(each: CompletionRequest) -> None:
-            time.sleep(next(seconds))
-            add(each)
-
-        monkeypatch.setattr(inner, "add_request", add_slowly)
-        async with asyncio.timeout(10):
-            assert texts(await collect(engine, each := request(n=2))) == alone(each)
+    async with cluster(names="a", make_engine=lambda _name, backend: Slow(backend)) as (engine, replicas):
+        reading = asyncio.create_task(collect(engine, each := request(n=2)))
+        await until(lambda: bool(replicas.ran))
+        await clock.forward(3 * run_of_part.SILENCE_SECONDS)
+        takes.set()
+        assert texts(await reading) == alone(each)
         assert len(replicas.ran) == 1
+        takes.clear()
         cancelled = await engine.submit(request())
+        await until(lambda: len(replicas.ran) == 2)
         engine.abort(cancelled.request.id)
+        await clock.forward(1)
+        takes.set()
         assert {end.stop_reason for end in stops(await cancelled.collect()).values()} == {"cancelled"}
 
 
@@ -328,16 +320,17 @@ async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
         check_order(await stream.collect(), each, started=False)
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
+    clock = Clock()
     async with cluster(held := Held(), names="ab") as (engine, replicas):
         stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
         engine.abort(each.id, 0)
         held.open()
-        events = await stream.collect()
-        ends = stops(events)
+        reading = asyncio.create_task(stream.collect())
+        await clock.until(reading.done)
+        ends = stops(events := await reading)
         assert (ends[0].finish_reason, ends[1].finish_reason) == ("abort", "length")
         assert texts(events)[1] == alone(each)[1]
 
@@ -424,12 +417,13 @@ async def test_another_model_is_not_used_and_said(caplog: pytest.LogCaptureFixtu
 
 
 async def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
     replicas = ReplicasHere(slow, "a", model="another one")
     replicas.problem = "a replica can't start: no such file"
     engine = ClusterEngine(replicas, FakeVocabulary)
     engine.start()
     await until(lambda: "no such file" in caplog.text)
-    await asyncio.sleep(0.1)
+    await clock.forward(5)
     assert caplog.text.count("no such file") == 1
     assert engine.health.status == "loading"
     await engine.stop()
@@ -482,14 +476,14 @@ async def test_a_front_that_is_gone_leaves_nothing_running(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("detach", [False, True])
-async def test_a_front_that_comes_back_after_a_silence_goes_on(monkeypatch: pytest.MonkeyPatch, detach: bool) -> None:
+async def test_a_front_that_comes_back_after_a_silence_goes_on(detach: bool) -> None:
     """Nobody has cancelled anything, so no reader is told so."""
-    monkeypatch.setattr(replica, "FRONT_SECONDS", 0.3)
+    clock = Clock()
     async with cluster(held := Held(), names="ab") as (engine, replicas):
         each = request(n=2, max_tokens=200, ignore_eos=True)
         async with await engine.submit(each, journal=Journal(each, detach=detach)) as stream:
             replicas.is_silent = True
-            await until(lambda: len(replicas.ran) > 1)
+            await clock.until(lambda: len(replicas.ran) > 1, by=0.5)
             replicas.is_silent = False
             held.open()
             events = await stream.collect()
@@ -586,14 +580,14 @@ async def test_shutdown_may_be_a_stop_string() -> None:
     assert (stops(events)[0].finish_reason, stops(events)[0].stop_reason) == ("stop", "shutdown")
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_request_comes_back_to_the_replica_that_still_has_it() -> None:
     """The only replica hangs for a while, so it gets the request again before it has ended it."""
+    clock = Clock()
     async with cluster(held := Held(), names="a") as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=2, max_tokens=100, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         replicas.cut.add("a")
-        await until(lambda: len(replicas.ran) > 1)
+        await clock.until(lambda: len(replicas.ran) > 1)
         replicas.cut.clear()
         held.open()
         events = await reading

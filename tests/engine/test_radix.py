@@ -51,9 +51,11 @@ def test_it_finds_what_a_search_from_end_to_end_finds(
     ends = [(len(own), each) for each, own in alike.items() if own == wanted[: len(own)]]
     assert sorted(match.ends()) == sorted(ends)
     assert [end for end, _ in match.ends()] == sorted((end for end, _ in ends), reverse=True)
-    for holder in held:
+    for holder, (_, their_key) in held.items():
         tree.remove(holder)
-    assert (len(tree), tree._roots) == (0, {})
+        left = {key for holder, (_, key) in held.items() if holder in tree}
+        assert bool(list(tree.runs(their_key))) == (their_key in left)
+    assert len(tree) == 0
 
 
 @given(tokens, tokens, tokens)
@@ -66,5 +68,5 @@ def test_runs_are_joined_again_when_texts_no_longer_part() -> None:
     tree.add("story", pack((1, 2, 3, 4)))
     tree.add("other", pack((1, 2, 9)))
     tree.remove("other")
-    (node,) = tree._roots[None].children.values()
-    assert (tuple(node.run), node.end, list(node.holders)) == ((1, 2, 3, 4), 4, ["story"])
+    assert [(start, tuple(run)) for start, run in tree.runs() if run] == [(0, (1, 2, 3, 4))]
+    assert list(tree.find(pack((1, 2, 3, 4))).ends()) == [(4, "story")]

@@ -4,12 +4,12 @@ import dataclasses
 from unittest.mock import patch
 
 import pytest
-from driver import request, run, run_interrupted, stops, texts
+from driver import request, run, run_interrupted, stops, texts, tokens_of
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
 from srb.engine.kept.prefix import PrefixIndex
-from srb.engine.telling.events import StartEvent
+from srb.engine.telling.events import Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError
 
 
@@ -133,3 +133,25 @@ def test_a_request_that_wants_all_the_room_keeps_room_to_go_on() -> None:
         assert not any(isinstance(event, StartEvent) and event.request_id == too_much.id for event in events)
     assert engine.stats().cells <= 1000
     run(engine)
+
+
+def test_the_rest_of_a_request_comes_before_those_that_came_after_it() -> None:
+    engine = Engine(FakeBackend(n_parallel=1))
+    first, second = request("p", n=2, max_tokens=3, ignore_eos=True), request("q", max_tokens=3, ignore_eos=True)
+    engine.add_request(first)
+    events = engine.step()
+    events += run(engine, second)
+    ends = [(event.request_id, event.index) for event in events if isinstance(event, StopEvent)]
+    assert ends == [(first.id, 0), (first.id, 1), (second.id, 0)]
+
+
+def test_a_prompt_shares_all_that_a_running_alternative_has_evaluated() -> None:
+    engine = Engine(FakeBackend())
+    engine.add_request(request("p" * 40, max_tokens=50, ignore_eos=True))
+    events: list[Event] = []
+    while len(said := tokens_of(events, 0)) < 10:
+        events += engine.step()
+    prompt = (*b"p" * 40, *said, *b"other")
+    later = run(engine, dataclasses.replace(request(max_tokens=1), prompts=(prompt,)))
+    (start,) = [event for event in later if isinstance(event, StartEvent)]
+    assert start.cached_tokens == 40 + len(said) - 1

@@ -191,9 +191,10 @@ def test_each_beam_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(set(asked)) == len(asked)
 
 
-def test_weights_estimate_means_without_bias() -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(250, marks=pytest.mark.many)])
+def test_weights_estimate_means_without_bias(times: int) -> None:
     """Of texts of up to 3 tokens: how likely each letter is to come first, how long they are, and all probability."""
-    every, n, times = list(every_text(3)), 4, 250
+    every, n = list(every_text(3)), 4
     truth = {
         "all": 1.0,
         "length": sum(math.exp(logprob) * length for _, logprob, length in every),
@@ -216,11 +217,11 @@ def test_weights_estimate_means_without_bias() -> None:
         assert abs(statistics.fmean(values) - truth[name]) < 3 * error, name
 
 
-def test_texts_are_drawn_in_the_order_of_draws_without_replacement() -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(400, marks=pytest.mark.many)])
+def test_texts_are_drawn_in_the_order_of_draws_without_replacement(times: int) -> None:
     """The first is drawn by the probabilities, and the second by those of what is left."""
     every = {(text, length): math.exp(logprob) for text, logprob, length in every_text(1)}
     pairs = dict.fromkeys(itertools.permutations(every, 2), 0)
-    times = 400
     engine = Engine(big())
     for seed in range(times):
         events = run(engine, search(2, "stochastic_beam", max_tokens=1, seed=1000 * seed))
@@ -232,12 +233,12 @@ def test_texts_are_drawn_in_the_order_of_draws_without_replacement() -> None:
         assert abs(counted - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1
 
 
-def test_a_search_draws_first_what_is_likely_as_a_whole() -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(400, marks=pytest.mark.many)])
+def test_a_search_draws_first_what_is_likely_as_a_whole(times: int) -> None:
     """By how the beams' scores go on, and not by new noise in each step."""
     first = dict.fromkeys(["", *"abc"], 0.0)
     for text, logprob, _ in every_text(3, prompt=b"f"):
         first[text[:1]] += math.exp(logprob)
-    times = 400
     counted = dict.fromkeys(first, 0)
     engine = Engine(big())
     for seed in range(times):

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from driver import request, run
+from driver import request, run, stops
 from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
@@ -35,8 +35,9 @@ def test_a_slot_is_asked_when_its_last_sequence_was_given_back() -> None:
     engine = Engine(backend, cache_bytes=100_000, clock=lambda: backend.now)
     engine.add_request(request("y" * 20, max_tokens=200))
     engine.add_request(request("x" * 20, n=4, max_tokens=10))
-    while len(engine._decoding.finished) < 4:
-        engine.step()
+    ended = 0
+    while ended < 4:
+        ended += len(stops(engine.step()))
     answers = [ask(engine, slot) for slot in range(4)]
     engine.step()
     assert 0 < [answer.done() for answer in answers].count(True) < 4

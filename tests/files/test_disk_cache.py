@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from driver import request, run, texts
+from driver import request, run, texts, tokens_of
 from fake_backend import FakeBackend
 
 from srb.engine.asking.request import CompletionRequest
@@ -16,6 +16,7 @@ from srb.engine.backend import State
 from srb.engine.engine import Engine
 from srb.engine.kept.state_file import read_state
 from srb.engine.kv.radix import pack
+from srb.engine.telling.events import Event
 from srb.errors import SettingsError
 from srb.files import disk_cache
 from srb.files.disk_cache import DiskCache
@@ -267,15 +268,13 @@ def test_running_alternatives_are_saved_now_and_then(tmp_path: Path) -> None:
     engine = Engine(FakeBackend(n_cells=3000, n_parallel=16), store=cache, cache_bytes=MIB, clock=clock)
     each = request("p" * 50, n=16, max_tokens=100, ignore_eos=True)
     engine.add_request(each)
-    said: dict[int, list[int]] = {index: [] for index in range(16)}
+    events: list[Event] = []
     while engine.stats().tokens_generated < 16 * 90:
         now += 0.05
-        engine.step()
-    sequences = [seq for active in engine._scheduler.running.values() for seq in active.sequences]
-    said = {seq.index: seq.tokens for seq in sequences}
+        events += engine.step()
     cache.close()  # what the operating system has is there after a kill, too
     engine = Engine(FakeBackend(n_cells=3000, n_parallel=16), store=(again := store(tmp_path)), cache_bytes=MIB)
-    prompts = tuple((*b"p" * 50, *tokens) for tokens in said.values())
+    prompts = tuple((*b"p" * 50, *tokens_of(events, index)) for index in range(16))
     run(engine, dataclasses.replace(each, id="again", prompts=prompts, branches=each.branches[:1]))
     again.close()
     assert engine.stats().prompt_tokens_evaluated <= 16 * 32
@@ -298,7 +297,7 @@ def test_a_removed_piece_is_gone_whether_it_was_written_or_not(tmp_path: Path) -
     for number in range(50):
         name = one(cache, start=number)
         if number % 2:
-            while cache._waiting:
+            while not list(tmp_path.rglob(f"*{name}.state")):
                 time.sleep(0.001)
         cache.remove(name)
         assert name not in cache

@@ -15,7 +15,7 @@ from aiohttp import ClientResponse
 from aiohttp.compression_utils import ZLibDecompressor
 from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
-from waiting import until
+from waiting import Clock, until
 
 from srb.errors import ModelLoadError
 from srb.server.app import create_app
@@ -479,15 +479,16 @@ async def test_a_full_queue_is_429_before_the_body_is_read(
 
 async def test_a_request_that_waited_too_long(connect: Connect) -> None:
     """A stream has begun by then and ends as streams do; one object can still be a 503."""
-    gate = Gate(backend := FakeBackend())
-    client = await connect(backend, queue_timeout=0.05)
+    clock, gate = Clock(), Gate(backend := FakeBackend())
+    client = await connect(backend, queue_timeout=5)
     body = {"prompt": "p", "n": 6, "max_tokens": 3, "ignore_eos": True}
     running = await client.post("/v1/completions", json=body)
-    await until(lambda: gate.holds)
+    await until(lambda: gate.holds and client.app[ENGINE].health.running == 1)
     waiting = [await client.post("/v1/completions", json=body | {"stream": stream}) for stream in ("events", True)]
     task = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": False}))
     engine = client.app[ENGINE]
-    await until(lambda: [bool(each.refusal) for each in engine.requests] == [False, True, True, True])
+    await until(lambda: len(engine.requests) == 4)
+    await clock.until(lambda: [bool(each.refusal) for each in engine.requests] == [False, True, True, True], by=2)
     gate.open()
     assert {event["finish_reason"] for event in await events_of(running) if event["event"] == "stop"} == {"length"}
     events = await events_of(waiting[0])

@@ -56,8 +56,10 @@ async def test_an_answer_that_nobody_gave_a_length_ends(connect: Connect) -> Non
     assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (1024, "length")
     client = await connect(endless())
     body = {"messages": HELLO, "stream": "events", "n": 1}
-    lines = (await (await client.post("/v1/chat/completions", json=body)).text()).splitlines()
-    start, *_ = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    async with client.post("/v1/chat/completions", json=body) as answer:
+        while not (line := await answer.content.readline()).startswith(b"data: "):
+            pass
+    start = json.loads(line.removeprefix(b"data: "))
     assert start["max_tokens"] == 1024
     for asked in ({"max_tokens": -1}, {"branches": [{"max_tokens": -1}]}):
         reply = await chat(connect, endless(), **asked)

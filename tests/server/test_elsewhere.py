@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiohttp import ClientPayloadError
+from aiohttp import ClientPayloadError, ClientResponse
 from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
-from waiting import until
+from waiting import Clock, until
 
-from srb.server.http import peers as elsewhere
+from srb.server.http import peers
 from srb.server.http.exchange import ENGINE
 from srb.wire.native import reply as native
 
@@ -22,11 +22,6 @@ STATE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 
 Speak = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 """What a server does with a connection. It gets the head of the request."""
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "ANSWER_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -83,9 +78,9 @@ async def has_it(request: bytes, _reader: asyncio.StreamReader, writer: asyncio.
     if EVENTS.encode() not in request:
         writer.write(STATE)
         return
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(1.5 * peers.ANSWER_SECONDS)
     writer.write(HEAD + EVENT)
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(1.5 * peers.ANSWER_SECONDS)
     writer.write(EVENT + b"0\r\n\r\n")
 
 
@@ -93,6 +88,19 @@ async def front_of(connect: Connect, *urls: str) -> Client:
     client = await connect(FakeBackend())
     client.app[ENGINE].others = urls
     return client
+
+
+async def read(client: Client) -> tuple[ClientResponse, str]:
+    """The answer to a GET of EVENTS, and its text, however long they take."""
+    clock = Clock()
+
+    async def ask() -> tuple[ClientResponse, str]:
+        answer = await client.get(EVENTS)
+        return answer, await answer.text()
+
+    asking = asyncio.create_task(ask())
+    await clock.until(asking.done)
+    return await asking
 
 
 async def quote(request: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,8 +114,8 @@ LOST = [hang, leave, answers(500), answers(503)]
 @pytest.mark.parametrize("lost", LOST)
 async def test_a_server_that_is_lost_before_it_answers_is_passed_over(connect: Connect, peer: Any, lost: Speak) -> None:
     client = await front_of(connect, await peer(lost), await peer(answers(404)), await peer(has_it))
-    answer = await client.get(EVENTS)
-    assert (answer.status, (await answer.text()).count('"event"')) == (200, 2)
+    answer, text = await read(client)
+    assert (answer.status, text.count('"event"')) == (200, 2)
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -115,9 +123,9 @@ async def test_while_a_server_that_may_have_it_is_lost_nobody_says_there_is_none
     connect: Connect, peer: Any, lost: Speak
 ) -> None:
     client = await front_of(connect, await peer(lost), await peer(answers(404)))
-    answer = await client.get(EVENTS)
+    answer, text = await read(client)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
-    assert "there is no request cmpl-1 on this server, and another one" in (await answer.json())["error"]["message"]
+    assert "there is no request cmpl-1 on this server, and another one" in json.loads(text)["error"]["message"]
 
 
 async def test_the_log_has_nothing_of_what_was_sent(
@@ -145,10 +153,8 @@ async def test_what_a_server_says_of_its_request_is_passed_on(connect: Connect, 
 @pytest.mark.parametrize("then", [hang, leave])
 async def test_a_server_that_is_lost_in_the_middle_cuts_the_answer(connect: Connect, peer: Any, then: Speak) -> None:
     client = await front_of(connect, await peer(begins(then)), await peer(has_it))
-    answer = await client.get(EVENTS)
-    assert answer.status == 200
     with pytest.raises(ClientPayloadError):
-        await answer.read()
+        await read(client)
 
 
 async def test_a_server_may_take_its_time_while_it_says_that_it_has_the_request(connect: Connect) -> None:
@@ -163,7 +169,7 @@ async def test_a_server_may_take_its_time_while_it_says_that_it_has_the_request(
     path = f"/v1/completions/{journal.request.id}/events"
     objects = [asyncio.create_task(front.get(path))]  # its headers come when the request has ended
     streams = [asyncio.create_task(front.get(path + "?starting_after=0"))]
-    await asyncio.sleep(0.4)
+    await Clock().forward(4 * peers.ANSWER_SECONDS)
     gate.open()
     for answer in await asyncio.gather(asking, *objects):
         assert (await answer.json())["choices"][0]["text"] == "yes"

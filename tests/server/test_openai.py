@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientTimeout
-from fake_backend import END, FakeBackend, says, score
+from fake_backend import END, FakeBackend, Gate, says, score
 from server.conftest import Connect
+from waiting import until
 
 from srb import __version__
 from srb.engine.engine import Engine
+from srb.server.http.exchange import ENGINE
 
 
 async def chunks(connect: Connect, backend: FakeBackend, **body: Any) -> list[Any]:
@@ -186,7 +188,7 @@ async def test_a_fault_in_all_alternatives_is_the_responses(connect: Connect) ->
 
 
 async def test_a_client_that_leaves_ends_its_request(connect: Connect) -> None:
-    backend = FakeBackend(n_cells=10_000, on_decode=lambda: None)
+    gate = Gate(backend := FakeBackend(n_cells=10_000))
     client = await connect(backend)
     with pytest.raises(TimeoutError):
         await client.post(
@@ -194,8 +196,8 @@ async def test_a_client_that_leaves_ends_its_request(connect: Connect) -> None:
             json={"prompt": "p", "model": "m", "max_tokens": 9_000, "ignore_eos": True},
             timeout=ClientTimeout(total=0.05),
         )
-    while True:
-        health = await (await client.get("/health")).json()
-        if not health["running"] and not health["sequences"]:
-            break
+    gate.open()
+    engine = client.app[ENGINE]
+    await until(lambda: not engine.requests and not backend.open_samplers)
+    health = await (await client.get("/health")).json()
     assert health["tokens_generated"] < 9_000

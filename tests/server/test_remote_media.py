@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from server.conftest import Connect
 from server.test_media_parts import CAT, DOG, Seeing, post, text, user
+from waiting import Clock
 
 from srb.errors import InvalidRequestError
 from srb.server.http import remote_media
@@ -66,8 +67,8 @@ async def test_nothing_is_fetched_unless_it_is_allowed(connect: Connect, elsewhe
     assert "--allow-remote-media" in answer["error"]["message"]
 
 
-async def test_what_cant_be_fetched(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_media, "SECONDS", 0.5)
+async def test_what_cant_be_fetched(elsewhere: TestServer) -> None:
+    clock = Clock()
     for path, reason in (
         ("/page", "neither an image nor a sound"),
         ("/none", "the answer was 404"),
@@ -75,10 +76,13 @@ async def test_what_cant_be_fetched(elsewhere: TestServer, monkeypatch: pytest.M
         ("/loop", "more than 3 times"),
         ("/inside", "isn't a public one"),
         ("/file", "neither with http"),
-        ("/slow", "longer than 0.5 seconds"),
+        ("/slow", "longer than 10 seconds"),
     ):
+        urls = [str(elsewhere.make_url("/cat")), str(elsewhere.make_url(path))]
+        fetching = asyncio.create_task(fetch(urls, only_this))
+        await (clock.until(fetching.done) if path == "/slow" else asyncio.wait({fetching}))
         with pytest.raises(InvalidRequestError, match=reason):
-            await fetch([str(elsewhere.make_url("/cat")), str(elsewhere.make_url(path))], only_this)
+            await fetching
 
 
 async def test_how_much_a_request_may_name(elsewhere: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:

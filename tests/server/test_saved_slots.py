@@ -111,14 +111,13 @@ def names(folder: Path) -> list[str]:
 BAD_NAMES = ["../x", "a/b", "a\\b", "..", ".", "", " x", "x ", "x.", "a:b", "a\0b", "\ud800", "é" * 128]
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=range(len(BAD_NAMES)))
-@pytest.mark.parametrize("action", ["save", "restore"])
-async def test_no_name_leads_out_of_the_folder(
-    start: Callable[..., Any], tmp_path: Path, action: str, name: str
-) -> None:
-    answer = await act(await start(), 0, action, name, 400)
-    assert answer["error"]["param"] == "filename"
-    assert names(tmp_path) == []
+async def test_no_name_leads_out_of_the_folder(start: Callable[..., Any], tmp_path: Path) -> None:
+    client = await start()
+    for action in ("save", "restore"):
+        for name in BAD_NAMES:
+            answer = await act(client, 0, action, name, 400)
+            assert answer["error"]["param"] == "filename", name
+            assert names(tmp_path) == [], name
 
 
 async def test_a_name_may_have_any_letters(start: Callable[..., Any], tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from driver import check_order, request, stops, texts
 from fake_backend import FakeBackend, FakeCompiled, Gate, babble, says
-from waiting import until
+from waiting import Clock, until
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
@@ -203,6 +202,7 @@ async def test_progress_is_seen_while_the_model_loads_and_stopping_ends_the_load
             went_on.set()
         raise ModelLoadError("cancelled")
 
+    before = threading.enumerate()
     engine = AsyncEngine(load)
     engine.start()
     await asyncio.to_thread(went_on.wait)
@@ -210,7 +210,7 @@ async def test_progress_is_seen_while_the_model_loads_and_stopping_ends_the_load
     with pytest.raises(UnavailableError, match="25%"):
         engine.check_ready()
     await engine.stop()
-    assert not engine._thread.is_alive()
+    assert not [each for each in threading.enumerate() if each.name == "srb-engine" and each not in before]
 
 
 async def test_an_engine_that_breaks_ends_every_stream_and_refuses_new_requests() -> None:
@@ -305,12 +305,12 @@ async def test_more_requests_than_may_wait_are_refused() -> None:
 
 
 async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not() -> None:
-    gate = Gate(backend := FakeBackend())
-    async with engine_on(backend, queue_timeout=0.02) as engine:
+    clock, gate = Clock(), Gate(backend := FakeBackend())
+    async with engine_on(backend, queue_timeout=30) as engine:
         first = await engine.submit(request(n=6, max_tokens=4, ignore_eos=True))
         await until(lambda: gate.holds and first.journal.started)
         second = await engine.submit(request(n=6))
-        await until(lambda: second.journal.refusal is not None)
+        await clock.until(lambda: second.journal.refusal is not None, by=10)
         gate.open()
         check_order(events := [event async for batch in second for event in batch], second.request, started=False)
         assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
@@ -318,22 +318,27 @@ async def test_a_request_that_waits_too_long_is_aborted_and_one_that_runs_is_not
 
 
 async def test_collecting_a_request_that_never_started_tells_the_limit() -> None:
+    clock = Clock()
     for option in ("queue_timeout", "request_timeout"):
         gate = Gate(backend := FakeBackend())
-        async with engine_on(backend, **{option: 0.02}) as engine, await engine.submit(request(n=6)) as first:
+        async with engine_on(backend, **{option: 30}) as engine, await engine.submit(request(n=6)) as first:
             await until(lambda: gate.holds)  # noqa: B023
             stream = await engine.submit(request(n=6))
-            await until(lambda: stream.journal.refusal is not None)  # noqa: B023
+            await clock.until(lambda: stream.journal.refusal is not None, by=10)  # noqa: B023
             gate.open()
-            with pytest.raises(UnavailableError, match=f"waited for 0.02 s, .* --{option.replace('_', '-')} sets"):
+            with pytest.raises(UnavailableError, match=f"waited for 30 s, .* --{option.replace('_', '-')} sets"):
                 await stream.collect()
             first.close()
 
 
 async def test_a_request_that_runs_too_long_returns_what_it_has() -> None:
-    backend = FakeBackend(n_cells=100_000, on_decode=lambda: time.sleep(0.001))
-    async with engine_on(backend, request_timeout=0.1) as engine:
+    clock, gate = Clock(), Gate(backend := FakeBackend(n_cells=100_000))
+    gate.step(3)
+    async with engine_on(backend, request_timeout=30) as engine:
         stream = await engine.submit(each := request(n=2, max_tokens=40_000, ignore_eos=True))
+        await until(lambda: gate.holds and bool(stream.journal.started))
+        await clock.forward(31, by=10)
+        gate.open()
         check_order(events := await stream.collect(), each)
         assert {(stop.finish_reason, stop.stop_reason) for stop in stops(events).values()} == {("abort", "timeout")}
         assert all(stop.length for stop in stops(events).values())

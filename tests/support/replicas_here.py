@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 
 from fake_backend import ByteTokenizer, FakeBackend
 
@@ -9,6 +10,8 @@ from srb.cluster.replica import Replica
 from srb.cluster.replicas import ReplicaLostError, Report, Said
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.backend import Backend
+from srb.engine.engine import Engine
 from srb.engine.telling.events import AbortReason
 from srb.errors import InvalidRequestError, ModelLoadError
 from srb.options.settings import Settings
@@ -39,10 +42,20 @@ class FakeVocabulary:
 
 
 class ReplicasHere:
-    """Engines on fake backends, by their names."""
+    """Engines on fake backends, by their names.
 
-    def __init__(self, make: Callable[[], FakeBackend], names: str = "ab", model: str = "the model") -> None:
+    make: makes a backend. make_engine: makes the engine of the replica with this name.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], FakeBackend],
+        names: str = "ab",
+        model: str = "the model",
+        make_engine: Callable[[str, Backend], Engine] = lambda _name, backend: Engine(backend),
+    ) -> None:
         self.make = make
+        self.make_engine = make_engine
         self.model = model
         self.names = names
         self.there: dict[str, Replica] = {}
@@ -61,7 +74,8 @@ class ReplicasHere:
 
     async def add(self, name: str) -> None:
         def make(record: Record) -> AsyncEngine:
-            self.engines[name] = AsyncEngine(lambda _progress: self.make(), record=record, **OPTIONS)
+            make_engine = partial(self.make_engine, name)
+            self.engines[name] = AsyncEngine(lambda _progress: self.make(), make=make_engine, record=record, **OPTIONS)
             return self.engines[name]
 
         replica = Replica(make, name, f"node {name}", self.model)
