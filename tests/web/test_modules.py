@@ -20,7 +20,7 @@ def test_the_pages_modules_pass_their_own_tests() -> None:
     files = sorted(Path(__file__).parent.glob("*.test.mjs"))
     assert files
     run = "for (const file of process.argv.slice(1)) await import(file)"
-    command = [NODE, "--input-type=module", "--eval", run, *files]
+    command = [NODE, "--input-type=module", "--eval", run, *map(str, files)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     assert "# fail 0" in done.stdout
