@@ -19,6 +19,7 @@ from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
 from srb.cluster.placement import blocks_of, unpack_blocks
+from srb.cluster.replicas import SILENCE_SECONDS
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Backend
@@ -274,7 +275,7 @@ async def test_a_replica_may_take_its_time_to_take_a_request() -> None:
     async with cluster(names="a", make_engine=lambda _name, backend: Slow(backend)) as (engine, replicas):
         reading = asyncio.create_task(collect(engine, each := request(n=2)))
         await until(lambda: bool(replicas.ran))
-        await clock.forward(3 * run_of_part.SILENCE_SECONDS)
+        await clock.forward(3 * SILENCE_SECONDS)
         takes.set()
         assert texts(await reading) == alone(each)
         assert len(replicas.ran) == 1

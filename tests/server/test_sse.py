@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from typing import Any
 
 import pytest
 from fake_backend import Context, FakeBackend, Gate
@@ -25,12 +26,14 @@ class Wordy(FakeBackend):
 
 async def post_and_never_read(client: Client) -> socket.socket:
     """A connection with next to no room on the way, over which BODY was sent."""
-    loop, server = asyncio.get_running_loop(), client.server.runner.server
+    loop = asyncio.get_running_loop()
+    assert client.server.runner
+    server: Any = client.server.runner.server
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
     connection.setblocking(False)
     await loop.sock_connect(connection, (client.host, client.port))
-    await until(lambda: bool(server and server.connections))
+    await until(lambda: bool(server.connections))
     for each in server.connections:  # else the system may take some megabytes which nobody reads
         each.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1_024)
     data = json.dumps(BODY).encode()
