@@ -1,11 +1,16 @@
 """Asks a server with `--reproducible` for the same answer, again and again beside random traffic; compares the bytes.
 
-usage: python bench/checks/same_bytes.py [--times 200] [OPTION of srb serve ...]
+usage: python bench/checks/same_bytes.py [--times 200] [--kinds plain | all | NAME,NAME] [--seed 1] [OPTION ...]
 
-The answer is that of a request with n = 3 and log-probabilities. First it is asked for alone. Then up to 31 others run
-beside it: short and long prompts, which often begin as this one does, all kinds of settings, and every third of them is
-cancelled. Each 20 times the server is killed with SIGKILL; the next one has its `--cache-disk`. All answers must be
-equal but for times, ids and how many tokens were known already.
+The answer is that of a request with n = 3 and log-probabilities. First it is asked for alone. Then 1 to 31 others run
+beside it: prompts of one word to 900 tokens, which often begin as this one does, all kinds of settings, embeddings.
+Every third of them is given up, or loses an alternative. Each 20 times the server is killed with SIGKILL while it
+writes the answer once more, detached, and the next server, which has the same files, writes the rest. All answers
+must be equal but for times, ids and how many tokens were known already.
+
+With --kinds other requests are asked for, too, in turn. The program ends with how often each was asked and was equal,
+and with the hash of its answer, which a later run on this machine with the same options must have, too. --seed is that
+of the traffic. OPTION is one of `srb serve`, beside those in `OPTIONS`.
 """
 
 import argparse
@@ -17,101 +22,224 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 TEXT = "The old lighthouse keeper said that nobody had seen the ship for many years, but he still lit the lamp. "
 BODY: dict[str, Any] = {"prompt": TEXT * 4, "n": 3, "seed": 7, "max_tokens": 40, "logprobs": 5, "ignore_eos": True}
-SETTINGS: list[dict[str, Any]] = [
-    {},
-    {"temperature": 0},
-    {"repeat_penalty": 1.3, "dry_multiplier": 0.8},
-    {"banned_strings": ["the", "ship"]},
-    {"json_schema": {"type": "array", "items": {"type": "integer"}}, "ignore_eos": False},
-    {"search": "beam", "ignore_eos": False},
-    {"echo": True, "logprobs": 1},
-]
-OPTIONS = [
-    "--reproducible",
-    "--parallel",
-    "32",
-    "--ctx-size",
-    "32768",
-    "--port",
-    "0",
-    "--no-tune",
-    "--log-level",
-    "error",
-]
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "greedy": {"temperature": 0},
+    "penalties": {"repeat_penalty": 1.3, "dry_multiplier": 0.8},
+    "mirostat": {"mirostat": 2},
+    "adaptive": {"adaptive_target": 0.3},
+    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    "banned": {"banned_strings": ["the", "ship", " a", "."]},
+    "avoid": {"avoid": [TEXT, TEXT[:40]]},
+    "healed": {"prompt": TEXT * 4 + "The ke", "heal": True},
+    "guided": {"negative_prompt": TEXT + "It rained.", "guidance_scale": 2},
+    "json": {"json_schema": {"type": "array", "items": {"type": "integer"}}, "ignore_eos": False},
+    "beams": {"search": "beam", "beams": 5, "ignore_eos": False},
+    "stochastic beams": {"search": "stochastic_beam", "ignore_eos": False},
+    "diversity": {"diversity": 2},
+    "distinct": {"distinct": True},
+    "scored": {"echo": True, "logprobs": 1},
+    "long": {"prompt": TEXT * 38, "max_tokens": 12},
+    "chat": {"messages": [{"role": "user", "content": TEXT + "Why?"}], "prompt": None},
+    "explored": {"path": "/v1/explore", "prompt": TEXT * 3, "depth": 4, "top_k": 3, "max_nodes": 30},
+}
+OPTIONS = ["--reproducible", "--parallel", "32", "--ctx-size", "32768", "--embeddings", "--port", "0", "--no-tune"]
+_LESS = {"created", "timings", "cached_tokens", "id"}
+_PER_SERVER = 20
 
 
-async def answer(session: aiohttp.ClientSession, url: str, *, shares: bool = True) -> str:
-    """A hash of the answer: the events of all alternatives, in their order. shares: see `cache_prompt`."""
-    said: list[list[Any]] = [[] for _ in range(BODY["n"])]
-    async with session.post(f"{url}/v1/completions", json=BODY | {"cache_prompt": shares}) as response:
-        async for line in response.content:
-            if line.startswith(b"data: ") and "index" in (event := json.loads(line[6:])):
-                said[event["index"]].append(event)
-    assert all(each and each[-1]["event"] == "stop" for each in said), said
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+def request(kind: str, *, shares: bool = True) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request. shares: see `cache_prompt`."""
+    own = KINDS[kind]
+    if path := own.get("path"):
+        return path, {name: value for name, value in own.items() if name != "path"}
+    body = {name: value for name, value in (BODY | own).items() if value is not None}
+    if "messages" in body:
+        return "/v1/chat/completions", body | {"logprobs": True, "top_logprobs": 3, "stream": "events"}
+    return "/v1/completions", body | {"cache_prompt": shares}
+
+
+class Answer:
+    """What a request has said: a text and its tokens for each alternative."""
+
+    def __init__(self) -> None:
+        self.last_id = 0
+        self.id = ""
+        self.n_events = 0
+        self._said: dict[Any, list[Any]] = {}
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Takes the next event."""
+        self.n_events += 1
+        if event["event"] == "start":
+            self.id = event["id"]
+        if event["event"] in ("start", "done"):
+            return
+        if event["event"] == "error":
+            raise RuntimeError(event)
+        key = event.pop("index", None)
+        own = self._said.setdefault(key, ["", []])
+        own[0] += event.pop("text", "") if key is not None else ""
+        own[1].append(event)
+
+    def hash(self) -> str:
+        """Of all that was said."""
+        return hashlib.sha256(json.dumps(sorted(self._said.items(), key=str)).encode()).hexdigest()
+
+
+async def events(response: aiohttp.ClientResponse, answer: Answer) -> AsyncIterator[Answer]:
+    """Reads an answer; gives it after each of its events."""
+    if response.status != 200:
+        raise RuntimeError(await response.text())
+    async for line in response.content:
+        if line.startswith(b"id: "):
+            answer.last_id = int(line[4:])
+        elif line.startswith(b"data: "):
+            answer.add(json.loads(line[6:]))
+            yield answer
+
+
+async def answer(session: aiohttp.ClientSession, url: str, kind: str, *, shares: bool = True) -> str:
+    """A hash of an answer."""
+    path, body = request(kind, shares=shares)
+    said = Answer()
+    async with session.post(url + path, json=body) as response:
+        async for _ in events(response, said):
+            pass
+    return said.hash()
+
+
+async def begin(url: str, kind: str) -> Answer:
+    """The beginning of an answer, which goes on when nobody reads it."""
+    said = Answer()
+    path, body = request(kind)
+    async with aiohttp.ClientSession() as session, session.post(url + path, json=body | {"detach": True}) as response:
+        async for _ in events(response, said):
+            if said.n_events > 25:
+                break
+    return said
+
+
+async def end(url: str, said: Answer) -> str:
+    """A hash of the answer that had begun, with the rest of it."""
+    rest = f"{url}/v1/completions/{said.id}/events?starting_after={said.last_id}"
+    async with aiohttp.ClientSession() as session, session.get(rest) as response:
+        async for _ in events(response, said):
+            pass
+    return said.hash()
 
 
 async def other(session: aiohttp.ClientSession, url: str, rng: random.Random) -> None:
-    """Another request, which may be given up."""
-    prompt = TEXT[: rng.randint(1, len(TEXT))] if rng.random() < 0.5 else TEXT * rng.randint(1, 20)
-    body = {"prompt": prompt, "n": rng.randint(1, 4), "max_tokens": rng.randint(1, 40), **rng.choice(SETTINGS)}
+    """Another request, which may be given up, or lose its first alternative."""
+    path, body = "/v1/embeddings", {"input": TEXT * rng.randint(1, 10)}
+    if rng.random() > 0.1:
+        path, body = request(rng.choice([*KINDS]))
+        if path == "/v1/completions":
+            most = rng.choice([1, 1, 1, 8, 8, 38])
+            prompt = TEXT * rng.randint(1, most) if most > 1 else TEXT[: rng.randint(1, len(TEXT))]
+            body |= {"prompt": prompt, "n": rng.randint(1, 4), "max_tokens": rng.randint(1, 40), "seed": -1}
+    until = rng.uniform(0, 5) if rng.random() < 0.33 else None
     with suppress(TimeoutError, aiohttp.ClientError):
-        async with (
-            asyncio.timeout(rng.uniform(0, 5) if rng.random() < 0.33 else None),
-            session.post(f"{url}/v1/completions", json=body) as response,
-        ):
+        async with asyncio.timeout(until), session.post(url + path, json=body) as response:
+            if until and rng.random() < 0.5:
+                name = response.headers.get("X-Request-Id")
+                await session.delete(f"{url}/v1/completions/{name}/choices/0")
             await response.read()
 
 
-async def ask(url: str, times: int, rng: random.Random) -> list[str]:
-    """The answers, each beside others."""
+async def ask(url: str, kinds: list[str], rng: random.Random) -> list[str]:
+    """The answers of these kinds, one after the other, each beside others."""
     found = []
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
         running: set[asyncio.Task[None]] = set()
-        for _ in range(times):
+        for kind in kinds:
             running = {task for task in running if not task.done()}
             running |= {asyncio.create_task(other(session, url, rng)) for _ in range(rng.randint(1, 31) - len(running))}
             await asyncio.sleep(rng.uniform(0, 1))
-            found.append(await answer(session, url, shares=rng.random() < 0.5))
+            found.append(await answer(session, url, kind, shares=rng.random() < 0.5))
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
     return found
 
 
-async def alone(url: str) -> str:
-    """The answer of a server that has nothing else to do."""
+async def alone(url: str, kinds: list[str]) -> dict[str, str]:
+    """The answers of a server that has nothing else to do."""
     async with aiohttp.ClientSession() as session:
-        return await answer(session, url)
+        return {kind: await answer(session, url, kind, shares=False) for kind in kinds}
+
+
+class Servers:
+    """Servers that follow each other, and have the same files."""
+
+    def __init__(self, folder: Path, options: list[str]) -> None:
+        files = ["--cache-disk", str(folder / "kept"), "--history", str(folder / "history"), "--log-level", "error"]
+        self._command = [sys.executable, "-m", "srb", "serve", *OPTIONS, *files, *options]
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Kills the last server, and starts another one."""
+        self.kill()
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        self.url = next(found[1] for line in self._process.stdout if (found := re.search(r"is ready at (\S+)", line)))
+
+    def kill(self) -> None:
+        """With SIGKILL."""
+        if self._process:
+            self._process.kill()
+            self._process.communicate()
+
+
+def compare(servers: Servers, kinds: list[str], times: int, seed: int) -> bool:
+    """Prints how many answers of each kind are as they are alone. Returns whether all are."""
+    rng = random.Random(seed)
+    servers.start()
+    expected = asyncio.run(alone(servers.url, kinds))
+    asked, same = Counter[str](), Counter[str]()
+
+    def note(kind: str, found: str) -> None:
+        asked[kind] += 1
+        same[kind] += found == expected[kind]
+
+    while (done := asked.total()) < times:
+        now = [kinds[k % len(kinds)] for k in range(done, min(done + _PER_SERVER, times) - 1)]
+        for kind, found in zip(now, asyncio.run(ask(servers.url, now, rng)), strict=True):
+            note(kind, found)
+        begun = asyncio.run(begin(servers.url, kinds[0]))
+        servers.start()
+        note(kinds[0], asyncio.run(end(servers.url, begun)))
+        print(f"{asked.total()} answers beside others: {same.total()} as alone", flush=True)
+    for kind in asked:
+        print(f"{kind}: {asked[kind]} answers, {same[kind]} with the hash {expected[kind][:16]}")
+    return asked == same
 
 
 def main() -> None:
-    """Prints how many answers there are, and how many different ones. Ends with 1 if there are two."""
+    """Ends with 1 if an answer is another one than alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--kinds", default="plain")
+    parser.add_argument("--seed", type=int, default=1)
     options, others = parser.parse_known_args()
-    rng, first = random.Random(1), ""
-    hashes: list[str] = []
+    kinds = [*KINDS] if options.kinds == "all" else options.kinds.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        while len(hashes) < options.times:
-            command = [sys.executable, "-m", "srb", "serve", *OPTIONS, "--cache-disk", folder, *others]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-                try:
-                    assert server.stdout
-                    url = next(found[1] for line in server.stdout if (found := re.search(r"is ready at (\S+)", line)))
-                    first = first or asyncio.run(alone(url))
-                    hashes += asyncio.run(ask(url, min(20, options.times - len(hashes)), rng))
-                finally:
-                    server.kill()
-            print(f"{len(hashes)} answers beside others: {sum(each == first for each in hashes)} as alone", flush=True)
-    sys.exit({*hashes} != {first})
+        servers = Servers(Path(folder), others)
+        try:
+            sys.exit(not compare(servers, kinds, options.times, options.seed))
+        finally:
+            servers.kill()
 
 
 if __name__ == "__main__":

@@ -122,6 +122,19 @@ def test_what_was_interrupted_goes_on_with_the_same_bits(backend: LlamaBackend, 
     assert bits(events, each) == expected
 
 
+def test_a_server_for_one_alternative_computes_nothing_beside_it(tiny_model: Path) -> None:
+    """And its answer is the same after a prompt that was scored, whose last token had others beside it."""
+    with LlamaBackend(settings(tiny_model, parallel=1, ctx_size=512)) as backend:
+        each = ask(STORY[:128], 1, seed=5)
+        expected = alone(backend, each)
+        engine = Engine(backend, cache_bytes=50_000_000)
+        run(engine, replace(ask(STORY[:128], 1, max_tokens=4), echo=True), ask("x", 1))
+        assert bits(run(engine, each), each) == expected
+        assert engine.stats().prompt_tokens_cached > 0
+    with LlamaBackend(settings(tiny_model)) as backend:
+        assert alone(backend, each) != expected, "one row alone has other bits than several"
+
+
 def test_what_is_on_the_disk_is_used_after_a_restart(tiny_model: Path, tmp_path: Path) -> None:
     options = settings(tiny_model, cache_disk=tmp_path)
     each = ask(STORY, 2)

@@ -20,6 +20,7 @@ from srb.llama.native import log
 from srb.llama.native.context import Context
 from srb.llama.native.state import relaid
 from srb.llama.sampling.logprobs import Floats
+from srb.options.settings import Settings
 
 _GAP = 4
 """Up to so many rows that nobody needs are computed in order not to read all weights once more."""
@@ -32,8 +33,8 @@ class Streams(Context):
     Raises `ModelLoadError` if the logits of a row depend on the number of rows beside it.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: Any, settings: Settings, **kwargs: Any) -> None:
+        super().__init__(model, settings, **kwargs)
         self.n_cells -= 1  # a row that nobody needs may be behind the last
         self.could_shift = self.can_shift = False
         self._window, self._longest = None, self._window  # of a longer sequence llama.cpp saves only the window
@@ -42,6 +43,7 @@ class Streams(Context):
         self._copied: set[int] = set()  # the sources of these forks
         self._places: dict[int, int] = {}  # the numbers of rows, as llama.cpp has them in the last decode
         self._least = 1  # how many rows must be computed together
+        self._is_always_alone = settings.parallel == 1  # each row is, so nothing has to be computed beside it
         try:
             self._least = 2 if self._changes_with_rows() else 1
         except BaseException:
@@ -87,7 +89,7 @@ class Streams(Context):
         for before, after in pairwise(ids):
             if after - before <= _GAP + 1:
                 filled |= {*range(before, after)}
-        if self._least > 1:
+        if self._least > 1 and not self._is_always_alone:
             alone = [seq_id for seq_id in filled if not filled & {seq_id - 1, seq_id + 1}]
             filled |= {seq_id + 1 if seq_id < self._scratch else seq_id - 1 for seq_id in alone}
         return sorted(filled)
