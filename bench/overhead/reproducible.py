@@ -1,51 +1,92 @@
-"""Measures what `--reproducible` costs: the same requests with and without it, in turn.
+"""Measures what `--reproducible` costs, beside srb without it, and beside llama-server with the same layout of cells.
 
-usage: python bench/overhead/reproducible.py [--model MODEL.gguf] [--weights bf16] [--rounds 3]
+usage: python bench/overhead/reproducible.py --binaries FOLDER [--weights bf16] [--words 400] [--n 1 8] [--rounds 3]
 
-For prompts of 512 and 1,536 tokens, and n = 1, 8 and 32, the program prints the seconds of a request with 64 tokens for
-each alternative, the least of all rounds, and how long a step takes then. `srb tune` is left out of both.
+FOLDER has llama-server, which `./build.sh bench` compiles. It runs without -kvu, so each of its sequences has cells of
+its own, too, with flash attention and without. All servers have the same weights, and cells for 32 alternatives of
+these lengths. They run at once, and are asked in turn, with a text of its own for each round. The program prints the
+medians: seconds until the first token and until the last of 64 for each alternative, the seconds that the processor was
+busy with it, and the most memory in MiB. On a machine that has other work, --threads 1 and `busy` say more.
 """
 
 import argparse
-import time
+import asyncio
+import os
+import random
+import statistics
+import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings, StreamEvent
+sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
 
-TEXT = "The old lighthouse keeper said that nobody had seen the ship for many years, but he still lit the lamp. "
-LENGTHS, COUNTS, TOKENS = (512, 1536), (1, 8, 32), 64
+from peers import Peer, Server, running
+
+from srb.llama.files.model_file import find_model
+from srb.llama.native.context import physical_cores
+from srb.llama.tune.tuned import choose
+from srb.options.settings import Settings
+
+TEXT = "the old keeper said nobody had seen that ship for many years but he still lit a lamp each night"
+TOKENS, PARALLEL = 64, 32
+OPTIONS = ("--parallel", str(PARALLEL), "--max-n", str(PARALLEL), "--no-tune", "--log-level", "error")
+PEERS = (
+    Peer("srb", True, OPTIONS),
+    Peer("srb --reproducible", True, ("--reproducible", *OPTIONS)),
+    Peer("llama-server", False, ("-np", str(PARALLEL), "--no-kv-unified")),
+    Peer("llama-server -fa off", False, ("-np", str(PARALLEL), "--no-kv-unified", "-fa", "off")),
+)
 
 
-def measure(engine: Engine, length: int, n: int) -> tuple[float, float]:
-    """The seconds until the first token, and until the last one."""
-    prompt = engine.tokenize(TEXT * (length // 16))[:length]
-    params = SamplingParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
-    engine.add_request(CompletionRequest((prompt,), params.alternatives(n)))
-    began, first = time.perf_counter(), 0.0
-    while engine.has_work:
-        if any(isinstance(event, StreamEvent) for event in engine.step()) and not first:
-            first = time.perf_counter() - began
-    return first, time.perf_counter() - began
+def processor_time(server: Server) -> float:
+    """The seconds that a server's threads have computed so far. Linux only."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def ask(server: Server, text: str, n: int) -> tuple[float, float, float, int]:
+    """Seconds until the first token and until the last one, those of the processor, and the most memory in MiB."""
+    server.forget_peak()
+    began = processor_time(server)
+    answer = await server.ask(text, n, TOKENS)
+    assert answer.tokens == n * TOKENS
+    return min(answer.first.values()), answer.end, processor_time(server) - began, server.peak_memory()
+
+
+async def measure(options: argparse.Namespace) -> None:
+    """Prints a row for each length, n and server."""
+    weights = choose(find_model(options.model), Settings(weights=options.weights, tune=False)).weights
+    print("words   n  server                  first   whole  ratio    busy  ratio    MiB", flush=True)
+    cells = PARALLEL * (-(-int(1.5 * max(options.words) + TOKENS) // 256) * 256)
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(running(peer, weights, cells, options.threads, options.binaries.absolute()))
+            for peer in PEERS
+        ]
+        rng = random.Random(1)
+        for words in options.words:
+            for n in options.n:
+                texts = [" ".join(rng.choices(TEXT.split(), k=words)) for _ in range(options.rounds)]
+                times = [[await ask(server, text, n) for server in servers] for text in texts]
+                usual = least = 0.0
+                for server, own in zip(servers, zip(*times, strict=True), strict=True):
+                    first, last, busy, memory = map(statistics.median, zip(*own, strict=True))
+                    usual, least = usual or last, least or busy
+                    row = f"{first:6.2f} {last:7.2f} {last / usual:6.2f} {busy:7.2f} {busy / least:6.2f} {memory:6.0f}"
+                    print(f"{words:5} {n:3}  {server.peer.name:22} {row}", flush=True)
 
 
 def main() -> None:
-    """Prints a row for each length and n."""
+    """Measures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", type=Path, required=True)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--weights", default="file")
+    parser.add_argument("--words", type=int, nargs="+", default=[400, 1200])
+    parser.add_argument("--n", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    usual = {"model": options.model, "weights": options.weights, "tune": False, "parallel": max(COUNTS)}
-    print("prompt  n   usual: first, whole    reproducible: first, whole    whole, as a ratio")
-    with (
-        LlamaBackend(Settings(**usual)) as shared,
-        LlamaBackend(Settings(**usual, reproducible=True, ctx_size=2048 * max(COUNTS))) as apart,
-    ):
-        for length in LENGTHS:
-            for n in COUNTS:
-                times = [[measure(Engine(each), length, n) for each in (shared, apart)] for _ in range(options.rounds)]
-                (a, b), (c, d) = (map(min, zip(*each, strict=True)) for each in zip(*times, strict=True))
-                print(f"{length:6} {n:2}   {a:12.2f} {b:6.2f} {c:20.2f} {d:6.2f} {d / b:20.2f}", flush=True)
+    parser.add_argument("--threads", type=int, default=physical_cores())
+    asyncio.run(measure(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ async def running(peer: Peer, model: Path, cells: int, threads: int, binaries: P
 
 
 async def _ready(server: Server, session: aiohttp.ClientSession) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while server.process.returncode is None:
             try:
                 async with session.get(f"{server.url}/health") as response:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from driver import request, run, stops
+from tiny_lora import write_tiny_lora
 from tiny_model import write_tiny_model
+from tiny_projector import has_mtmd, png, write_tiny_projector
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.resume import resume
@@ -103,6 +105,28 @@ def test_a_request_gets_the_same_bits_beside_others_as_alone(backend: LlamaBacke
         assert bits(events, each) == expected
     assert engine.stats().prompt_tokens_cached > 0, "nothing was shared"
     assert backend.held() == []
+
+
+@pytest.mark.skipif(not has_mtmd(), reason="this llama-cpp-python was built without mtmd")
+def test_adapters_and_images_keep_the_bits(load: Callable[..., LlamaBackend], tmp_path: Path) -> None:
+    lora = ",".join(str(write_tiny_lora(tmp_path / f"{seed}.gguf", seed)) for seed in (0, 1))
+    projector = write_tiny_projector(tmp_path / "mmproj.gguf")
+    backend = load(reproducible=True, ubatch_size=64, ctx_size=8 * 512, lora=lora, mmproj=projector)
+
+    def asked(text: str, image: int, *lora: tuple[int, float]) -> CompletionRequest:
+        tokens, media = Engine(backend).tokenize_parts((STORY[:80], png(image), text))
+        each = ask(text, 2, lora=lora)
+        return replace(each, prompts=(tokens,), media=media, id=f"{text} {image} {lora}")
+
+    sent = [asked("Who?", 1), asked("Who?", 2), asked("Who?", 1, (0, 1.0)), asked("Why?", 1, (0, 0.5), (1, 2.0))]
+    engine, events = Engine(backend, cache_bytes=50_000_000), list[Event]()
+    for each in sent:
+        engine.add_request(each)
+        events += [event for _ in range(3) for event in engine.step()]
+    events += run(engine)
+    told = [bits(events, each) for each in sent]
+    assert len({*map(str, told)}) == len(sent)
+    assert told == [alone(backend, each) for each in sent]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
