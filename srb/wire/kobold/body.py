@@ -179,4 +179,4 @@ def read_key(data: bytes) -> tuple[str, list[str]]:
     """
     with depth_refused():
         fields = read_fields(data.strip() or b"{}", KeyFields)
-    return fields.genkey, list(fields.model_extra or ())
+    return fields.genkey, fields.unread()

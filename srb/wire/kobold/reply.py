@@ -87,10 +87,10 @@ def token_count(data: bytes, serving: Serving) -> Told:
     """The tokens of a text, as KoboldCpp has them."""
     fields = read_fields(data, CountFields)
     tokens = serving.vocabulary.encode(fields.prompt, "prompt", add_special=fields.special)
-    return {"value": len(tokens), "ids": tokens}, list(fields.model_extra or ())
+    return {"value": len(tokens), "ids": tokens}, fields.unread()
 
 
 def detokenize(data: bytes, serving: Serving) -> Told:
     """The text of some tokens, as KoboldCpp has it."""
     fields = read_fields(data, IdsFields)
-    return {"result": serving.vocabulary.decode(fields.ids, "ids"), "success": True}, list(fields.model_extra or ())
+    return {"result": serving.vocabulary.decode(fields.ids, "ids"), "success": True}, fields.unread()

@@ -41,11 +41,6 @@ class ExploreFields(BodyFields):
     min_entropy: Float | None = _field("min_entropy")
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
-    @property
-    def ignored(self) -> list[str]:
-        """The names of the fields that were sent and have no effect."""
-        return self._unknown
-
 
 def read(body: bytes, serving: Serving) -> Reply:
     """The tree of a prompt's likely continuations: its nodes, the likeliest first."""
@@ -64,7 +59,7 @@ def read_with(body: bytes, limits: Limits, tokenize: Tokenize, now: float) -> Re
             f"prompt must be one here, a text or a list of token ids; got {len(prompts)}", param="prompt"
         )
     completion = CompletionRequest.exploring(prompts[0], explore)
-    ignored = fields.ignored + (["model"] if fields.model not in (None, limits.model) else [])
+    ignored = fields.unread(limits.model)
 
     def blame(error: InvalidRequestError) -> InvalidRequestError:
         if error.param != "max_tokens":

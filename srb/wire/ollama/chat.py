@@ -67,10 +67,6 @@ class OllamaShowFields(BodyFields):
 
     model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
 
-    def ignored(self, model: str) -> list[str]:
-        """The names of the fields that have no effect. model: the name of the server's model."""
-        return [*(self.model_extra or ()), *(["model"] if self.model not in (None, model) else [])]
-
 
 def generate(body: bytes, serving: Serving) -> Reply:
     """Answer a prompt, as Ollama does: lines, or an object."""
@@ -289,7 +285,7 @@ def show_model(body: bytes, serving: Serving) -> Told:
         "model_info": {"general.basename": vocabulary.model, "general.context_length": vocabulary.n_cells},
         "capabilities": ["completion", *(["embedding"] if serving.engine.embedder else [])],
         **_times(serving),
-    }, fields.ignored(vocabulary.model)
+    }, fields.unread(vocabulary.model)
 
 
 def _embed(parsed: Parsed, vectors: Vectors, model: str) -> Any:

@@ -137,3 +137,11 @@ class BodyFields(BaseModel):
     @property
     def _unknown(self) -> list[str]:
         return list(self.model_extra or ())
+
+    def unread(self, model: str | None = None) -> list[str]:
+        """The names of the fields that aren't known here. model: the server's; another one in the body is among them.
+
+        Only for bodies whose other fields all have an effect.
+        """
+        is_other = model is not None and getattr(self, "model", None) not in (None, model)
+        return [*self._unknown, *(["model"] if is_other else [])]

@@ -56,7 +56,7 @@ class EncodeFields(BodyFields):
 def tokenize(data: bytes, serving: Serving) -> Told:
     """The tokens of a text, or of a prompt or a chat with their count."""
     fields, vocabulary = read_fields(data, TokenizeFields), serving.vocabulary
-    tokenizer, ignored = vocabulary.tokenizer, _ignored(fields, vocabulary)
+    tokenizer, ignored = vocabulary.tokenizer, fields.unread(vocabulary.model)
     if fields.content is not None or (fields.prompt is None and fields.messages is None):
         ignored += [name for name in ("prompt", "messages") if getattr(fields, name) is not None]
         special = {"add_special": fields.add_special, "parse_special": fields.parse_special}
@@ -81,13 +81,13 @@ def detokenize(data: bytes, serving: Serving) -> Told:
     """The text of some tokens."""
     fields, vocabulary = read_fields(data, DetokenizeFields), serving.vocabulary
     text = vocabulary.decode(fields.tokens, "tokens")
-    return {"content": text, "prompt": text}, _ignored(fields, vocabulary)
+    return {"content": text, "prompt": text}, fields.unread(vocabulary.model)
 
 
 def apply_template(data: bytes, serving: Serving) -> Told:
     """The prompt that the model's chat template makes of a conversation."""
     fields, vocabulary = read_fields(data, TemplateFields), serving.vocabulary
-    return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, _ignored(fields, vocabulary)
+    return {"prompt": _apply(fields, vocabulary, marker=MARKER)}, fields.unread(vocabulary.model)
 
 
 def encode(data: bytes, serving: Serving) -> Told:
@@ -98,7 +98,7 @@ def encode(data: bytes, serving: Serving) -> Told:
         text = prompt_of(text, {}, vocabulary.template)
     special = {"add_special": fields.add_bos_token, "parse_special": fields.encode_special_tokens}
     tokens = vocabulary.encode(text, "text", **special)
-    return {"tokens": tokens, "length": len(tokens)}, _ignored(fields, vocabulary)
+    return {"tokens": tokens, "length": len(tokens)}, fields.unread(vocabulary.model)
 
 
 def token_count(data: bytes, serving: Serving) -> Told:
@@ -145,11 +145,6 @@ def _apply(fields: TemplateFields, vocabulary: Vocabulary, marker: str | None = 
     tools = tools_of(fields.tools, fields.tool_choice, None)
     variables = fields.chat_template_kwargs or {}
     return prompt_of(fields.messages or [], variables, vocabulary.template, tools, marker=marker)
-
-
-def _ignored(fields: BodyFields, vocabulary: Vocabulary) -> list[str]:
-    ignored = list(fields.model_extra or ())
-    return ignored + (["model"] if getattr(fields, "model", None) not in (None, vocabulary.model) else [])
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:

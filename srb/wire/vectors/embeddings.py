@@ -120,7 +120,7 @@ def parse(data: bytes, embedder: Embedder, tokenizer: Tokenizer, model: str, sty
     """Reads a body that came to a path of this style. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, EmbeddingFields)
-    ignored = list(fields.model_extra or ())
+    ignored = fields.unread()
     wanted = style.name
     name = "content" if getattr(fields, wanted) is None and style.has_content else wanted
     value = getattr(fields, name)

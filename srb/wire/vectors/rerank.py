@@ -51,9 +51,7 @@ def parse(data: bytes, embedder: Embedder, template: str, tokenizer: Tokenizer, 
     """Reads a body. template: `Embedder.rank_template`. Raises `InvalidRequestError`."""
     with depth_refused():
         fields = read_fields(data, RerankFields)
-    ignored = list(fields.model_extra or ())
-    if fields.model not in (None, model):
-        ignored.append("model")
+    ignored = fields.unread(model)
     is_tei = fields.documents is None
     name = "texts" if is_tei and fields.texts is not None else "documents"
     given = getattr(fields, name)
