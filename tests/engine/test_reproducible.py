@@ -105,6 +105,18 @@ def test_what_is_known_changes_nothing(length: int) -> None:
     assert answers(run(engine, again), again) == expected
 
 
+@pytest.mark.parametrize("long_first", [True, False])
+def test_what_was_kept_of_a_longer_prompt_is_not_taken_for_a_shorter_one(long_first: bool) -> None:
+    """Both end within the same block, which the longer one has evaluated with more tokens."""
+    short, long = (request(text, 2, max_tokens=10) for text in (STORY[: 2 * BLOCK + 4], STORY[: 2 * BLOCK + 6]))
+    asked = [long, short] if long_first else [short, long]
+    engine = Engine(fake(), cache_bytes=100_000)
+    for each in (*asked, *asked, *asked):
+        again = replace(each, id=f"again {each.id}")
+        assert answers(run(engine, again), again) == alone(each)
+    assert engine.stats().prompt_tokens_cached > 0
+
+
 @pytest.mark.parametrize("steps", few(7, 15, many=(9, 11, 21)))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "a scored prompt"])
 def test_what_was_interrupted_goes_on_as_if_it_had_not_been(kind: str, steps: int) -> None:

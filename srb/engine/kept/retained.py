@@ -27,6 +27,7 @@ from srb.engine.kept.store import Store
 from srb.engine.kept.stored import Stored
 from srb.engine.kv.keys import FOR_ALL, Keys
 from srb.engine.kv.radix import WORTH_SHARING, Match, PrefixTree, Tokens, pack
+from srb.engine.prompts.media import whole
 from srb.engine.prompts.scores import Scores
 
 _OTHERS = 32
@@ -134,6 +135,7 @@ class Retained:
         piece, n_tokens = next(enough, own), len(tokens)
         if piece is None:
             parent, start = longest(matches, n_tokens)
+            start = self._in_whole_blocks(tokens, start)
             if start == n_tokens and logits is None:
                 return
             if start < WORTH_SHARING:
@@ -205,6 +207,13 @@ class Retained:
             self._stored.remove(each)
             self._forget(each)
         return n_tokens
+
+    def _in_whole_blocks(self, tokens: Tokens, start: int) -> int:
+        """How many of the first `start` tokens a text can share: where a block ends, logits depend on all of it."""
+        block = self._backend.block_size
+        while block and (end := whole(tokens, start - start % block)) < start:
+            start = end
+        return start
 
     def _matches(self, tokens: Tokens, keys: Keys) -> list[Match[Piece]]:
         """What is known of some tokens with each of these keys."""
