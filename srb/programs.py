@@ -27,8 +27,13 @@ Model = str | Path | Settings | None
 """The path of a GGUF file, or all settings; None is the default model."""
 
 
-def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) -> list[str]:
+def generate(
+    prompt: Text, n: int = 8, *, suffix: Text | None = None, model: Model = None, **sampling: Any
+) -> list[str]:
     """n texts that go on with a prompt, which is a text or a tuple of token ids.
+
+    suffix: the text that comes after them. The texts then come in the order of how well it follows; see `suffix` in
+    `CompletionRequest`.
 
     sampling: fields of `SamplingParams`, such as `temperature=1.1`, `max_tokens=40`, `seed=7` or `stop="."`.
     The others have the values that the model's file names, or else the defaults.
@@ -50,7 +55,7 @@ def generate(prompt: Text, n: int = 8, *, model: Model = None, **sampling: Any) 
     heal = isinstance(prompt, str) and not any(getattr(params, name) for name in CONSTRAINTS)
     with _kept.engine(model) as engine:
         by_model = {name: value for name, value in _kept.sampling.items() if name not in sampling}
-        writing = Writing(prompt, n, dataclasses.replace(params, **by_model), heal=heal)
+        writing = Writing(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)
         _follow(engine, "writing", writing)
     return writing.result()
 

@@ -16,6 +16,7 @@ from srb.cluster.parts import Whole, split
 from srb.cluster.placement import Placement, unpack_blocks
 from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, Replicas, Report
 from srb.cluster.run import Run
+from srb.engine.asking.infill import resolve
 from srb.engine.asking.intake import Intake
 from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.asking.request import CompletionRequest
@@ -128,7 +129,7 @@ class ClusterEngine(EngineClient):
 
     def check(self, request: CompletionRequest) -> None:
         """See `EngineClient.check`."""
-        Intake(self.tokenizer, self.n_cells).check(request)
+        Intake(self.tokenizer, self.n_cells).check(resolve(request, self.tokenizer.special))
         if any(params.logits_processor for params in request.branches):
             raise InvalidRequestError(
                 "logits_processor is a function, and can't be sent to replicas; leave it out, or use an engine in this "

@@ -48,7 +48,7 @@ def split(request: CompletionRequest, room: int, n_replicas: int) -> list[Part]:
     room: how many alternatives, or beams, one replica can run at the same time.
     """
     n_prompts, n_branches = len(request.prompts), len(request.branches)
-    n_rows = n_prompts * (request.n_beams or n_branches)
+    n_rows = n_prompts * (request.n_rows or n_branches)
     n_parts = min(-(-n_rows // room), n_replicas, max(n_prompts, n_branches))
     by_prompts = n_prompts >= n_parts
     if n_parts < 2 or (request.is_joint and not by_prompts):

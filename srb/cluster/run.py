@@ -133,7 +133,7 @@ class Run:
         """Chooses a replica, where the request counts as in flight until `Placement.end`. Raises `ReplicaLostError`."""
         placement = self._engine.placement
         prompts = [blocks_of(prompt, within=request.shared_within) for prompt in request.token_ids]
-        weight = len(request.prompts) * (request.n_beams or len(request.branches))
+        weight = len(request.prompts) * (request.n_rows or len(request.branches))
         name = placement.choose(prompts, self._engine.lost | self._without_model | self._tried)
         if name is None:
             raise ReplicaLostError("there is none")

@@ -23,6 +23,11 @@ REQUEST_FIELDS = (
     "beams",
     "length_penalty",
     "early_stopping",
+    "suffix",
+    "particles",
+    "suffix_tokens",
+    "stop_at_suffix",
+    "power",
     "logprobs",
     "post_sampling_probs",
     "echo",
@@ -59,7 +64,11 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "searching": (
         "the likeliest texts, in place of drawing them",
-        ("search", "beams", "length_penalty", "early_stopping"),
+        ("search", "beams", "length_penalty", "early_stopping", "particles", "power"),
+    ),
+    "filling in": (
+        "texts that lead from the prompt to another text",
+        ("suffix", "suffix_tokens", "stop_at_suffix"),
     ),
     "what is told": (
         "beside the texts, in the events of --json",
@@ -72,6 +81,9 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "how to draw": ("the samplers, by llama-server's names", ()),
 }
 """The groups of `--help`, each with a description and its fields. The last group has all other fields."""
+
+_TEXTS = ("negative_prompt", "suffix")
+"""The fields that take a text, though a body may have something else."""
 
 BRANCH_NAMES = {*BranchFields.model_fields} | {
     alias for alias, of in ALIASES.items() if of in BranchFields.model_fields
@@ -96,7 +108,7 @@ def add_field_arguments(parser: argparse.ArgumentParser) -> None:
         options: dict[str, Any] = {"dest": PREFIX + name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
         if _kind(name) is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
-        elif name == "negative_prompt":
+        elif name in _TEXTS:
             group.add_argument(*flags, metavar="TEXT", **options)
         elif name in ("stop", "banned_strings", "avoid"):
             group.add_argument(*flags, action="append", metavar="TEXT", **options)
@@ -160,7 +172,7 @@ def _value(name: str, value: Any) -> Any:
     """The value of an option as a body has it. Numbers may stay texts, because `parse` reads them."""
     if name == "samplers":
         return [part.strip() for part in value.split(",")]
-    if isinstance(value, str) and _kind(name) is None and name != "negative_prompt":
+    if isinstance(value, str) and _kind(name) is None and name not in _TEXTS:
         return _read_json(value, name)
     return value
 

@@ -81,7 +81,10 @@ class _Texts(View):
 
 
 class PlainLines(_Texts):
-    """Prints one line per alternative, `name: text`, in the order of their indexes; line breaks are written as \\n."""
+    """Prints one line per alternative, `name: text`; line breaks are written as \\n.
+
+    They come in the order of their indexes, or of their ranks if they have some.
+    """
 
     def __init__(self, out: TextIO) -> None:
         super().__init__()
@@ -89,11 +92,13 @@ class PlainLines(_Texts):
         self._printed = 0
 
     def __exit__(self, *_error: object) -> None:
-        self._print(self.alternatives)
+        self._print(sorted(self.alternatives, key=_rank))
 
     def show(self, event: Event) -> None:
         """Takes the next event, and prints each alternative that has ended, as soon as all before it have ended."""
         super().show(event)
+        if any(map(_rank, self.alternatives)):
+            return
         ended = [alternative.end is not None for alternative in self.alternatives]
         self._print(self.alternatives[: [*ended, False].index(False)])
 
@@ -163,6 +168,11 @@ class Growing(_Texts):
         return Group(*rows)
 
 
+def _rank(alternative: Alternative) -> int:
+    """Its rank among the alternatives of a bridge; 0: it has none."""
+    return int((alternative.end or {}).get("rank") or 0)
+
+
 def _name(alternative: Alternative) -> Text:
     return Text(harmless(alternative.name) + " ", style="bold cyan")
 
@@ -173,6 +183,8 @@ def _title(alternative: Alternative) -> Text:
     if end := alternative.end:
         reason = end["finish_reason"] + (f" {end['stop_reason']!r}" if end["stop_reason"] else "")
         details += f" · {end['length']} tokens · {reason}"
+        if rank := _rank(alternative):
+            details += f" · rank {rank}, {end['suffix_logprob']:.1f}"
     return Text.assemble(_name(alternative), (details, "dim"))
 
 

@@ -103,6 +103,16 @@ def test_a_search_is_never_parted_and_its_beams_count() -> None:
     assert [part.request.prompts for part in split(several, 8, 2)] == [((1,),), ((2,),)]
 
 
+def test_a_bridge_is_parted_only_between_its_prompts() -> None:
+    each = dataclasses.replace(request(["p", "q"], 2, max_tokens=5), suffix=tuple(b"end"), particles=4)
+    assert [len(part.indices) for part in split(dataclasses.replace(each, prompts=each.prompts[:1]), 2, 4)] == [2]
+    assert [len(part.indices) for part in split(each, 4, 4)] == [2, 2]
+    events, expected = in_parts(each, 4, 4), run(Engine(FakeBackend()), each)
+    assert texts(events) == texts(expected)
+    assert {k: end.rank for k, end in stops(events).items()} == {k: end.rank for k, end in stops(expected).items()}
+    assert [event.infill for event in events if isinstance(event, StartEvent)] == ["bridge"]
+
+
 def test_a_part_that_fails_ends_its_own_alternatives() -> None:
     each = request(n=4, max_tokens=3, ignore_eos=True)
     whole = Whole(each, split(each, 2, 2))

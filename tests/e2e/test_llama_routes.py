@@ -72,7 +72,7 @@ def test_what_the_server_is(server: Server) -> None:
     slots = json.loads(server.request("/slots")[1])
     assert len(slots) == props["total_slots"]
     assert not any(slot["is_processing"] for slot in slots)
-    assert server.request("/infill", {"input_prefix": "a", "input_suffix": "b"})[0] == 501
+    assert server.request("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 4})[0] == 200
 
 
 def test_slots_can_be_switched_off(start_server: Callable[..., Server]) -> None:

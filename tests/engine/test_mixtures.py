@@ -134,7 +134,7 @@ class Mixture:
         begun = [self.text() for _ in range(self.pick([1, 1, 2, 3]))]
         prompts = tuple(tuple(text.encode()) for text in begun)
         n = self.pick([1, 1, 2, 3, 6, 12])
-        kind = self.pick(["plain"] * 4 + ["search", "media"] + ["shift", "explore"] * (self.window is None))
+        kind = self.pick(["plain"] * 4 + ["search", "media", "bridge"] + ["shift", "explore"] * (self.window is None))
         if kind == "explore":
             depth, top_k, most = self.pick([1, 2, 4]), self.pick([1, 3, 10]), self.pick([1, 5, 30])
             explore = Explore(depth=depth, top_k=top_k, min_probability=0.0, max_nodes=most, min_entropy=0.0)
@@ -150,6 +150,16 @@ class Mixture:
             one = SamplingParams(seed=0, max_tokens=self.pick([None, 0, 1, 5]), logit_bias=ASCII)
             search = self.pick(["beam", "stochastic_beam"])
             return CompletionRequest(prompts, one.alternatives(n), search=search, **options | {"heal": False})
+        if kind == "bridge":
+            fields = {"max_tokens": self.pick([None, 0, 1, 5, 12]), "ignore_eos": self.maybe(0.5), "logit_bias": ASCII}
+            one = SamplingParams(seed=self.random.randint(0, 100), stop=self.pick([(), ("\x00", "ab")]), **fields)
+            options |= {"search": self.pick(["sample", "particles"]), "particles": self.pick([None, n, n + 2])}
+            suffix = self.pick([(), tuple(b"end"), tuple(b"and so they lived")])
+            if suffix:
+                options |= {"suffix": suffix, "suffix_tokens": self.pick([1, 64]), "stop_at_suffix": self.maybe(0.3)}
+            else:
+                options |= {"search": "particles", "power": self.pick([1.0, 2.0])}
+            return CompletionRequest(prompts, one.alternatives(n), **options)
         if kind == "shift":
             features = ["shift", *(each for each in features if each not in ("guidance", "banned", "avoid"))]
             branches = tuple(self.branch(features) for _ in range(n))
@@ -246,7 +256,7 @@ class Mixture:
             return False
         if any(params.banned_strings for params in each.branches):
             return each.id not in self.resumed and self.window is None
-        return not (each.n_beams and each.id in self.resumed)
+        return not (each.n_rows and each.id in self.resumed)
 
     def check_texts(self, each: CompletionRequest, events: list[Event]) -> None:
         alone = Engine(ascii_backend(n_cells=10_000, n_parallel=50, n_batch=1000), default_max_tokens=12)
@@ -256,7 +266,7 @@ class Mixture:
             params = each.branches[index % len(each.branches)]
             if stop.finish_reason in ("stop", "length"):
                 assert said.get(index, "") == expected.get(index, "")
-            elif not (params.banned_strings or params.avoid is not None or each.n_beams):
+            elif not (params.banned_strings or params.avoid is not None or each.n_rows):
                 assert expected.get(index, "").startswith(said.get(index, ""))
 
 

@@ -45,13 +45,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "no end": {"ignore_eos": True},
     "a search": {"search": "beam", "ignore_eos": False, "logit_bias": ASCII},
     "random texts of a search": {"search": "stochastic_beam", "logit_bias": ASCII},
+    "a bridge": {"suffix": tuple(b" The end."), "stop": ("e",)},
+    "particles": {"suffix": tuple(b" The end."), "search": "particles", "particles": 4, "ignore_eos": False},
     "alternatives that differ": {"diversity": 1.0},
     "a scored prompt": {"echo": True, "logprobs": 1},
 }
 
 
 def ask(text: str, n: int, **options: Any) -> CompletionRequest:
-    of_all = {name: options.pop(name) for name in ("search", "echo", "logprobs") if name in options}
+    of_all = {
+        name: options.pop(name) for name in ("search", "echo", "logprobs", "suffix", "particles") if name in options
+    }
     return replace(request(text, n, **options), **of_all)
 
 

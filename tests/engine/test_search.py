@@ -414,6 +414,6 @@ def test_what_a_search_refuses(given: dict[str, Any], param: str) -> None:
 def test_branches_must_be_alike_but_for_labels() -> None:
     first, second = search(2).branches
     alike = dataclasses.replace(search(), branches=(first, dataclasses.replace(second, label="second")))
-    assert alike.n_beams == 4
+    assert alike.n_rows == 4
     with pytest.raises(InvalidRequestError, match="alike"):
         dataclasses.replace(alike, branches=(first, dataclasses.replace(second, max_tokens=5)))

@@ -198,7 +198,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"top_logprobs": 5}, "top_logprobs", '"logprobs": true'),
     ({"logprobs": True, "top_logprobs": 101}, "logprobs", "from 0 to 100"),
     ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "can't set tools"),
-    ({"suffix": "x"}, "suffix", "not supported"),
+    ({"suffix": "x"}, "suffix", "not supported in chats"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs", "dictionary"),
     ({"response_format": {"type": "yaml"}}, "response_format", "json_object"),
     ({"n": 9}, "n", "from 1 to 8"),

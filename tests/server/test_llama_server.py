@@ -413,9 +413,12 @@ async def test_too_much_extra_is_cut_at_its_beginning_and_reported(connect: Conn
     assert response.headers["x-srb-ignored"] == "input_extra.time, input_extra (its first 22 tokens)"
 
 
-async def test_a_model_without_the_tokens_cannot_infill(connect: Connect) -> None:
-    status, told = await error(connect, FakeBackend(), "/infill", **PLACES)
-    assert (status, told["type"]) == (501, "not_supported_error")
+async def test_a_model_without_the_tokens_has_candidates_drawn(connect: Connect) -> None:
+    extra = [{"filename": "f", "text": "F"}, {"text": "G"}]
+    backend = FakeBackend()
+    answer = await result(connect, backend, "/infill", **PLACES | {"prompt": "x = "}, input_extra=extra)
+    assert answer["prompt"] == "F\n\nG\n\n<x = "
+    assert backend.work[-1][1] == 8
 
 
 async def test_what_takes_too_long_is_ended(connect: Connect) -> None:

@@ -137,7 +137,7 @@ async def test_errors_are_in_its_own_shape(connect: Connect) -> None:
         ("/api/chat", {"messages": [{"role": "user"}]}, "messages[0].content"),
         ("/api/generate", {"prompt": "p", "options": {"temperature": -1}}, "temperature"),
         ("/api/generate", {"prompt": "p", "options": {"top_k": "x"}}, "options.top_k"),
-        ("/api/generate", {"prompt": "p", "suffix": "s"}, "suffix"),
+        ("/api/generate", {"prompt": "p", "suffix": "s", "options": {"diversity": 1}}, "a bridge to the suffix"),
         ("/api/embed", {"input": "p"}, "--embeddings"),
     ]
     for path, body, expected in bad:

@@ -52,9 +52,15 @@ def test_every_field_is_an_option(name: str) -> None:
         "response_format": '{"type": "text"}',
         "structured_outputs": '{"regex": "a+"}',
     }
-    if name in ("distinct", "heal", "ignore_eos", "p_less", "post_sampling_probs", "echo") or name.startswith(
-        ("return", "cache", "context_shift")
-    ):
+    if name in (
+        "distinct",
+        "heal",
+        "ignore_eos",
+        "p_less",
+        "post_sampling_probs",
+        "echo",
+        "stop_at_suffix",
+    ) or name.startswith(("return", "cache", "context_shift")):
         assert read(flag) == {name: True}
         assert read(flag.replace("--", "--no-", 1)) == {name: False}
     else:

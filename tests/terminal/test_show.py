@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from srb.terminal.show import Growing, harmless
+from srb.terminal.show import Growing, PlainLines, harmless
 
 START = {"event": "start", "count": 2, "seeds": [7, 8], "labels": [None, "wild"]}
 
@@ -60,3 +60,14 @@ def test_while_the_prompt_is_read() -> None:
 def test_a_text_cant_steer_the_terminal() -> None:
     assert harmless("a\x1b[2J\x07\r\x9b1m\u202eb\x00") == "a\\x1b[2J\\x07\\r\\x9b1m\\u202eb\\x00"
     assert harmless("line\n\ttab \N{ZERO WIDTH JOINER}é") == "line\n\ttab \N{ZERO WIDTH JOINER}é"
+
+
+def test_the_alternatives_of_a_bridge_come_by_their_ranks() -> None:
+    said = [{"event": "stream", "index": index, "text": text} for index, text in enumerate(["worse", "better"])]
+    ends = [stop(index, 1) | {"rank": 2 - index, "suffix_logprob": -9.5 + index} for index in range(2)]
+    out = io.StringIO()
+    with PlainLines(out) as view:
+        for event in (START, *said, *ends):
+            view.show(event)
+    assert out.getvalue() == "wild: better\n0: worse\n"
+    assert "rank 2" in shown(START, *said, *ends)[1]

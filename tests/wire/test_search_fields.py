@@ -25,7 +25,7 @@ def read(*, chat: bool = False, **fields: Any) -> Parsed:
 
 
 def search_of(request: CompletionRequest) -> tuple[Any, ...]:
-    return request.search, request.n_beams, request.length_penalty, request.early_stopping
+    return request.search, request.n_rows, request.length_penalty, request.early_stopping
 
 
 @pytest.mark.parametrize(

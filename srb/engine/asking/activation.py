@@ -4,6 +4,7 @@ A prompt's last token is taken back here (`heal`). Only two others know of it: t
 those that begin with its text, and the outbox leaves this text out.
 """
 
+from srb.engine.asking.infill import resolve
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest, Resumed
 from srb.engine.asking.resume import begun_anew, groups
@@ -22,6 +23,7 @@ from srb.engine.ways.given import give_tokens
 def activate(request: CompletionRequest, adapters: Adapters, tools: Tools, default_max_tokens: int) -> ActiveRequest:
     """Makes a request that can be queued. May be called from any thread. Raises `InvalidRequestError`."""
     backend, n = tools.backend, len(request.branches)
+    request = resolve(request, backend.tokenizer.special, backend)
     kind = kind_of(request, backend, default_max_tokens)
     report = report_of(request, backend)
     if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not kind.begins_anew:

@@ -7,10 +7,13 @@ from srb.engine.asking.kinds import check_text
 from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 
-SEARCHES = ("sample", "beam", "stochastic_beam")
+SEARCHES = ("sample", "beam", "stochastic_beam", "particles")
 """How the texts of a request are found; see `CompletionRequest.search`."""
 
 MAX_LENGTH_PENALTY = 10.0
+DEFAULT_SUFFIX_TOKENS = 64
+MAX_SUFFIX_TOKENS = 1024
+MAX_POWER = 100.0
 
 _DRAWING = ("distinct", "heal", "post_sampling_probs", "context_shift", "explore")
 """The fields of a request that change what is drawn, and so exclude `candidates`."""
@@ -72,7 +75,7 @@ def _check_candidates(request: Any) -> None:
                 "nothing else; CompletionRequest.scoring makes such a request",
                 param="branches",
             )
-    without = {name: getattr(request, name) for name in _DRAWING} | {"search": request.n_beams > 0}
+    without = {name: getattr(request, name) for name in _DRAWING} | {"search": request.n_rows > 0}
     for name in filter(without.get, without):
         raise InvalidRequestError(f"candidates and {name} exclude each other; leave one out", param="candidates")
 
@@ -82,7 +85,7 @@ def _check_heal(request: Any) -> None:
     without: dict[str, bool] = {
         name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
     }
-    without |= {"search": request.n_beams > 0, "explore": request.explore is not None}
+    without |= {"search": request.n_rows > 0 and not request.has_particles, "explore": request.explore is not None}
     without["echo with logprobs"] = request.echo and request.logprobs is not None
     for name in filter(without.get, without):
         raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
@@ -90,14 +93,15 @@ def _check_heal(request: Any) -> None:
 
 def _check_search(request: Any) -> None:
     """Refuses fields that don't work with a search, and fields of a search in a request without one."""
-    search, n, params = request.search, len(request.branches), request.branches[0]
+    search, n = request.search, len(request.branches)
     if search not in SEARCHES:
         raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
     for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
         is_its_own = search == "beam" or (name == "beams" and search == "stochastic_beam")
         if not is_its_own and getattr(request, name) != default:
             raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
-    if search == "sample":
+    _check_particles(request)
+    if search in ("sample", "particles"):
         return
     if request.beams is not None and not (request.beams == n or (search == "beam" and request.beams > n)):
         least = "at least n" if search == "beam" else "n in a stochastic beam search"
@@ -112,23 +116,70 @@ def _check_search(request: Any) -> None:
         raise InvalidRequestError(
             f'early_stopping must be true, false or "never", got {request.early_stopping!s:.60}', param="early_stopping"
         )
+    _check_rows(request, "a beam search", "beams", (*CONSTRAINTS, "logits_processor"))
+
+
+def _check_particles(request: Any) -> None:
+    """Refuses fields that don't work with a bridge or with particles, and fields of these in another request."""
+    n, has_suffix, is_search = len(request.branches), request.suffix is not None, request.search == "particles"
+    own = {
+        "particles": (request.particles, None, request.has_particles, 'suffix, or with "search": "particles"'),
+        "power": (request.power, 1.0, is_search, '"search": "particles"'),
+        "suffix_tokens": (request.suffix_tokens, DEFAULT_SUFFIX_TOKENS, has_suffix, "suffix"),
+        "stop_at_suffix": (request.stop_at_suffix, False, has_suffix, "suffix"),
+    }
+    for name, (value, default, fits, what) in own.items():
+        if value != default and not fits:
+            raise InvalidRequestError(f"{name} goes with {what}; leave it out", param=name)
+    for name, most, value in (
+        ("suffix_tokens", MAX_SUFFIX_TOKENS, request.suffix_tokens),
+        ("power", MAX_POWER, request.power),
+    ):
+        least = 1 if name == "suffix_tokens" else 0
+        if not least <= value <= most:  # NaN is in no range
+            raise InvalidRequestError(f"{name} must be from {least} to {most:g}, got {value!s:.60}", param=name)
+    if request.infill not in (None, "model", "bridge"):
+        raise InvalidRequestError(f'infill is "model" or "bridge", got {request.infill!s:.60}', param="infill")
+    if request.infill == "bridge" and not has_suffix:
+        raise InvalidRequestError('"infill": "bridge" goes with suffix; leave it out', param="infill")
+    if not request.has_particles:
+        return
+    if has_suffix:
+        check_text("suffix", request.suffix)
+    what = "a bridge to the suffix" if has_suffix else "a search with particles"
+    if request.search not in ("sample", "particles"):
+        raise InvalidRequestError("suffix and a beam search exclude each other; leave one out", param="suffix")
+    if request.particles is not None and request.particles < n:
+        raise InvalidRequestError(
+            f"particles must be at least n ({n}), got {request.particles!s:.60}", param="particles"
+        )
+    for name in ("explore", "candidates"):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} and {what} exclude each other; leave one out", param=name)
+    _check_rows(request, what, "particles", ())
+
+
+def _check_rows(request: Any, what: str, rows: str, also: tuple[str, ...]) -> None:
+    """Refuses what doesn't work where `rows`, such as beams, have the rows of a step in place of the alternatives.
+
+    also: further fields of an alternative that don't work.
+    """
+    params = request.branches[0]
     for name in ("distinct", "post_sampling_probs"):
         if getattr(request, name):
-            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+            raise InvalidRequestError(f"{name} and {what} exclude each other; leave one out", param=name)
     defaults = {each.name: each.default for each in dataclasses.fields(params)}
-    without = (*CONSTRAINTS, "banned_strings", "avoid", "diversity", "guidance_scale")
-    for name in (*without, "logits_processor"):
+    for name in ("banned_strings", "avoid", "diversity", "guidance_scale", *also):
         if any(getattr(each, name) != defaults[name] for each in request.branches):
-            raise InvalidRequestError(f"{name} and a beam search exclude each other; leave one out", param=name)
+            raise InvalidRequestError(f"{name} and {what} exclude each other; leave one out", param=name)
     if params.max_tokens == -1:
         raise InvalidRequestError(
-            "max_tokens can't be -1 in a beam search, which needs room for all of its beams; give a number, "
-            "or leave it out",
+            f"max_tokens can't be -1 in {what}, which needs room for all of its {rows}; give a number, or leave it out",
             param="max_tokens",
         )
     if any(dataclasses.replace(each, seed=params.seed, label=params.label) != params for each in request.branches):
         raise InvalidRequestError(
-            "in a beam search all branches are alike, but for their labels; leave out what is of one alone",
+            f"in {what} all branches are alike, but for their labels; leave out what is of one alone",
             param="branches",
         )
 
@@ -149,7 +200,9 @@ def hinders_shift(request: Any) -> str | None:
     """The name of what makes a context shift impossible in this request; None: it is possible."""
     hindrances = {
         "several prompts": len(request.prompts) > 1,
-        "a beam search": request.n_beams > 0,
+        "a beam search": request.n_rows > 0 and not request.has_particles,
+        "suffix": request.suffix is not None,
+        "a search with particles": request.search == "particles",
         "explore": request.explore is not None,
         "images and sounds": bool(request.media),
         "echo with logprobs": request.echo and request.logprobs is not None,

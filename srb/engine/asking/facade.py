@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from srb.engine.asking.infill import resolve
 from srb.engine.asking.intake import Intake
 from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.asking.request import CompletionRequest
@@ -71,6 +72,7 @@ class Facade:
 
     def check(self, request: CompletionRequest) -> None:
         """Raises `InvalidRequestError` if a request can never run; see `Intake.check` and `check_supported`."""
+        request = resolve(request, self.tokenizer.special, self._backend)
         self._intake.check(request)
         check_supported(request, self._backend, self._default_max_tokens)
         for params in request.branches:

@@ -84,6 +84,7 @@ class Intake:
                     )
                 tokens = words(tokens)
             self._check_tokens("prompt", tokens)
+        self._check_tokens("suffix", request.scored_suffix)
         for resumed in request.resumed:
             self._check_tokens("resumed", resumed.tokens)
         for number, candidate in enumerate(request.candidates):
@@ -120,12 +121,13 @@ class Intake:
             negative = len(params.negative_ids or (0,)) if params.is_guided else 0
             n_tokens = len(request.prompts[index // len(request.branches)]) + negative + n_texts * len(resumed.tokens)
             # A context of another size may have had room for it. A search begins anew with the prompt.
-            if resumed.finished is None and not request.n_beams and n_tokens > self._n_cells:
+            if resumed.finished is None and not request.n_rows and n_tokens > self._n_cells:
                 raise ContextSizeError(n_tokens, self._n_cells, n_texts=self._n_texts)
         for params in request.branches:
             # The last token is never evaluated, so it takes no cell.
             is_divided = self._n_texts > 1
-            generated = max(0, (params.max_tokens or 0) - 1) * (1 if is_divided else request.n_beams or 1)
+            of_row = max(0, (params.max_tokens or 0) - 1) + request.cells_behind
+            generated = of_row * (1 if is_divided else request.n_rows or 1)
             cells, what = longest + generated, f"{longest} cells for the prompt and {generated} for what is generated"
             if params.is_guided:
                 negative = len(params.negative_ids or (0,))

@@ -22,6 +22,15 @@ class SpecialTokens:
     fim_rep: int | None = None
     fim_sep: int | None = None
 
+    def gap(self, prefix: Iterable[int], suffix: Iterable[int]) -> tuple[int, ...] | None:
+        """The prompt after which a model fills the gap between two texts. None if it has no tokens for this.
+
+        The layout is that of Qwen2.5-Coder (Hui et al., arXiv 2409.12186): prefix, suffix, middle.
+        """
+        if self.fim_pre is None or self.fim_suf is None or self.fim_mid is None:
+            return None
+        return self.fim_pre, *prefix, self.fim_suf, *suffix, self.fim_mid
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:

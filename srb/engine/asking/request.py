@@ -5,64 +5,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from srb.engine.asking.combinations import check_combination
-from srb.engine.asking.kinds import Text, check_ranges, check_text, check_types
+from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS, check_combination
+from srb.engine.asking.explore import MAX_LOGPROBS as MAX_LOGPROBS
+from srb.engine.asking.explore import Explore as Explore
+from srb.engine.asking.kinds import Text, check_text, check_types
 from srb.engine.asking.meanings import described, documented
 from srb.engine.asking.sampling_params import MAX_BANNED_CHARS_IN_ALL, SamplingParams
 from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 
-MAX_LOGPROBS = 100
-MAX_PATH = 128
-"""The most tokens of a text that is explored."""
-
 DEFAULT_BEAMS = 4
 """How many beams a beam search has if `beams` is left out, and it isn't asked for more texts."""
+
+DEFAULT_PARTICLES = 8
+"""How many texts are drawn side by side for a bridge, or a search with particles, if the request doesn't say."""
+
+MAX_REST = 16
+"""Where a stop string begins within a token, the text before it is so many tokens at most, or it isn't scored."""
 
 
 def new_request_id() -> str:
     """A fresh `cmpl-...` id."""
     return f"cmpl-{uuid.uuid4().hex}"
-
-
-EXPLORE_RANGES: dict[str, tuple[float, float]] = {
-    "depth": (1, MAX_PATH),
-    "top_k": (1, MAX_LOGPROBS),
-    "min_probability": (0, 1),
-    "max_nodes": (1, 10_000),
-    "min_entropy": (0, 100),
-}
-"""The lowest and the highest value of each number in `Explore`, both allowed."""
-
-
-@documented
-@dataclass(frozen=True, slots=True)
-class Explore:
-    """The tree of likely continuations that a request asks for: its nodes come in the order of their probability.
-
-    What a field means stands behind its default; `help(Explore)` shows it. `EXPLORE_RANGES` has the limits.
-    Raises `InvalidRequestError` for a value out of range.
-    """
-
-    depth: int = described(4, "how many nodes there may be from the prompt to the end of a text.")
-    top_k: int = described(5, "how many tokens may follow a node: the likeliest ones.")
-    min_probability: float = described(0.01, "tokens that are less likely than this at their place are left out.")
-    max_nodes: int = described(100, "how many nodes the answer has: the likeliest of all.")
-    min_entropy: float = described(
-        0.0,
-        "fork only where the entropy of what follows is at least so many nats. Where it isn't, the text runs on with "
-        f"the likeliest token, so that a node has all tokens up to the next fork; a text has at most {MAX_PATH}. "
-        "0: fork everywhere.",
-    )
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self, EXPLORE_RANGES)
-
-    @property
-    def max_path(self) -> int:
-        """The most tokens that a text of the tree may have."""
-        return MAX_PATH if self.min_entropy else self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +80,9 @@ class CompletionRequest:
         "sample",
         "how texts are found. sample: they are drawn token by token. beam: the n likeliest texts that a beam "
         "search finds, the best one first. stochastic_beam: n different whole texts, drawn without replacement "
-        "from all possible texts. Searches use the model's probabilities after logit_bias, and no samplers.",
+        "from all possible texts. These two use the model's probabilities after logit_bias, and no samplers. "
+        "particles: more texts than n are drawn side by side, and on the way the weak ones are replaced by forks of "
+        "the strong ones: by how well suffix follows, or by power.",
     )
     beams: int | None = described(
         None,
@@ -132,6 +98,35 @@ class CompletionRequest:
         False,
         "when a beam search ends. true: when it has found as many texts as it has beams. false: when the best "
         'beam wouldn\'t be better if it ended now. "never": when no beam can become better.',
+    )
+    suffix: Text | None = described(
+        None,
+        "the text that comes after the alternatives, or the ids of its tokens. A model with tokens for infill reads it "
+        "first. For any other model, candidates are drawn from the prompt alone, and the n are returned after which "
+        "the suffix is the likeliest. Most suffixes should begin with a space.",
+    )
+    infill: str | None = described(
+        None,
+        "how the suffix is used. model: by the model's tokens for infill. bridge: to choose among candidates. Left "
+        "out: bridge if the model has no such tokens, or if the request has a field that only bridges have.",
+    )
+    suffix_tokens: int = described(
+        DEFAULT_SUFFIX_TOKENS, "of a bridge, how many of the suffix's first tokens are scored."
+    )
+    stop_at_suffix: bool = described(
+        False,
+        "of a bridge: a candidate ends after the sentence that the beginning of the suffix follows best, once it "
+        "follows the next two sentences less well.",
+    )
+    particles: int | None = described(
+        None,
+        "how many texts are drawn side by side, at least n: the candidates of a bridge, or the particles of "
+        f"search. Left out: {DEFAULT_PARTICLES}, or n if that is more, or fewer if fewer can run at once.",
+    )
+    power: float = described(
+        1.0,
+        "for a search with particles: texts are drawn by their probability to the power of this, and not token by "
+        "token. More than 1: texts that are likely as a whole.",
     )
     most_tokens: int | None = described(
         None,
@@ -268,12 +263,36 @@ class CompletionRequest:
         return cast(tuple[tuple[int, ...], ...], self.prompts)
 
     @property
-    def n_beams(self) -> int:
-        """How many beams each prompt has; 0: its alternatives are drawn."""
+    def has_particles(self) -> bool:
+        """Whether texts are drawn side by side, of which n are returned: for a bridge, or a search with particles."""
+        return self.search == "particles" or self.suffix is not None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows each prompt has: its beams, or its particles. 0: each of its alternatives has its own."""
+        n = len(self.branches)
+        if self.has_particles:
+            return self.particles or max(n, DEFAULT_PARTICLES)
         if self.search == "sample":
             return 0
-        n = len(self.branches)
         return n if self.search == "stochastic_beam" else self.beams or max(n, DEFAULT_BEAMS)
+
+    @property
+    def cells_behind(self) -> int:
+        """How many cells each row needs behind its text: for the suffix that is scored there, and what a stop string
+        has left of a token."""
+        n_suffix = len(self.scored_suffix)
+        return n_suffix + MAX_REST if n_suffix and self.branches[0].stop else n_suffix
+
+    @property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """The tokens of the suffix, which an engine has made of the text; empty without one."""
+        return cast(tuple[int, ...], self.suffix or ())
+
+    @property
+    def scored_suffix(self) -> tuple[int, ...]:
+        """The tokens of the suffix that are scored behind each candidate of a bridge."""
+        return self.suffix_ids[: self.suffix_tokens]
 
     @property
     def guided(self) -> tuple[int, ...]:
@@ -290,7 +309,7 @@ class CompletionRequest:
     def is_joint(self) -> bool:
         """Whether the text of an alternative depends on its siblings, so that all must run on the same machine."""
         depends = any(params.diversity or params.avoid is not None for params in self.branches)
-        return self.distinct or self.n_beams > 0 or depends
+        return self.distinct or self.n_rows > 0 or depends
 
     @property
     def reports_tokens(self) -> bool:

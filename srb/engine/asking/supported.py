@@ -1,5 +1,6 @@
 """Refuses requests that this model, or these options, can't serve. This happens when the request comes."""
 
+from srb.engine.asking.infill import most_rows, n_rows_here
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
 from srb.engine.ways.shifting import LEAST_CELLS, may_shift
@@ -12,13 +13,16 @@ _CAN_NOT_MOVE = (
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:
     """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
-    most = min(backend.n_parallel, backend.n_seqs - 1)  # the prompt takes a seq_id, too
-    if request.n_beams > most:
+    n_rows, most = n_rows_here(request, backend), most_rows(backend)
+    if n_rows > most:
+        rows = "particles" if request.has_particles else "beams"
+        spare = ", with the one that scores the suffix," if n_rows > request.n_rows else ""
         raise InvalidRequestError(
-            f"{request.n_beams} beams are more than the {most} sequences that can run at once; "
-            "ask for fewer beams, or start with a larger --parallel",
-            param="beams",
+            f"{n_rows} {rows}{spare} are more than the {most} sequences that can run at once; "
+            f"ask for fewer {rows}, or start with a larger --parallel",
+            param=rows,
         )
+    _check_spare(request, backend)
     if request.guided and backend.n_parallel < 2:
         raise _not_here(
             "guidance_scale",
@@ -34,6 +38,20 @@ def check_supported(request: CompletionRequest, backend: Backend, default_max_to
         raise _not_here(
             "explore",
             f"explore needs a model that can go back to any token, and this one has {memory}; leave it out",
+        )
+
+
+def _check_spare(request: CompletionRequest, backend: Backend) -> None:
+    """Refuses a bridge that has room without the row that scores the suffix, and not with it."""
+    n_rows, wanted = n_rows_here(request, backend), request.branches[0].max_tokens or 0
+    cells = max(map(len, request.prompts)) + n_rows * (max(0, wanted - 1) + request.cells_behind)
+    if n_rows > request.n_rows and cells > backend.n_cells:
+        raise InvalidRequestError(
+            f"a bridge of {request.n_rows} candidates needs {cells} cells on this model, which scores the suffix in "
+            f"cells apart; the context has {backend.n_cells}; ask for fewer candidates or tokens, or start "
+            "with a larger --ctx-size",
+            param="max_tokens",
+            code="context_length_exceeded",
         )
 
 

@@ -129,7 +129,7 @@ def new_cells(prompt: Prompt) -> int:
 
 def way_cells(prompt: Prompt) -> int:
     """The cells that the rows of a prompt's way need at most, which is when they have no tokens in common."""
-    return prompt.way.n_rows * _cells_for(prompt.sequences[0].max_tokens)
+    return prompt.way.n_rows * _cells_for(prompt.sequences[0].room)
 
 
 def own_cells(seq: Sequence) -> int:

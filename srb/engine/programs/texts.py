@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum, hypot
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.kept.slot_file import write_slot
 from srb.engine.kept.slots import Slots
 from srb.engine.programs.saved import SLOT, Saving, read_saved
-from srb.engine.telling.events import ErrorEvent, Event, StreamEvent
+from srb.engine.telling.events import ErrorEvent, Event, StopEvent, StreamEvent
 from srb.errors import InvalidRequestError, NotSupportedError
 
 Tokenize = Callable[..., tuple[int, ...]]
@@ -43,11 +44,18 @@ class Score:
 
 
 class Writing:
-    """A request for n texts. Give its events to `take`, until the request is done."""
+    """A request for n texts. Give its events to `take`, until the request is done.
 
-    def __init__(self, prompt: Text, n: int, params: SamplingParams | None, *, heal: bool = False) -> None:
-        self.request = CompletionRequest((prompt,), (params or SamplingParams()).alternatives(n), heal=heal)
+    suffix: the text that comes after them. Then they come in the order of how well it follows.
+    """
+
+    def __init__(
+        self, prompt: Text, n: int, params: SamplingParams | None, *, heal: bool = False, suffix: Text | None = None
+    ) -> None:
+        branches = (params or SamplingParams()).alternatives(n)
+        self.request = CompletionRequest((prompt,), branches, heal=heal, suffix=suffix)
         self._texts = [""] * n
+        self._ranks = [0] * n
 
     def take(self, event: Event) -> None:
         """Raises `SrbError` for a fault."""
@@ -55,10 +63,12 @@ class Writing:
             raise event.error
         if isinstance(event, StreamEvent):
             self._texts[event.index] += event.text
+        if isinstance(event, StopEvent):
+            self._ranks[event.index] = event.rank or 0
 
     def result(self) -> list[str]:
         """The texts."""
-        return self._texts
+        return [text for _, text in sorted(zip(self._ranks, self._texts, strict=True), key=itemgetter(0))]
 
 
 class Scoring:
@@ -227,13 +237,13 @@ def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, 
 
 
 def has_texts(request: CompletionRequest) -> bool:
-    """Whether a prompt, or a negative prompt, is still a text."""
-    prompts = (*request.prompts, *(params.negative_prompt for params in request.branches))
+    """Whether a prompt, a negative prompt or the suffix is still a text."""
+    prompts = (*request.prompts, request.suffix, *(params.negative_prompt for params in request.branches))
     return any(isinstance(each, str) for each in prompts)
 
 
 def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionRequest:
-    """The same request, with tokens in place of the texts of its prompts. Raises `InvalidRequestError`."""
+    """The same request, with tokens in place of its texts. Raises `InvalidRequestError`."""
     if not has_texts(request):
         return request
 
@@ -244,4 +254,5 @@ def with_tokens(request: CompletionRequest, tokenize: Tokenize) -> CompletionReq
         replace(each, negative_prompt=each.negative_prompt and tokens(each.negative_prompt))
         for each in request.branches
     )
-    return replace(request, prompts=tuple(map(tokens, request.prompts)), branches=branches)
+    suffix = request.suffix and to_tokens(request.suffix, tokenize, is_prompt=False, name="suffix")
+    return replace(request, prompts=tuple(map(tokens, request.prompts)), suffix=suffix, branches=branches)

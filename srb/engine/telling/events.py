@@ -61,6 +61,7 @@ class StartEvent:
     guided: the indices of the alternatives that have a negative prompt, and so two rows in each step.
     n_cut: how many tokens of the prompt are left out because the context has no room for them.
     fingerprint: see `Backend.fingerprint`.
+    infill: how the text before a suffix is found: see `CompletionRequest.infill`. None: there is no suffix.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class StartEvent:
     guided: tuple[int, ...] = ()
     n_cut: int = 0
     fingerprint: str = ""
+    infill: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,10 @@ class StopEvent:
         it may contain what it was to avoid.
     logprob: in a beam search, the natural logarithm of the probability of the text and its end.
     weight: in a stochastic beam search, how much the text counts: the sum of weight * f(text) over the alternatives
-        estimates the mean of f(text) over all possible texts, without bias.
+        estimates the mean of f(text) over all possible texts, without bias. In a search with particles, the text's
+        share in the weights of all particles.
+    suffix_logprob: of a bridge, the natural logarithm of the probability of the suffix after the prompt and this text.
+    rank: of a bridge, the place of the alternative among its siblings by `suffix_logprob`; 1 is the best.
     truncated: whether it went on without a part of its prompt or of its text, because of `context_shift`.
     timings: of this alternative and its prompt alone; None if the engine has failed.
     """
@@ -176,6 +181,8 @@ class StopEvent:
     rewinds_exhausted: bool = field(default=False, compare=False)
     logprob: float | None = None
     weight: float | None = None
+    suffix_logprob: float | None = None
+    rank: int | None = None
     truncated: bool = field(default=False, compare=False)
     timings: Timings | None = field(default=None, compare=False)
 

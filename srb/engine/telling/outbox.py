@@ -58,6 +58,7 @@ class Outbox:
                 guided=request.guided,
                 n_cut=_n_cut(active),
                 fingerprint=self._backend.fingerprint,
+                infill=request.infill,
             )
         )
         self.progress([active])

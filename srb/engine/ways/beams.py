@@ -22,8 +22,6 @@ from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Rule
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.telling.events import FinishReason, StopEvent
-from srb.engine.telling.outbox import LONGEST_CHARACTER
-from srb.engine.telling.text import TextState
 from srb.engine.ways.search import Beam, Search, StochasticSearch
 from srb.engine.ways.tools import OfPrompt, Tools
 from srb.errors import BackendError, NoTokenError
@@ -37,7 +35,7 @@ class Beams(OfPrompt):
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
         super().__init__(prompt, tools)
-        self.n_rows = prompt.active.request.n_beams
+        self.n_rows = prompt.active.request.n_rows
         self._search: Search | None = None  # once the prompt is evaluated
 
     @property
@@ -84,7 +82,7 @@ class Beams(OfPrompt):
         prompt = self._prompt
         search = self._new()
         (root,) = search.living
-        root.seq_id, root.text = prompt.seq_id, self._text(prompt)
+        root.seq_id, root.text = prompt.seq_id, self.new_text()
         assert prompt.logits is not None
         self.take(root, prompt.logits, ())
         return search
@@ -104,22 +102,13 @@ class Beams(OfPrompt):
             ranker,
             ends,
             n=n,
-            width=request.n_beams,
+            width=request.n_rows,
             n_before=n_before,
             max_tokens=most,
             min_tokens=params.min_tokens,
             length_penalty=request.length_penalty,
             early_stopping=request.early_stopping,
         )
-
-    def _text(self, prompt: Prompt) -> TextState | None:
-        """The text of the first beam, with nothing behind the prompt; None: there are no stop strings to look for."""
-        stops = prompt.sequences[0].text.stops
-        if stops is None:
-            return None
-        text = TextState(stops)
-        text.precede(b"".join(map(self._tools.backend.tokenizer.special_piece, prompt.asked[-LONGEST_CHARACTER:])))
-        return text
 
     def _ends(self, prompt: Prompt, beam: Beam) -> FinishReason | None:
         """Why a beam's text ends with its last token; None: it doesn't end."""
@@ -183,12 +172,8 @@ class Beams(OfPrompt):
 
     def _say(self, seq: Sequence, beam: Beam, end: int) -> None:
         """Gives an alternative the first `end` tokens of a beam, and says those that weren't said yet."""
-        for place in range(seq.length, end):
-            token = beam.tokens[place]
-            piece = self._tools.outbox.piece(seq, token, seq.length)
-            seq.tokens.append(token)
-            self._tools.totals.tokens_generated += 1
-            self._tools.outbox.goes_on(seq, token, beam.reported[place] if beam.reported else [], piece)
+        self._tools.totals.tokens_generated += end - seq.length
+        self.tell(seq, beam.tokens, beam.reported, end)
 
     def _fork(self, search: Search, parents: list[Beam]) -> None:
         """Gives each new beam the cells of its parent.

@@ -1,6 +1,7 @@
 """What ways work with: the parts of the engine, as its thread has them."""
 
 from collections.abc import Callable, Hashable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from srb.engine.backend import Backend
@@ -11,8 +12,10 @@ from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Row, Way
 from srb.engine.scheduler import Scheduler
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.telling.outbox import Outbox
+from srb.engine.telling.events import Token
+from srb.engine.telling.outbox import LONGEST_CHARACTER, Outbox
 from srb.engine.telling.stats import Measure, Totals
+from srb.engine.telling.text import TextState
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,26 @@ class OfPrompt(Way):
     def least_room(self, seq: Sequence) -> int:
         """See `Way.least_room`."""
         return seq.n_own + LEAST_ROOM
+
+    def new_text(self) -> TextState | None:
+        """The text of something that has rows in place of the sequences; None: there are no stop strings to find."""
+        prompt = self._prompt
+        stops = prompt.sequences[0].text.stops
+        if stops is None:
+            return None
+        text = TextState(stops)
+        text.precede(b"".join(map(self._tools.backend.tokenizer.special_piece, prompt.asked[-LONGEST_CHARACTER:])))
+        return text
+
+    def tell(self, seq: Sequence, tokens: Many[int], reported: Many[list[Token]], end: int) -> None:
+        """Gives a sequence the first `end` of these tokens, and tells those that it doesn't have yet.
+
+        reported: what is told of each, if tokens are reported.
+        """
+        for place in range(seq.length, end):
+            piece = self._tools.outbox.piece(seq, tokens[place], seq.length)
+            seq.tokens.append(tokens[place])
+            self._tools.outbox.goes_on(seq, tokens[place], reported[place] if reported else [], piece)
 
     def lost(self, row: Sequence | None) -> list[Sequence]:
         """See `Way.lost`."""

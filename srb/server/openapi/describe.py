@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 import srb
-from srb.engine.asking.request import EXPLORE_RANGES, MAX_LOGPROBS, Explore
+from srb.engine.asking.explore import EXPLORE_RANGES, MAX_LOGPROBS, Explore
 from srb.engine.asking.sampling_params import RANGES
 from srb.server.guards.auth import HEADER, OPEN
 from srb.wire.limits import Limits

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS
 from srb.engine.asking.model import Tokenizer
-from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.request import DEFAULT_PARTICLES, CompletionRequest
 from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
@@ -13,6 +14,7 @@ from srb.wire.request import body
 from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.fields import BRIDGE_FIELDS
 from srb.wire.request.infill import infill
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.prompts import make_prompts
@@ -83,8 +85,8 @@ def parse_completion(data: bytes, limits: Limits, tokenize: Tokenize, take: Take
 def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tokenizer, n_cells: int) -> LlamaParsed:
     """Reads the body of `POST /infill`, for a context of `n_cells`.
 
-    If there is no room for all of `input_extra`, it is cut at its beginning, and `ignored` says so. Raises
-    `InvalidRequestError`, and `NotSupportedError` if the model has no fill-in-the-middle tokens.
+    If there is no room for all of `input_extra`, it is cut at its beginning, and `ignored` says so. If the model has no
+    fill-in-the-middle tokens, candidates are drawn and scored. Raises `InvalidRequestError`.
     """
     with depth_refused():
         fields = read_fields(data, InfillFields)
@@ -99,10 +101,18 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         prompt += tokens_of([fields.prompt or ""], "prompt", tokenizer)
         suffix = tokens_of(fields.input_suffix, "input_suffix", tokenizer, parse_special=False)
         files = [(each.filename, each.text) for each in fields.input_extra or ()]
-        made = infill(prompt, suffix, files, tokenizer.special, plain)
+        body.take_candidates(fields)
+        is_bridge = bool(fields.searches or {*BRIDGE_FIELDS} & fields.model_fields_set)
+        made = infill(prompt, suffix, files, tokenizer.special, plain, is_bridge=is_bridge)
         head = tokenizer.tokenize("")
-        most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens
-        room = max(0, n_cells - len(head) - len(made.gap) - n * (most or 0))
+        most = _INFILL_TOKENS if fields.max_tokens in (None, -1) else fields.max_tokens or 0
+        n_texts = n
+        if made.suffix:
+            fields.suffix = [*made.suffix]
+            fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens
+            most += min(len(made.suffix), fields.suffix_tokens or DEFAULT_SUFFIX_TOKENS)
+            n_texts = max(n, fields.particles or DEFAULT_PARTICLES)
+        room = max(0, n_cells - len(head) - len(made.gap) - n_texts * most)
         extra = made.extra[max(0, len(made.extra) - room) :]
         parsed = _parsed(fields, ((*head, *extra, *made.gap),), n, limits, tokenize)
         unknown = [name for each in fields.input_extra or () for name in each.model_extra or ()]
@@ -127,6 +137,7 @@ def _parsed(
     stream = fields.stream or False
     if isinstance(stream, str):
         raise InvalidRequestError(f"stream must be true or false, got {show(stream)}", param="stream")
+    body.take_candidates(fields)
     take_all_room(fields, limits)
     n_probs = fields.logprobs if fields.n_probs is None else fields.n_probs
     without_effect = {
@@ -146,6 +157,7 @@ def _parsed(
         media=media,
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),
+        suffix=fields.suffix_ids(tokenize),
         **fields.search_settings,
         logprobs=n_probs or None,
         post_sampling_probs=bool(fields.post_sampling_probs),

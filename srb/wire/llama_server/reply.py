@@ -134,10 +134,16 @@ class Completion:
             raise alternatives[0].error
         results = [
             self._final(each.stop, each.text, each.tokens) | ({"error": each.error.body()} if each.error else {})
-            for each in alternatives
+            for each in sorted(alternatives, key=self._place)
             if each.stop
         ]
         return results[0] if len(results) == 1 else results
+
+    def _place(self, each: _Alternative) -> tuple[int, bool, int]:
+        """Where an alternative stands in a list of results: the candidates of a bridge stand by their ranks."""
+        assert each.stop
+        rank = each.stop.rank or 0
+        return each.stop.index // len(self._request.branches), not rank, rank
 
     def _add(self, event: StreamEvent) -> _Alternative:
         alternative = self._alternatives[event.index]

@@ -79,6 +79,8 @@ def to_json(
                 start["n_cut"] = event.n_cut
             if event.guided:
                 start["guided"] = event.guided
+            if event.infill:
+                start["infill"] = event.infill
             if event.fingerprint:
                 start["fingerprint"] = event.fingerprint
             return start | ({} if nodes is None else {"nodes": nodes})
@@ -106,13 +108,15 @@ def to_json(
 
 
 def _special(event: StopEvent) -> dict[str, Any]:
-    """The fields that only some alternatives have: if they may go back, if a search found them, or if they are cut."""
+    """The fields that only some alternatives have: such as those that a search found."""
     said: dict[str, Any] = {}
     if event.rewinds is not None:
         said = {"rewinds": event.rewinds, "rewound_tokens": event.rewound_tokens}
         said |= {"rewinds_exhausted": True} if event.rewinds_exhausted else {}
     if event.logprob is not None:
         said["logprob"] = round(event.logprob, 6)
+    if event.suffix_logprob is not None:
+        said |= {"suffix_logprob": round(max(event.suffix_logprob, LEAST_LOGPROB), 6), "rank": event.rank}
     if event.truncated:
         said["truncated"] = True
     return said if event.weight is None else said | {"weight": event.weight}

@@ -51,7 +51,9 @@ class OllamaGenerateFields(OllamaFields):
     prompt: str = Field("", description="a user's message, or with `raw` a text to go on from.")
     system: str | None = Field(None, description="a system message.")
     raw: bool = Field(False, description="take the prompt as it is, without the chat template.")
-    suffix: str | None = Field(None, description="refused, unless it is empty.")
+    suffix: str | None = Field(
+        None, description="the text that comes after the answer. Then the prompt is taken as it is."
+    )
     images: list[str] | None = Field(None, description="images before the prompt, in base64.")
 
 
@@ -72,7 +74,7 @@ def generate(body: bytes, serving: Serving) -> Reply:
     """Answer a prompt, as Ollama does: lines, or an object."""
     with depth_refused():
         fields = read_fields(body, OllamaGenerateFields)
-        if fields.raw:
+        if fields.raw or fields.suffix:
             if fields.images:
                 raise InvalidRequestError("images go with a chat template; leave raw out", param="images")
             prompt: dict[str, Any] = {"prompt": fields.prompt}

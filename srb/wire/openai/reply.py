@@ -34,6 +34,7 @@ class _Choice:
     offsets: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     mean_logprob: float = 0.0
+    rank: int = 0
     error: SrbError | None = None
 
     def add(self, event: StreamEvent) -> None:
@@ -117,14 +118,16 @@ class Completion:
         return self._head | {"object": self.kind, "choices": choices, "usage": usage} | timings
 
     def _returned(self) -> list[_Choice]:
-        """The alternatives to return, in the order of their prompts."""
+        """The alternatives to return, in the order of their prompts. Those of a bridge come by their ranks."""
         in_order = [self._choices[index] for index in sorted(self._choices)]
-        if self._n == self._per_prompt:
+        has_ranks = any(choice.rank for choice in in_order)
+        if self._n == self._per_prompt and not has_ranks:
             return in_order
         result = []
         for start in range(0, len(in_order), self._per_prompt):
             ran = in_order[start : start + self._per_prompt]
-            result += sorted(ran, key=lambda choice: (choice.finish_reason == "error", -choice.mean_logprob))[: self._n]
+            ran.sort(key=lambda choice: (not choice.rank, choice.rank) if has_ranks else (False, -choice.mean_logprob))
+            result += sorted(ran, key=lambda choice: choice.finish_reason == "error")[: self._n]
         return result
 
     def chunks(self, events: Iterable[Event]) -> Iterator[dict[str, Any] | str]:
@@ -169,6 +172,7 @@ class Completion:
         choice = self._choice(event.index)
         choice.finish_reason = event.finish_reason
         choice.mean_logprob = event.mean_logprob or 0.0
+        choice.rank = event.rank or 0
         if event.stop_reason is not None or not self.shows_end:  # a stop string's tokens aren't shown
             choice.drop_textless()
         return choice

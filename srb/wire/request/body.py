@@ -15,7 +15,7 @@ from srb.wire.limits import Limits
 from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room
 from srb.wire.request.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.request.completion_fields import CompletionFields
-from srb.wire.request.fields import SEARCH_FIELDS
+from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import prompt_of
 from srb.wire.request.places import PathTo, no_stories, take_path
@@ -94,13 +94,14 @@ def parse_fields(
 ) -> Parsed:
     """Makes a request of the fields of such a body. Raises `InvalidRequestError`."""
     _refuse_unsupported(fields)
+    take_candidates(fields)
     form = _format(fields, chat or limits.openai)
     n = count_alternatives(fields, limits.n if form == "events" else 1, limits)
     is_open = fields.messages is not None and take_all_room(fields, limits)
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits, tokenize)
     tools = _tools(fields)
     if tools and fields.searches:
-        raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
+        raise InvalidRequestError("tools and a search exclude each other; leave one out", param="tools")
     of_any_length = tokenize_for(fields, limits, tokenize)
     sent = sent_prompt(fields, template, chat, tools)
     prompts, media = make_prompts(sent, limits, len(branches), of_any_length, take)
@@ -135,6 +136,7 @@ def parse_fields(
         media=media,
         distinct=bool(fields.distinct),
         heal=bool(fields.heal),
+        suffix=fields.suffix_ids(tokenize),
         **fields.search_settings,
         most_tokens=DEFAULT_MOST_TOKENS if is_open else None,
         logprobs=0 if logprobs is None and len(branches) > n else logprobs,  # needed to find the best
@@ -200,10 +202,8 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
     mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
     ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
-    of_others = {name for names in SEARCH_FIELDS.values() for name in names} - {
-        *SEARCH_FIELDS.get(fields.search or "", ())
-    }
-    ignored += sorted(of_others & fields.model_fields_set)
+    of_searches = {name for names in (*SEARCH_FIELDS.values(), BRIDGE_FIELDS) for name in names}
+    ignored += sorted((of_searches - {*fields.search_fields}) & fields.model_fields_set)
     if fields.id_slot is not None and not limits.saved_slots:
         ignored.append("id_slot")
     if fields.model not in (None, limits.model):
@@ -218,6 +218,13 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     return ignored
 
 
+def take_candidates(fields: CompletionFields) -> None:
+    """With a suffix, `best_of` says how many candidates there are."""
+    if fields.suffix and fields.best_of is not None and fields.particles is None:
+        fields.particles, fields.best_of = fields.best_of, None
+        fields.model_fields_set.discard("best_of")
+
+
 def _refuse_unsupported(fields: CompletionFields) -> None:
     """Refuses fields that can't be ignored, because the answer would not be the one that was asked for."""
     if fields.functions:
@@ -226,9 +233,9 @@ def _refuse_unsupported(fields: CompletionFields) -> None:
             param="functions",
             code="unsupported_parameter",
         )
-    if fields.suffix:
+    if fields.suffix and fields.messages is not None:
         raise InvalidRequestError(
-            "suffix is not supported here: this path only continues texts; leave it out, or see /infill",
+            "suffix is not supported in chats: it goes with a prompt; leave it out",
             param="suffix",
             code="unsupported_parameter",
         )
@@ -269,7 +276,7 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
     elif best_of > n and fields.branches is not None:
         message = "best_of and branches exclude each other"
     elif best_of > n and fields.searches:
-        message = "best_of and a beam search exclude each other: it returns the best of its beams; leave best_of out"
+        message = "best_of and a search exclude each other: it has beams, or particles; leave best_of out"
     elif best_of > limits.max_n:
         message = f"best_of must be at most {limits.max_n} (--max-n), got {best_of!s:.60}"
     if message:

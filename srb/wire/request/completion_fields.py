@@ -7,10 +7,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSch
 from srb.engine.asking.combinations import SEARCHES
 from srb.engine.asking.meanings import meanings
 from srb.engine.asking.request import CompletionRequest
+from srb.errors import InvalidRequestError
 from srb.wire.native.stories import Id, Text
 from srb.wire.request.body_fields import Float, Int
-from srb.wire.request.fields import SEARCH_FIELDS, SamplingFields
+from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS, SamplingFields
 from srb.wire.request.messages import Message
+from srb.wire.tokens.named_tokens import Tokenize, join_tokens
 from srb.wire.tools.offered import ToolFields
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
@@ -56,7 +58,12 @@ class CompletionFields(SamplingFields):
         description="whether one answer may have several calls. Left out: if the model's template can write several.",
     )
     functions: list[Any] | None = Field(None, description="refused, unless it is empty: send tools instead.")
-    suffix: str | None = Field(None, description="refused, unless it is empty.")
+    suffix: str | list[int | str] | None = Field(
+        None,
+        description="the text that comes after the alternatives, or token ids; not for chats. A model with tokens for "
+        "infill reads it. For any other one candidates are drawn from the prompt alone, and those are returned after "
+        "which it is the likeliest; `infill` in `start` says which. Most suffixes should begin with a space.",
+    )
     n: Int | None = Field(
         None,
         description="how many alternatives each prompt gets. Left out: the server's `--n`, or 1 in OpenAI's format.",
@@ -75,6 +82,10 @@ class CompletionFields(SamplingFields):
     beams: Int | None = None
     length_penalty: Float | None = None
     early_stopping: EarlyStopping | None = None
+    particles: Int | None = None
+    power: Float | None = None
+    suffix_tokens: Int | None = None
+    stop_at_suffix: bool | None = None
     logprobs: Int | StrictBool | None = None
     top_logprobs: Int | None = Field(
         None, description="for chats, in which logprobs is true or false: how many of the likeliest tokens to show."
@@ -109,7 +120,7 @@ class CompletionFields(SamplingFields):
     best_of: Int | None = Field(
         None,
         description="run this many alternatives, and return the n with the highest mean log-probability; "
-        'only with "stream": false.',
+        'only with "stream": false. With a suffix, the same as `particles`.',
     )
     stream_options: dict[str, Any] | None = Field(
         None, description='{"include_usage": true} adds a last chunk with the usage.'
@@ -137,15 +148,29 @@ class CompletionFields(SamplingFields):
 
     @property
     def searches(self) -> bool:
-        """Whether a beam search finds the texts, instead of drawing tokens."""
-        return self.search not in (None, "sample")
+        """Whether a search, or a bridge to a suffix, finds the texts, in place of alternatives that go on alone."""
+        return self.search not in (None, "sample") or bool(self.suffix)
 
     @property
     def search_settings(self) -> dict[str, Any]:
         """The fields of the search, as `CompletionRequest` takes them. Those of other kinds of search are left out."""
-        if self.search is None:
-            return {}
-        sent = {name: getattr(self, name) for name in SEARCH_FIELDS.get(self.search, ())}
+        sent = {name: getattr(self, name) for name in ("search", *self.search_fields)}
         stopping = {"true": True, "false": False}
-        sent = {name: stopping.get(value, value) for name, value in sent.items() if value is not None}
-        return {"search": self.search} | sent
+        return {
+            name: stopping.get(value, value) if name == "early_stopping" else value
+            for name, value in sent.items()
+            if value is not None
+        }
+
+    @property
+    def search_fields(self) -> tuple[str, ...]:
+        """The names of the fields that its kind of search has."""
+        return SEARCH_FIELDS.get(self.search or "", ()) + (BRIDGE_FIELDS if self.suffix else ())
+
+    def suffix_ids(self, tokenize: Tokenize) -> tuple[int, ...] | None:
+        """The tokens of the suffix; None without one, or for an empty one. Raises `InvalidRequestError`."""
+        parts: list[int | str] = [self.suffix] if isinstance(self.suffix, str) else self.suffix or []
+        try:
+            return tuple(join_tokens([part for part in parts if part != ""], tokenize, is_prompt=False)) or None
+        except InvalidRequestError as error:  # its message calls the text a prompt
+            raise InvalidRequestError(f"suffix: {error.message}", param="suffix") from None

@@ -27,8 +27,12 @@ REPLACED_BY_MIROSTAT = {
 REPLACED_BY_SEARCH = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta"}
 """The fields that have no effect in a beam search, which chooses by the model's own probabilities, after biases."""
 
-SEARCH_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "stochastic_beam": ("beams",)}
+BEAM_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "stochastic_beam": ("beams",)}
+SEARCH_FIELDS = {**BEAM_FIELDS, "particles": ("particles", "power")}
 """The fields of each kind of search. They have no effect in a request for another kind, or for no search."""
+
+BRIDGE_FIELDS = ("particles", "suffix_tokens", "stop_at_suffix")
+"""The fields that a request with a suffix has."""
 
 SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
 
@@ -170,7 +174,7 @@ class SamplingFields(BodyFields):
         unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         replaced = REPLACED_BY_MIROSTAT if mirostat else set()
-        if search in SEARCH_FIELDS:
+        if search in BEAM_FIELDS:
             replaced = REPLACED_BY_SEARCH | ({"seed"} if search == "beam" else set())
         return [*unknown, *sorted(replaced & self.model_fields_set)]
 

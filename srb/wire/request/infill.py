@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from srb.engine.asking.model import SpecialTokens
-from srb.errors import NotSupportedError
 
 REPOSITORY = "repository"
 FILE = "file"
@@ -18,26 +17,32 @@ class Infill:
     """The token ids of a prompt.
 
     extra: other texts that may help. gap: the prefix, the suffix, and the token after which the model fills the gap.
+    suffix: the suffix that candidates are scored by, if the model has no such tokens; then the gap is the prefix alone.
     """
 
     extra: tuple[int, ...]
     gap: tuple[int, ...]
+    suffix: tuple[int, ...] = ()
 
 
 def infill(
-    prefix: Iterable[int],
-    suffix: Iterable[int],
+    prefix: tuple[int, ...],
+    suffix: tuple[int, ...],
     files: Iterable[tuple[str, str]],
     special: SpecialTokens,
     tokens_of: Callable[[str], tuple[int, ...]],
+    *,
+    is_bridge: bool,
 ) -> Infill:
     """The tokens of a fill-in-the-middle prompt.
 
     files: names and texts of other files. tokens_of: makes tokens of a text; names of special tokens in it are text.
-    Raises `NotSupportedError` if the model has no fill-in-the-middle tokens.
+    is_bridge: whether candidates are wanted, also if the model has fill-in-the-middle tokens.
     """
-    if special.fim_pre is None or special.fim_suf is None or special.fim_mid is None:
-        raise NotSupportedError("the model has no fill-in-the-middle tokens; use one that was trained for it")
+    made = None if is_bridge else special.gap(prefix, suffix)
+    if made is None:
+        texts = (each for _, text in files for each in (tokens_of(text), tokens_of("\n\n")))
+        return Infill(tuple(token for tokens in texts for token in tokens), prefix, suffix)
     extra: list[int] = []
     if special.fim_rep is not None:
         extra += [special.fim_rep, *tokens_of(f"{REPOSITORY}\n")]
@@ -45,7 +50,7 @@ def infill(
         extra += _file_head(name, special, tokens_of) + list(tokens_of(text))
     if special.fim_sep is not None:
         extra += _file_head(FILE, special, tokens_of)
-    return Infill(tuple(extra), (special.fim_pre, *prefix, special.fim_suf, *suffix, special.fim_mid))
+    return Infill(tuple(extra), made)
 
 
 def _file_head(name: str, special: SpecialTokens, tokens_of: Callable[[str], tuple[int, ...]]) -> list[int]:

@@ -1,0 +1,64 @@
+"""How a text is filled in between a prompt and a suffix: by the model, if it was trained for it, or by a bridge.
+
+A model with tokens for infill reads the prefix and the suffix, and then writes the middle. For other models the request
+stays as it is: `srb.engine.ways.particles` draws candidates from the prompt, and scores the suffix behind each of them.
+"""
+
+from dataclasses import replace
+
+from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS
+from srb.engine.asking.model import SpecialTokens
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.backend import Backend
+from srb.errors import InvalidRequestError
+
+_OF_BRIDGES = {"particles": None, "suffix_tokens": DEFAULT_SUFFIX_TOKENS, "stop_at_suffix": False, "search": "sample"}
+"""The fields that only a bridge has, and their values in a request that doesn't ask for one."""
+
+
+def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend | None = None) -> CompletionRequest:
+    """The request as it runs on a model: with what was left open about its suffix, and its number of particles.
+
+    backend: where it runs; None: that isn't known. Raises `InvalidRequestError` if the model can't infill, and must.
+    """
+    if request.suffix is not None:
+        request = _placed(request, special)
+    if backend and request.has_particles and request.particles is None:
+        spare = n_rows_here(request, backend) - request.n_rows
+        most = max(len(request.branches), min(request.n_rows, most_rows(backend) - spare))
+        request = replace(request, particles=most)
+    return request
+
+
+def n_rows_here(request: CompletionRequest, backend: Backend) -> int:
+    """`CompletionRequest.n_rows`, and one more to score a suffix on a model that forgets.
+
+    Such a model can't take tokens out of its cells again. So they are evaluated in a fork.
+    """
+    return request.n_rows + (request.suffix is not None and backend.window is not None)
+
+
+def most_rows(backend: Backend) -> int:
+    """How many rows the way of one prompt may have."""
+    return min(backend.n_parallel, backend.n_seqs - 1)  # the prompt takes a seq_id, too
+
+
+def _placed(request: CompletionRequest, special: SpecialTokens) -> CompletionRequest:
+    asks_for_bridge = any(getattr(request, name) != usual for name, usual in _OF_BRIDGES.items())
+    if request.infill == "bridge" or (request.infill is None and asks_for_bridge):
+        return replace(request, infill="bridge")
+    suffix = request.suffix_ids
+    prompts = []
+    for tokens in request.token_ids:
+        head = tokens[:1] if tokens[0] == special.bos else ()
+        made = special.gap(tokens[len(head) :], suffix)
+        if made is None:
+            if request.infill == "model":
+                raise InvalidRequestError(
+                    "the model has no tokens for infill; leave infill out, or use a model that was trained for it",
+                    param="infill",
+                    code="unsupported_parameter",
+                )
+            return replace(request, infill="bridge")
+        prompts.append(head + made)
+    return replace(request, infill="model", prompts=tuple(prompts), suffix=None, suffix_tokens=DEFAULT_SUFFIX_TOKENS)

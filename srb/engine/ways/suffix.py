@@ -1,0 +1,184 @@
+"""`Scorer`: finds how likely a suffix is behind texts that aren't in anybody's prompt, with a `Probe` for each.
+
+The tokens of the suffix are evaluated in the cells of the particle that has the text, and removed again. A model that
+forgets can't take tokens out of its cells. There a further row evaluates the suffix, for one particle after the other,
+in a fork of it.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from collections.abc import Sequence as Many
+
+from srb.engine.asking.request import MAX_REST
+from srb.engine.backend import Logits
+from srb.engine.ports import Way
+from srb.engine.sequence import Prompt
+from srb.engine.ways.particle import Particle
+from srb.engine.ways.tools import Tools
+
+
+class Probe:
+    """Scores tokens of the suffix behind the first tokens of a particle. Implements `srb.engine.ports.Row`.
+
+    It evaluates them as any row does, in the cells of the particle or in a fork, from where they are removed again. The
+    score of the first one comes from the logits behind the token before it, so this token has to be evaluated, too,
+    unless its logits are at hand (`first`).
+
+    kept: how many tokens of the particle come before the suffix. rest: tokens between these and the suffix.
+    first: the log-probability of the first token of the suffix, if it is known.
+    """
+
+    def __init__(
+        self,
+        particle: Particle,
+        kept: int,
+        rest: Many[int],
+        suffix: Many[int],
+        *,
+        first: float | None = None,
+        at_once: bool = True,
+    ) -> None:
+        self.particle = particle
+        self.logprobs = [] if first is None else [first]
+        """Those of the suffix's tokens, as far as they are known."""
+        self.seq_id: int | None = None  # once it may begin
+        self.n_held = 0
+        self._kept = kept
+        self._suffix = suffix
+        self._line = [*particle.tokens[:kept], *rest[:MAX_REST], *suffix[:-1]]
+        self._before = kept + len(rest[:MAX_REST])
+        self._at_once = at_once
+
+    @property
+    def way(self) -> Way:
+        """The way of its particle."""
+        return self.particle.way
+
+    @property
+    def together(self) -> "tuple[Probe]":
+        """Itself; see `Row.together`."""
+        return (self,)
+
+    @property
+    def next_token(self) -> int:
+        """The token that its next row evaluates."""
+        return self._line[self.n_held]
+
+    @property
+    def ahead(self) -> list[int]:
+        """The tokens behind it, which are all known."""
+        return self._line[self.n_held + 1 :] if self._at_once else []
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it holds behind the prompt."""
+        return self.n_held
+
+    @property
+    def position(self) -> int:
+        """How many tokens are in its cells."""
+        return self.particle.n_before + self.n_held
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it needs no more steps."""
+        return self not in self.way.rows
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of the suffix is scored."""
+        return len(self.logprobs) == len(self._suffix)
+
+    @property
+    def n_usable(self) -> int:
+        """How many tokens of the particle's cells it can begin with."""
+        return min(self._kept, self._before - (not self.logprobs), self.particle.n_held)
+
+    def next_scored(self) -> int | None:
+        """Counts a token as evaluated. Returns the token of the suffix that the logits behind it score, if any."""
+        self.n_held += 1
+        place = self.n_held - self._before
+        return self._suffix[place] if 0 <= place < len(self._suffix) else None
+
+
+class Scorer:
+    """Scores the suffix behind the particles of a prompt.
+
+    spare: the seq_id in which it is evaluated; None: those of the particles.
+    """
+
+    def __init__(self, prompt: Prompt, tools: Tools) -> None:
+        self.rows: list[Probe] = []
+        """The probes that evaluate."""
+        self.spare: int | None = None
+        self._queue: list[Probe] = []  # those that wait for the spare seq_id, or for the next step
+        self._prompt = prompt
+        self._tools = tools
+
+    def add(self, particle: Particle, kept: int, rest: bytes, suffix: Many[int], logits: Logits | None = None) -> None:
+        """Scores tokens of the suffix behind the first `kept` tokens of a particle, and the bytes behind these.
+
+        logits: those behind these tokens, if they are at hand.
+        """
+        tokens: tuple[int, ...] = ()
+        if text := rest.decode(errors="ignore"):
+            tokens = self._tools.backend.tokenizer.tokenize(text, is_prompt=False, parse_special=False)
+            tokens = tokens if len(tokens) <= MAX_REST else ()
+        if not kept + len(tokens):
+            logits = self._prompt.logits
+        first = None if logits is None else self._logprob(logits, suffix[0])
+        self._queue.append(Probe(particle, kept, tokens, suffix, first=first, at_once=not self._prompt.block_size))
+
+    def take(self, probe: Probe, logits: Logits) -> None:
+        """Takes the logits behind a token that a probe has evaluated."""
+        token = probe.next_scored()
+        if token is not None:
+            probe.logprobs.append(self._logprob(logits, token))
+
+    def follow(self, wanted: Callable[[], Collection[Particle]]) -> Iterator[Probe]:
+        """The probes that have scored all. The caller may `add` others meanwhile. Lets the next ones begin.
+
+        wanted: says which particles are still of use.
+        """
+        while True:
+            for probe in [each for each in self.rows if each.is_done or each.particle not in wanted()]:
+                self.rows.remove(probe)
+                self._put_back(probe)
+                if probe.is_done:
+                    yield probe
+            self._queue = [each for each in self._queue if each.particle in wanted()]
+            while self._queue and (self.spare is None or not self.rows):
+                probe = self._queue.pop(0)
+                self._place(probe)
+                self.rows.append(probe)
+            if not any(each.is_done for each in self.rows):
+                return
+
+    def _logprob(self, logits: Logits, token: int) -> float:
+        return self._tools.backend.logprobs(logits, token, 0)[0]
+
+    def _place(self, probe: Probe) -> None:
+        """Gives a probe cells with as many tokens before the suffix as possible."""
+        particle, prompt, backend = probe.particle, self._prompt, self._tools.backend
+        assert particle.seq_id is not None
+        assert prompt.seq_id is not None
+        probe.n_held = probe.n_usable
+        if self.spare is None:
+            probe.seq_id = particle.seq_id
+            backend.truncate(particle.seq_id, probe.position)
+            return
+        probe.seq_id = self.spare
+        source = particle.seq_id
+        if backend.continuable_from(source) > probe.position:
+            source, probe.n_held = prompt.seq_id, 0
+        backend.fork(source, self.spare, probe.position)
+        self._tools.totals.forks += 1
+
+    def _put_back(self, probe: Probe) -> None:
+        """Removes what a probe has evaluated."""
+        particle = probe.particle
+        assert particle.seq_id is not None
+        if self.spare is not None:
+            self._tools.backend.remove(self.spare)
+        else:
+            particle.n_held = min(particle.n_held, probe.n_usable)
+            self._tools.backend.truncate(particle.seq_id, particle.position)
