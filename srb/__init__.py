@@ -23,7 +23,7 @@ from srb.engine.asking.request import CompletionRequest, Explore, Resumed
 from srb.engine.asking.resume import resume
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.programs.texts import Score
+from srb.engine.programs.table import Score, ScoredRow, Table
 from srb.engine.telling.events import (
     DoneEvent,
     ErrorEvent,
@@ -73,12 +73,14 @@ __all__ = [
     "Resumed",
     "SamplingParams",
     "Score",
+    "ScoredRow",
     "Settings",
     "SettingsError",
     "SrbError",
     "StartEvent",
     "StopEvent",
     "StreamEvent",
+    "Table",
     "Timings",
     "UnavailableError",
     "Usage",

@@ -1,4 +1,4 @@
-"""The command line: `srb serve`, `generate`, `explore`, `compare`, `history` and `tune`, and `srb --version`."""
+"""The command line: `srb serve`, `generate`, `explore`, `score`, `compare`, `history`, `tune`, and `srb --version`."""
 
 import argparse
 import asyncio
@@ -77,6 +77,12 @@ def _exploring() -> tuple[AddOptions, Run]:
     return add_explore_arguments, explore
 
 
+def _scoring() -> tuple[AddOptions, Run]:
+    from srb.terminal.score import add_score_arguments, score
+
+    return add_score_arguments, score
+
+
 def _comparing() -> tuple[AddOptions, Run]:
     from srb.terminal.comparison.compare import add_compare_arguments, compare
 
@@ -130,6 +136,12 @@ COMMANDS = {
         "Shows what the model is likely to write next, as a tree that grows.",
         _exploring,
         _ASKING | {"depth", "max_nodes", "min_probability", "min_entropy"},
+    ),
+    "score": Command(
+        "FILE [OPTION...]",
+        "tell how likely continuations are behind contexts",
+        "Tells how likely continuations are behind contexts: those in the lines of a file.",
+        _scoring,
     ),
     "compare": Command(
         "SPEC [OPTION...]",

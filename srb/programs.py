@@ -6,14 +6,15 @@ import difflib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from srb.engine.asking.kinds import Text
 from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.engine.engine import Engine
-from srb.engine.programs.texts import Score, Scoring, Writing
+from srb.engine.programs.table import Score
+from srb.engine.programs.texts import Texts, Writing, scores_of, table_of
 from srb.engine.telling.events import StopEvent
 from srb.errors import InvalidRequestError
 from srb.files.download import fetch_model
@@ -53,17 +54,31 @@ def generate(
     """
     params = _params(sampling)
     heal = isinstance(prompt, str) and not any(getattr(params, name) for name in CONSTRAINTS)
-    with _kept.engine(model) as engine:
+    with _kept.engine(model) as engine, show_count("writing", n) as count:
         by_model = {name: value for name, value in _kept.sampling.items() if name not in sampling}
         writing = Writing(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)
-        _follow(engine, "writing", writing)
+        for event in engine.run(writing.request):
+            writing.take(event)
+            if isinstance(event, StopEvent):
+                count()
     return writing.result()
 
 
-def score(prompt: Text, candidates: Sequence[Text], *, model: Model = None) -> list[Score]:
+@overload
+def score(prompt: Text, candidates: Sequence[Text], *, model: Model = None) -> list[Score]: ...
+@overload
+def score(
+    prompt: Texts, candidates: Sequence[Text] | Sequence[Sequence[Text]], *, model: Model = None
+) -> list[list[Score]]: ...
+
+
+def score(prompt: Any, candidates: Any, *, model: Model = None) -> Any:
     """How likely each of these texts is after a prompt, in the order of the texts. The prompt is evaluated once.
 
-    A candidate is tokenized alone, so most candidates should begin with a space. model: see `generate`.
+    Of a list of prompts it is a list for each: with the same candidates, or with a list of them for each prompt.
+
+    A candidate is tokenized together with its prompt. Most begin with a space, or else the prompt ends with one.
+    model: see `generate`. If stderr is a terminal, it shows how many of the texts are scored.
 
     Raises `InvalidRequestError` for a wrong argument, `ModelLoadError`, and `SrbError` for a fault.
 
@@ -72,19 +87,17 @@ def score(prompt: Text, candidates: Sequence[Text], *, model: Model = None) -> l
     >>> best = max(scores, key=lambda each: each.logprob)
     >>> cities[scores.index(best)]
     ' Paris'
+    >>> table = srb.score(["The capital of France is", "The capital of Italy is"], cities)
+    >>> [max(scores, key=lambda each: each.logprob) == scores[k] for k, scores in enumerate(table)]
+    [True, True]
     """
-    with _kept.engine(model) as engine:
-        scoring = Scoring(prompt, candidates, engine.tokenize)
-        _follow(engine, "scoring", scoring)
-    return scoring.result()
-
-
-def _follow(engine: Engine, what: str, work: Writing | Scoring) -> None:
-    with show_count(what, work.request.count) as count:
-        for event in engine.run(work.request):
-            work.take(event)
-            if isinstance(event, StopEvent):
-                count()
+    table = table_of(prompt, candidates)
+    with (
+        _kept.engine(model) as engine,
+        show_count("scoring", table.count) as count,
+        closing(engine.score_table(table)) as rows,
+    ):
+        return scores_of(table, prompt, (count() or row for row in rows))
 
 
 def _params(sampling: dict[str, Any]) -> SamplingParams:

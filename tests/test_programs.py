@@ -152,7 +152,7 @@ ONE: Any = SamplingParams().alternatives(1)
         (lambda: CompletionRequest(((1, "a"),), ONE), "prompt takes whole numbers as token ids, got (1, 'a')"),  # type: ignore[arg-type]
         (lambda: CompletionRequest(((1.5,),), ONE), "prompt takes whole numbers as token ids, got (1.5,)"),  # type: ignore[arg-type]
         (lambda: srb.score("a", []), "candidates must have at least one text"),
-        (lambda: srb.score("a", 5), "candidates takes a list of texts, got 5; write [...] around it"),  # type: ignore[arg-type]
+        (lambda: srb.score("a", 5), "candidates takes a list of texts, got 5; write [...] around it"),  # type: ignore[call-overload]
         (lambda: srb.generate("a", temprature=1), "there is no 'temprature'; did you mean temperature?"),
         (lambda: srb.score("a", "b"), "candidates takes a list of texts, got 'b'; write [...] around it"),
         (lambda: srb.score("a", [5]), "candidates[0] takes a text, or a tuple of token ids, got 5"),  # type: ignore[list-item]

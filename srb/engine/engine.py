@@ -42,8 +42,7 @@ class Engine(Facade, ForPrograms):
     `tokenize`, `add_request`, `abort` and `ask` may be called from any thread. Everything else belongs to the thread
     that calls `step`.
 
-    default_max_tokens: how many tokens an alternative may generate whose `max_tokens` is None. -1: as many as there is
-        room for.
+    default_max_tokens: the value for alternatives whose `max_tokens` is None. -1: as many as there is room for.
     prefill_chunk: how many prompt tokens are evaluated after each row of running sequences; 0: as `plan.PAUSE` says.
     cache_bytes: how many bytes of the states of finished requests are kept in memory; 0: none.
     store: keeps these states for longer than the process lives. An engine with a store must be closed by `close`.

@@ -119,7 +119,8 @@ class Planner:
         prefilling = [prompt for prompt in prompts if not (prompt.is_evaluated or prompt.beginning) and prompt.living]
         prefilling = self._pieces.ready(prefilling, must=not running)
         plans = _Plans(is_alone=not running)
-        ahead = tokens_ahead(running, self._most_outputs)
+        # Each prompt may be complete with this batch, and then has a row of logits, too.
+        ahead = tokens_ahead(running, max(0, self._most_outputs - len(prefilling)))
         takes_turns = False
         if prefilling and not (running and self._rows_are_next):
             takes_turns = self._add_chunks(plans, prefilling, awaiting, ahead, costs.among(in_use(prompts)))

@@ -16,11 +16,24 @@ from srb.server.http.media import FETCH, Fetch
 from srb.server.http.refusals import ERRORS, errors_as_json
 from srb.server.openapi import describe as openapi
 from srb.server.openapi import docs_page
-from srb.server.routes import about, adapters, embeddings, history, mount, page, requests, responses, slots, stories
+from srb.server.routes import (
+    about,
+    adapters,
+    embeddings,
+    history,
+    mount,
+    page,
+    requests,
+    responses,
+    score,
+    slots,
+    stories,
+)
 from srb.server.routes.about import DESCRIPTION, METRICS
 from srb.server.routes.embeddings import TURNS, Turns, end_turns
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.mount import resources_of
+from srb.server.routes.score import TABLES
 from srb.server.routes.slots import SLOT_FOLDER
 from srb.server.run.keeper import Keeper
 from srb.server.run.keeping import KEEPER
@@ -28,7 +41,7 @@ from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 from srb.wire.vendors import ROUTES as VENDORS
 
-_OWN = (about, requests, responses, stories, history, embeddings, slots, adapters, page)
+_OWN = (about, requests, score, responses, stories, history, embeddings, slots, adapters, page)
 ROUTES = (*(route for each in _OWN for route in each.ROUTES), *VENDORS)
 """All that the server answers: its own routes, and those of the vendors whose formats it has."""
 
@@ -90,6 +103,7 @@ def create_app(
     description: Callable[[], tuple[bytes, bytes]] = cache(partial(_description, limits, keyed=bool(api_keys)))
     app[DESCRIPTION] = description
     mount.begin(app)
+    app[TABLES] = {}
     app[TURNS] = Turns()
     app.on_cleanup.append(end_turns)
     app.on_shutdown.append(stories.end_feeds)

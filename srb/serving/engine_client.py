@@ -8,7 +8,7 @@ Everything that is the same for both is here: the requests' journals, their read
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Answer
 from srb.engine.kept.slots import Slots
+from srb.engine.programs.table import ScoredRow, Table
 from srb.engine.programs.texts import has_texts, with_tokens
 from srb.engine.prompts.adapters import Adapters
 from srb.engine.prompts.media import Media, PromptPart, no_media
@@ -28,6 +29,7 @@ from srb.serving.health import Health, ReplicaHealth, Status
 from srb.serving.journal import Journal
 from srb.serving.request_stream import RequestStream
 from srb.serving.roster import Roster
+from srb.serving.tables import Tabulation
 
 Record = Callable[[list[Event], Callable[[], object]], object]
 """Gets the events of a step, and a function that it must call when readers may see them."""
@@ -187,6 +189,15 @@ class EngineClient(AsyncForPrograms):
             async for events in stream:
                 for event in events:
                     yield event
+
+    async def score_table(self, table: Table) -> AsyncGenerator[ScoredRow]:
+        """See `AsyncForPrograms.score_table`."""
+        async with Tabulation(self, table) as tabulation:
+            async for rows in tabulation.rows():
+                for row in rows:
+                    yield row
+            if tabulation.failure:
+                raise tabulation.failure
 
     def abort(self, request_id: str, index: int | None = None, reason: AbortReason = "cancelled") -> bool:
         """Ends a request, or the alternative `index` of it. Returns False if it isn't waiting or running."""

@@ -2,8 +2,10 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any, overload
 
 from srb.engine.asking.kinds import Text
 from srb.engine.asking.model import Embedder, Tokenizer
@@ -12,7 +14,9 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.kept.slot_file import write_slot
 from srb.engine.kept.slots import Slots
 from srb.engine.programs.saved import SLOT, Saving, read_saved
-from srb.engine.programs.texts import Answer, Score, Scoring, Writing, embed, to_tokens
+from srb.engine.programs.table import Score, ScoredRow, Table
+from srb.engine.programs.texts import Answer, Texts, Writing, embed, scores_of, table_of
+from srb.engine.programs.tokens import to_tokens
 from srb.engine.telling.events import ErrorEvent, Event, NodeEvent
 
 
@@ -59,15 +63,28 @@ class AsyncForPrograms(ABC):
             writing.take(event)
         return writing.result()
 
-    async def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]:
+    @overload
+    async def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]: ...
+    @overload
+    async def score(
+        self, prompt: Texts, candidates: Sequence[Text] | Sequence[Sequence[Text]]
+    ) -> list[list[Score]]: ...
+
+    async def score(self, prompt: Any, candidates: Any) -> Any:
         """How likely each of these texts is after the prompt, which is evaluated once. See `Engine.score`.
 
         Raises what `submit` raises, and `SrbError` for a fault.
         """
-        scoring = await asyncio.to_thread(Scoring, prompt, candidates, self.tokenize)
-        async for event in self.generate(scoring.request):
-            scoring.take(event)
-        return scoring.result()
+        table = table_of(prompt, candidates)
+        async with aclosing(self.score_table(table)) as rows:
+            return scores_of(table, prompt, [row async for row in rows])
+
+    @abstractmethod
+    def score_table(self, table: Table) -> AsyncGenerator[ScoredRow]:
+        """The rows of a table, those of a context together, as soon as they are known. See `Engine.score_table`.
+
+        Leaving the loop ends what runs of it. Raises what `submit` raises.
+        """
 
     async def embed(self, texts: Sequence[Text]) -> list[list[float]]:
         """The embedding of each text: a vector of the length 1. See `Engine.embed`."""

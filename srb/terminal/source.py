@@ -30,9 +30,12 @@ from srb.llama.files.model_file import find_model
 from srb.llama.files.model_sampling import sampling_of
 from srb.options.settings import CHAT_OPTIONS, SERVER_OPTIONS, Settings, read_keys
 from srb.serving.async_engine import AsyncEngine
+from srb.serving.tables import Tabulation
 from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.native.explore import read_with
+from srb.wire.native.score import Answer
+from srb.wire.native.score import read as read_score
 from srb.wire.request.body import parse
 
 Body = dict[str, Any]
@@ -75,6 +78,9 @@ class Source(Protocol):
 
     def explore(self, body: Body) -> AbstractAsyncContextManager[Events]:
         """The same for the body of `POST /v1/explore`."""
+
+    def score(self, body: Body) -> AbstractAsyncContextManager[Events]:
+        """The same for the body of `POST /v1/score`."""
 
 
 def open_source(settings: Settings) -> Source:
@@ -142,6 +148,25 @@ class InProcess:
         async with stream:
             yield (event async for batch in stream for event in to_json(batch))
 
+    @asynccontextmanager
+    async def score(self, body: Body) -> AsyncIterator[Events]:
+        """See `Source.score`."""
+        asked = await asyncio.to_thread(read_score, json.dumps(body).encode(), self.model)
+        async with Tabulation(self._engine, asked.table) as table:
+            await table.begin()
+            fingerprint = self._engine.fingerprint
+            answer = Answer(asked, table.id, model=self.model, created=int(time.time()), fingerprint=fingerprint)
+            yield _scores(table, answer)
+
+
+async def _scores(table: Tabulation, answer: Answer) -> Events:
+    yield answer.start()
+    async for rows in table.rows():
+        for row in rows:
+            yield answer.row(row)
+    for event in answer.last(table):
+        yield event
+
 
 class Server:
     """A server at `--url`, with the first of the keys of `--api-key` or `--api-key-file`."""
@@ -192,6 +217,12 @@ class Server:
     async def explore(self, body: Body) -> AsyncIterator[Events]:
         """See `Source.explore`."""
         async with self._answer("POST", "/v1/explore", body) as reply:
+            yield self._events(reply)
+
+    @asynccontextmanager
+    async def score(self, body: Body) -> AsyncIterator[Events]:
+        """See `Source.score`."""
+        async with self._answer("POST", "/v1/score", body) as reply:
             yield self._events(reply)
 
     async def _events(self, reply: aiohttp.ClientResponse) -> Events:

@@ -25,6 +25,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Backend
 from srb.engine.engine import Engine
+from srb.engine.programs.table import Table
 from srb.engine.telling.events import ErrorEvent, Event, ProgressEvent, StopEvent
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
 from srb.serving.async_engine import AsyncEngine
@@ -111,6 +112,20 @@ async def test_more_alternatives_than_a_replica_has_room_for_are_spread() -> Non
         assert [part.count for _, part in replicas.ran] == [8, 8]
     check_order(events, each)
     assert texts(events) == alone(each)
+
+
+async def test_a_table_runs_on_all_replicas_and_outlives_them() -> None:
+    table = Table.of([f"context {k} " for k in range(60)], [" one", " another", "?"])
+    expected = {(row.context, row.continuation): row for row in Engine(FakeBackend()).score_table(table)}
+    async with cluster() as (engine, replicas):
+        rows = []
+        async for row in engine.score_table(table):
+            rows.append(row)
+            if len(rows) == 30:
+                await replicas.kill("a")
+                await replicas.add("c")
+        assert {name for name, _ in replicas.ran} >= {"a", "b"}
+    assert {(row.context, row.continuation): row for row in rows} == expected
 
 
 @pytest.mark.parametrize("seed", seeds(8, quick=1))

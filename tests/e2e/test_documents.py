@@ -85,6 +85,7 @@ def test_each_command_is_run_or_says_what_it_needs() -> None:
 def place(tmp_path: Path, start_server: Callable[..., Server]) -> tuple[Path, Server]:
     """A folder with what the commands name, and a server that has done what they go on with."""
     (tmp_path / "chapter.txt").write_text("The old lighthouse keeper said that")
+    (tmp_path / "questions.jsonl").write_text('{"context": "The capital of France is", "continuations": [" Paris"]}')
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srb").write_text(f'#!/bin/sh\nexec {sys.executable} -m srb "$@"\n')
     (tmp_path / "bin" / "srb").chmod(0o755)
@@ -128,7 +129,9 @@ def test_they_work(place: tuple[Path, Server]) -> None:
         # The first of each loads the model, and the others ask the server.
         loads = next((each for each in loaders if each in written), None)
         loaders.discard(loads or "")
-        written = written if loads else re.sub(r"\bsrb (generate|explore)\b", rf"srb \1 --url {server.url}", written)
+        written = (
+            written if loads else re.sub(r"\bsrb (generate|explore|score)\b", rf"srb \1 --url {server.url}", written)
+        )
         # A story's feed goes on until its reader leaves, which curl says with 28.
         written = re.sub(r"^curl ", "curl -s --fail-with-body --max-time 20 ", written)
         feeds = "text/event-stream" in written

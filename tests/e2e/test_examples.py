@@ -2,9 +2,11 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from real_server import Server
@@ -39,6 +41,35 @@ def test_chat(server: Server) -> None:
     lines = run(sys.executable, str(EXAMPLES / "chat.py"), "Who are you?", "3", server=server).splitlines()
     assert [line[:3] for line in lines] == ["0: ", "1: ", "2: "]
     assert all(line[3:] for line in lines)
+
+
+def test_a_model_for_lm_eval(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the interface that lm-eval calls, which needn't be installed, and as with its `local-completions` (echo)."""
+    monkeypatch.setitem(sys.modules, "lm_eval.api.model", SimpleNamespace(LM=object))
+    registry = SimpleNamespace(register_model=lambda _name: lambda kind: kind)
+    monkeypatch.setitem(sys.modules, "lm_eval.api.registry", registry)
+    model = runpy.run_path(str(EXAMPLES / "clients/lm-eval/srb_model.py"), run_name="example")["Srb"](server.url)
+    questions = [
+        ("The capital of France is", " Paris"),
+        ("The capital of France is", " a cheese"),
+        ("One, two, ", "three"),
+    ]
+    found = model.loglikelihood([SimpleNamespace(args=pair) for pair in [*questions, questions[0]]])
+    assert found[0] == found[3]
+    assert found[0][0] > found[1][0]
+    assert [greedy for _, greedy in found] == [True, False, False, True]
+    for (context, end), (logprob, _) in zip(questions, found, strict=False):
+        whole, before = (
+            json.loads(server.request("/tokenize", {"content": text, "add_special": True})[1])["tokens"]
+            for text in (context + end, context.rstrip())
+        )
+        body = {"model": "m", "prompt": whole, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+        answer = json.loads(server.request("/v1/completions", body)[1])["choices"][0]["logprobs"]
+        assert sum(answer["token_logprobs"][len(before) : len(whole)]) == pytest.approx(logprob, abs=0.5)
+    (rolling,) = model.loglikelihood_rolling([SimpleNamespace(args=("Once upon a time",))])
+    assert rolling < 0
+    (text,) = model.generate_until([SimpleNamespace(args=("One, two,", {"until": ["."], "max_gen_toks": 3}))])
+    assert text
 
 
 def test_library() -> None:

@@ -2,13 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tiny_lora import write_tiny_lora
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
+from srb.engine.programs.table import Table
+from srb.engine.programs.tokens import pair_tokens
+from srb.engine.prompts.adapters import Asked
 from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, LogitsProcessorError, NotSupportedError
 from srb.llama import LlamaBackend
@@ -22,9 +27,9 @@ ENDS: list[str | tuple[int, ...]] = [" and one", " or another that is longer", "
 Load = Callable[..., LlamaBackend]
 
 
-def echoed(engine: Engine, tokens: tuple[int, ...]) -> list[float | None]:
+def echoed(engine: Engine, tokens: tuple[int, ...], lora: Asked | None = None) -> list[float | None]:
     """The log-probabilities of a prompt's own tokens."""
-    asked = CompletionRequest((tokens,), (SamplingParams(max_tokens=0),), echo=True, logprobs=0)
+    asked = CompletionRequest((tokens,), (SamplingParams(max_tokens=0, lora=lora),), echo=True, logprobs=0)
     events = [event for event in engine.run(asked) if isinstance(event, StreamEvent)]
     return [event.token.logprob for event in events if event.token]
 
@@ -92,6 +97,27 @@ def test_texts(load: Load) -> None:
         engine.generate_texts(PROMPT, params=SamplingParams(logits_processor=unlucky))
 
 
+def test_a_table_has_the_numbers_of_its_rows_one_by_one(load: Load, tmp_path: Path) -> None:
+    """To 1e-4, since the weights are F32; also with adapters, and whatever is kept."""
+    lora = str(write_tiny_lora(tmp_path / "a.gguf", 1))
+    exact = {"lora": f"{lora}:0", "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": "off"}
+    engine, alone = Engine(load(**exact), cache_bytes=10_000_000), Engine(load(**exact))
+    contexts = [PROMPT + " " * (k % 2) + "x" * k for k in range(12)]
+    ends: list[str | tuple[int, ...]] = [" and one", "or another", (60, 61)]
+    branches = [SamplingParams(seed=0), SamplingParams(seed=0, lora=((0, 1.0),))]
+    table = Table.of(contexts, ends, branches)
+    for _ in range(2):  # the second time much of it is known
+        rows = list(engine.score_table(table))
+        assert len(rows) == 12 * 3 * 2
+        for row in rows:
+            context, end = pair_tokens(contexts[row.context], ends[row.continuation], alone.tokenize)
+            expected = echoed(alone, context + end, branches[row.branch].lora)[len(context) :]
+            assert row.score
+            assert row.score.logprobs == pytest.approx(expected, abs=1e-4)
+    by_branch = [[row.score and row.score.logprob for row in rows if row.branch == branch] for branch in (0, 1)]
+    assert by_branch[0] != by_branch[1]
+
+
 async def test_the_same_with_asyncio(load: Load) -> None:
     engine = Engine(load())
     params = SamplingParams(seed=3, max_tokens=5)
@@ -99,6 +125,12 @@ async def test_the_same_with_asyncio(load: Load) -> None:
     async with AsyncEngine(lambda _progress: load()) as other:
         assert await other.generate_texts(PROMPT, 2, params) == texts
         assert await other.score(PROMPT, ENDS) == scores
+        table = await other.score([PROMPT, PROMPT + "x"], [ENDS, ENDS[:1]])
+        assert [[score.tokens for score in each] for each in table] == [
+            [score.tokens for score in scores],
+            [scores[0].tokens],
+        ]
+        assert table[0][1].logprobs == pytest.approx(scores[1].logprobs, abs=0.01)
         (first,) = await other.score(other.tokenize(PROMPT), ENDS[:1])
         assert first.logprobs == pytest.approx(scores[0].logprobs, abs=0.01)
 

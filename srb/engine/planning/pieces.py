@@ -88,11 +88,12 @@ class Pieces:
                 if is_first and n_tokens < rest < n_tokens + least:  # else only a small piece would be left
                     n_tokens = rest - least if rest >= 2 * least else rest
                 n_tokens = min(n_tokens, rest, most, pause - evaluated)
-                if n_tokens <= 0:
+                if n_tokens <= 0 or (n_tokens == rest and not outputs):
                     continue
                 if budget.is_alone and n_tokens < rest and any(n == left(each) for each, n in with_logits + pieces):
                     break  # a prompt becomes complete with this batch: it needn't wait for more tokens of others
                 pieces.append((prompt, n_tokens))
+                outputs -= n_tokens == rest
             most -= n_tokens
             seconds -= costs.of_piece(n_tokens, evaluated, joins=budget.joins)
         return with_logits + pieces

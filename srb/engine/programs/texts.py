@@ -1,46 +1,32 @@
 """For programs that want results and no events: makes texts, scores and embeddings, and saves evaluated texts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from math import fsum, hypot
+from math import hypot
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
-from srb.engine.asking.kinds import Text, check_text
+from srb.engine.asking.kinds import Text
 from srb.engine.asking.model import Embedder, Tokenizer
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.kept.slot_file import write_slot
 from srb.engine.kept.slots import Slots
 from srb.engine.programs.saved import SLOT, Saving, read_saved
-from srb.engine.telling.events import ErrorEvent, Event, StopEvent, StreamEvent
-from srb.errors import InvalidRequestError, NotSupportedError
-
-Tokenize = Callable[..., tuple[int, ...]]
-"""`Engine.tokenize`."""
+from srb.engine.programs.table import PARTS_AT_ONCE, Part, Score, ScoredRow, Table, Tabulating, is_tokens
+from srb.engine.programs.tokens import Tokenize, to_tokens
+from srb.engine.telling.events import ErrorEvent, Event, StopEvent, StreamEvent, by_request
+from srb.errors import InvalidRequestError, NotSupportedError, SrbError
 
 Answer = TypeVar("Answer")
 
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How likely a text is after another one.
-
-    logprob: the log-probability of the whole text: the sum of those of its tokens. tokens: the ids of its tokens.
-    logprobs: for each token, the natural logarithm of the probability that the model gives it after all tokens before
-        it.
-    """
-
-    logprob: float = field(init=False)
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "logprob", fsum(self.logprobs))
+Texts = list[str] | list[tuple[int, ...]]
+"""Several prompts. A list of token ids is one prompt."""
 
 
 class Writing:
@@ -69,30 +55,6 @@ class Writing:
     def result(self) -> list[str]:
         """The texts."""
         return [text for _, text in sorted(zip(self._ranks, self._texts, strict=True), key=itemgetter(0))]
-
-
-class Scoring:
-    """A request for the scores of candidates, whose common beginning is evaluated once.
-
-    Each candidate is an alternative whose tokens are given. Give the request's events to `take`, until the request is
-    done.
-    """
-
-    def __init__(self, prompt: Text, candidates: Sequence[Text], tokenize: Tokenize) -> None:
-        self._tokens = all_to_tokens(candidates, tokenize)
-        self._logprobs: list[list[float]] = [[] for _ in candidates]
-        self.request = CompletionRequest.scoring(to_tokens(prompt, tokenize, is_prompt=True), self._tokens)
-
-    def take(self, event: Event) -> None:
-        """Raises `SrbError` for a fault."""
-        if isinstance(event, ErrorEvent):
-            raise event.error
-        if isinstance(event, StreamEvent) and event.token and event.token.logprob is not None:
-            self._logprobs[event.index].append(event.token.logprob)
-
-    def result(self) -> list[Score]:
-        """The scores, in the order of the candidates."""
-        return [Score(*each) for each in zip(self._tokens, map(tuple, self._logprobs), strict=True)]
 
 
 class ForPrograms(ABC):
@@ -124,6 +86,12 @@ class ForPrograms(ABC):
     def add_request(self, request: CompletionRequest) -> None: ...
 
     @abstractmethod
+    def check(self, request: CompletionRequest) -> None: ...
+
+    @abstractmethod
+    def abort(self, request_id: str) -> None: ...
+
+    @abstractmethod
     def step(self) -> list[Event]: ...
 
     def run(self, request: CompletionRequest) -> Iterator[Event]:
@@ -144,16 +112,48 @@ class ForPrograms(ABC):
             writing.take(event)
         return writing.result()
 
-    def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]:
+    @overload
+    def score(self, prompt: Text, candidates: Sequence[Text]) -> list[Score]: ...
+    @overload
+    def score(self, prompt: Texts, candidates: Sequence[Text] | Sequence[Sequence[Text]]) -> list[list[Score]]: ...
+
+    def score(self, prompt: Any, candidates: Any) -> Any:
         """How likely each of these texts is after the prompt, which is evaluated once. See `run`.
 
-        A candidate is tokenized alone, so most candidates should begin with a space. Raises `InvalidRequestError`, and
-        `SrbError` for a fault.
+        Of a list of prompts it is a list for each: with the same candidates, or with a list of them for each prompt.
+
+        A text is tokenized behind its prompt, see `pair_tokens`. Raises `InvalidRequestError`, and `SrbError` for a
+        fault.
         """
-        scoring = Scoring(prompt, candidates, self.tokenize)
-        for event in self.run(scoring.request):
-            scoring.take(event)
-        return scoring.result()
+        table = table_of(prompt, candidates)
+        with closing(self.score_table(table)) as rows:
+            return scores_of(table, prompt, rows)
+
+    def score_table(self, table: Table) -> Generator[ScoredRow]:
+        """The rows of a table, those of a context together, as soon as they are known. See `run`.
+
+        A row that can't be scored has an `error`. Raises `InvalidRequestError` for a `lora` that isn't there.
+        """
+        if self.has_work:
+            raise RuntimeError("score_table() is for an engine that has no other work")
+        work, parts = Tabulating(table, self.tokenize, self.check), dict[str, Part]()
+        try:
+            while True:
+                while len(parts) < PARTS_AT_ONCE and (part := work.next()):
+                    self.add_request(part.request)
+                    parts[part.request.id] = part
+                yield from work.told()
+                if not parts:
+                    return
+                for request_id, events in by_request(self.step()).items():
+                    parts[request_id].take(events)
+                    if parts[request_id].done:
+                        work.put(parts.pop(request_id))
+        finally:
+            for request_id in parts:  # the caller has left the loop
+                self.abort(request_id)
+            while self.has_work:  # what has ended gives its cells back
+                self.step()
 
     def embed(self, texts: Sequence[Text]) -> list[list[float]]:
         """The embedding of each text: a vector of the length 1. May be called from any thread.
@@ -193,14 +193,6 @@ class ForPrograms(ABC):
         return answer.result()
 
 
-def to_tokens(text: Text, tokenize: Tokenize, *, is_prompt: bool, name: str = "prompt") -> tuple[int, ...]:
-    """The tokens of a text. Tokens stay as they are. Raises `InvalidRequestError` for anything else."""
-    if isinstance(text, list):
-        text = tuple(text)
-    check_text(name, text)
-    return tokenize(text, is_prompt=is_prompt) if isinstance(text, str) else text
-
-
 def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) -> list[list[float]]:
     """See `ForPrograms.embed`."""
     if embedder is None or embedder.rank_template is not None:
@@ -223,17 +215,27 @@ def embed(embedder: Embedder | None, texts: Sequence[Text], tokenize: Tokenize) 
     return vectors
 
 
-def all_to_tokens(texts: Iterable[Text], tokenize: Tokenize) -> list[tuple[int, ...]]:
-    """The tokens of candidates."""
-    if isinstance(texts, str) or not isinstance(texts, Iterable):  # else each character would be scored as a text
+def table_of(prompt: Any, candidates: Any) -> Table:
+    """The table that `score` is asked for. Raises `InvalidRequestError`."""
+    if isinstance(candidates, str) or not isinstance(candidates, Iterable):  # else each character would be scored
         raise InvalidRequestError(
-            f"candidates takes a list of texts, got {texts!r:.60}; write [...] around it", param="candidates"
+            f"candidates takes a list of texts, got {candidates!r:.60}; write [...] around it", param="candidates"
         )
-    if not (texts := [*texts]):
-        raise InvalidRequestError("candidates must have at least one text", param="candidates")
-    return [
-        to_tokens(each, tokenize, is_prompt=False, name=f"candidates[{number}]") for number, each in enumerate(texts)
-    ]
+    return Table.of(prompt if _are_texts(prompt) else [prompt], [*candidates], names=("prompt", "candidates"))
+
+
+def scores_of(table: Table, prompt: Any, rows: Iterable[ScoredRow]) -> Any:
+    """The scores of a table's rows: a list of them, or a list for each prompt. Raises what a row has as its error."""
+    scores: list[list[Score]] = [[] for _ in table.contexts]
+    for row in rows:
+        if row.score is None:
+            raise row.error or SrbError("a row wasn't scored")
+        scores[row.context].append(row.score)
+    return scores if _are_texts(prompt) else scores[0]
+
+
+def _are_texts(prompt: Any) -> bool:
+    return isinstance(prompt, list) and not is_tokens(prompt)
 
 
 def has_texts(request: CompletionRequest) -> bool:

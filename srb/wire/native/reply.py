@@ -102,7 +102,7 @@ def to_json(
                 "event": "done",
                 "count": event.count,
                 "id": event.request_id,
-                "usage": _usage(usage),
+                "usage": usage_json(usage),
                 "timings": {name: round(value, 3) for name, value in timings.items()},
             }
 
@@ -122,7 +122,8 @@ def _special(event: StopEvent) -> dict[str, Any]:
     return said if event.weight is None else said | {"weight": event.weight}
 
 
-def _usage(usage: Usage) -> dict[str, int]:
+def usage_json(usage: Usage) -> dict[str, int]:
+    """The token counts of a request."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -166,7 +167,7 @@ def state(
         "status": "finished" if done else "running" if started else "waiting",
         "created": created,
         "choices": choices,
-        "usage": _usage(done.usage) if done else None,
+        "usage": usage_json(done.usage) if done else None,
         "last_event_id": last_event_id,
     }
 

@@ -1,0 +1,149 @@
+"""`srb score`: tells how likely continuations are behind contexts, which are in the lines of a file."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from srb.errors import InvalidRequestError
+from srb.files.progress import show_count
+from srb.options.settings import SERVER_OPTIONS, Settings, add_arguments
+from srb.terminal.generate import check_url_options
+from srb.terminal.show import Event, one_line
+from srb.terminal.source import Body, Source, open_source
+from srb.wire.native.score import read
+
+MAX_BODY_CHARS = 1 << 20
+"""A longer file is asked for in several bodies, since a server takes 4 MiB."""
+
+CONTEXT_CHARS = 70
+"""How many characters of a context are shown: its last ones."""
+
+
+def add_score_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `srb score`."""
+    parser.add_argument(
+        "file",
+        help='a file with a JSON object in each line: {"context": "The capital of France is", "continuations": '
+        '[" Paris", " Rome"]}; texts, or lists of token ids. With - it is read from stdin',
+    )
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each continuation")
+    parser.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="INT",
+        help="with --json: print the tokens, too, with so many of the likeliest at the place of each, 0 to 100",
+    )
+    add_arguments(parser, without=SERVER_OPTIONS | {"n", "max_n", "max_tokens"})
+
+
+def score(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Runs `srb score` and returns its exit code: 1 if something couldn't be scored.
+
+    Raises `SrbError`. What is wrong in the file is found before the model is loaded.
+    """
+    check_url_options(settings, arguments)
+    lines = list(_lines(arguments.file))
+    asked: Body = {} if arguments.logprobs is None else {"logprobs": arguments.logprobs}
+    bodies = [asked | body for body in _bodies(lines)]
+    count = sum(read(json.dumps(body).encode(), "").table.count for body in bodies)
+    source = open_source(settings)
+    show = _lines_of_json(sys.stdout) if arguments.json else _table(sys.stdout, lines)
+    return asyncio.run(_score(source, bodies, count, show))
+
+
+async def _score(source: Source, bodies: list[Body], count: int, show: Callable[[Event], None]) -> int:
+    failed, first = False, 0
+    async with source:
+        with show_count("scoring", count) as counted:
+            for body in bodies:
+                async with source.score(body) as events:
+                    async for event in events:
+                        failed |= event["event"] == "error" or event.get("finish_reason") == "abort"
+                        if "context" in event:
+                            counted()
+                            show(event | {"context": first + event["context"]})
+                        elif event["event"] == "error":
+                            print(f"srb: {event['error']['message']}", file=sys.stderr)
+                first += len(body["contexts"])
+    return int(failed)
+
+
+def _lines(name: str) -> Iterator[dict[str, Any]]:
+    """The objects in the lines of a file. Raises `InvalidRequestError`."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig") if name == "-" else Path(name).read_text("utf-8-sig")
+    except OSError as error:
+        raise InvalidRequestError(f"{name} can't be read: {error.strerror}", param="file") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{name} is not UTF-8: byte {error.start}", param="file") from None
+    n_lines = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        n_lines += 1
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise InvalidRequestError(f"line {number} of {name} is not JSON: {error}", param="file") from None
+        ends = found.get("continuations") if isinstance(found, dict) and "context" in found else None
+        if not isinstance(ends, list) or not all(isinstance(each, str | list) for each in ends):
+            raise InvalidRequestError(
+                f'line {number} of {name} must be an object with "context" and a list of "continuations"', param="file"
+            )
+        yield found
+    if not n_lines:
+        raise InvalidRequestError(f"{name} has no lines", param="file")
+
+
+def _bodies(lines: list[dict[str, Any]]) -> Iterator[Body]:
+    """The bodies that ask for the lines, each with as many as are not too long together."""
+    contexts: list[Any] = []
+    continuations: list[Any] = []
+    n_chars = 0
+    for line in lines:
+        n_chars += len(json.dumps([line["context"], line["continuations"]]))
+        if contexts and n_chars > MAX_BODY_CHARS:
+            yield {"contexts": contexts, "continuations": continuations}
+            contexts, continuations, n_chars = [], [], 0
+        contexts.append(line["context"])
+        continuations.append(line["continuations"])
+    yield {"contexts": contexts, "continuations": continuations}
+
+
+def _lines_of_json(out: TextIO) -> Callable[[Event], None]:
+    """Prints each row as it came."""
+    return lambda event: print(json.dumps(event), file=out, flush=True)
+
+
+def _table(out: TextIO, lines: list[dict[str, Any]]) -> Callable[[Event], None]:
+    """Prints each context, and below it a line for each of its continuations, the likeliest first."""
+    rows: list[list[Event]] = [[] for _ in lines]
+    n_shown = 0
+
+    def show(event: Event) -> None:
+        nonlocal n_shown
+        rows[event["context"]].append(event)
+        while n_shown < len(lines) and len(rows[n_shown]) == len(lines[n_shown]["continuations"]):
+            line, found = lines[n_shown], rows[n_shown]
+            print(f"{n_shown}: {_shown(line['context'], CONTEXT_CHARS)}", file=out)
+            for each in sorted(found, key=lambda each: each.get("rank", len(found) + 1)):
+                print(_line(each, _shown(line["continuations"][each["continuation"]])), file=out, flush=True)
+            n_shown += 1
+
+    return show
+
+
+def _line(event: Event, text: str) -> str:
+    if event["event"] == "error":
+        return f"   -  {event['error']['message']}: {text}"
+    each = event["logprob"] / event["n_tokens"]
+    return f"{event['rank']:4}  {event['logprob']:9.3f}  {each:8.3f} a token{' *' if event['greedy'] else '  '} {text}"
+
+
+def _shown(text: Any, n_chars: int | None = None) -> str:
+    shown = one_line(text) if isinstance(text, str) else json.dumps(text)
+    return shown if n_chars is None or len(shown) <= n_chars else "…" + shown[1 - n_chars :]

@@ -1,0 +1,266 @@
+"""`POST /v1/score`: how likely continuations are behind contexts, as native events or as one object. Pure functions."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Protocol
+
+from pydantic import ConfigDict, Field, StrictBool, WithJsonSchema
+
+from srb.engine.asking.kinds import Text
+from srb.engine.asking.request import MAX_LOGPROBS
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.programs.table import ScoredRow, Table
+from srb.engine.telling.events import Usage
+from srb.errors import InvalidRequestError, SrbError
+from srb.wire.native.reply import token_json, usage_json
+from srb.wire.openai.reply import LEAST_LOGPROB
+from srb.wire.request.body_fields import BodyFields, Int
+from srb.wire.request.completion_fields import Stream
+from srb.wire.request.fields import AdapterScale, SamplingFields
+from srb.wire.request.read import depth_refused, kind_of, read_fields
+from srb.wire.schemas import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, alike, list_of, object_of
+from srb.wire.tokens.named_tokens import is_token
+
+MAX_ROWS_IN_OBJECT = 100_000
+"""With more rows than this, the answer must be a stream: an object is made in memory."""
+
+MAX_BRANCHES = 100
+
+_TEXT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]}
+_TEXTS = {"type": "array", "items": _TEXT, "minItems": 1}
+
+Contexts = Annotated[Any, WithJsonSchema(_TEXTS)]
+Continuations = Annotated[Any, WithJsonSchema({"anyOf": [_TEXTS, {"type": "array", "items": _TEXTS, "minItems": 1}]})]
+
+
+class ScoreBranchFields(BodyFields):
+    """One object of the `branches` of `POST /v1/score`."""
+
+    lora: list[AdapterScale] | None = Field(
+        None,
+        description='the adapters to use, such as [{"id": 0, "scale": 0.5}]. Left out: as the server has set them.',
+    )
+    label: str | None = Field(None, description="a name for this branch; it comes back in `start`.")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect."""
+        return self._unknown
+
+
+class ScoreFields(BodyFields):
+    """The body of `POST /v1/score`."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["contexts", "continuations"]})
+
+    contexts: Contexts = Field(None, description="a list of texts, or of lists of token ids.")
+    continuations: Continuations = Field(
+        None,
+        description="what is scored behind each context: a list of texts, or of lists of token ids, or such a list for "
+        "each context. A text is tokenized together with its context.",
+    )
+    branches: list[ScoreBranchFields] | None = Field(
+        None,
+        description="settings that each row is scored with: an object for each, with `lora` and `label`. What only "
+        "changes how tokens are drawn is refused there.",
+    )
+    logprobs: Int | StrictBool | None = Field(
+        None,
+        description="report each token of a continuation with its log-probability, and this many of the likeliest "
+        "tokens at its place, 0 to 100. Left out: off.",
+    )
+    stream: Stream | None = Field(
+        None, description='false: answer with one object when all is scored. Left out, true or "events": native events.'
+    )
+    model: str | None = Field(None, description="the server has one model; another name is ignored, and reported.")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of the fields that were sent and have no effect."""
+        branches = {f"branches.{name}": None for branch in self.branches or () for name in branch.ignored}
+        return [*self._unknown, *branches]
+
+
+class Asked:
+    """A body that was read. top: how many of the likeliest tokens are wanted at each place; None: no tokens are."""
+
+    def __init__(self, table: Table, *, top: int | None, stream: bool, ignored: list[str]) -> None:
+        self.table = table
+        self.top = top
+        self.stream = stream
+        self.ignored = ignored
+
+
+def read(body: bytes, model: str) -> Asked:
+    """Reads a body. model: the name of the server's model. Raises `InvalidRequestError`."""
+    with depth_refused():
+        fields = read_fields(body, ScoreFields)
+        contexts = _texts(fields.contexts, "contexts")
+        continuations = fields.continuations
+        if isinstance(continuations, list) and continuations and all(map(_is_list_of_texts, continuations)):
+            continuations = [_texts(each, f"continuations[{k}]") for k, each in enumerate(continuations)]
+        else:
+            continuations = _texts(continuations, "continuations")
+    top = None if fields.logprobs is None or fields.logprobs is False else int(fields.logprobs)
+    if top is not None and not 0 <= top <= MAX_LOGPROBS:
+        raise InvalidRequestError(f"logprobs must be from 0 to {MAX_LOGPROBS}, got {top!s:.60}", param="logprobs")
+    top = 0 if fields.logprobs is True else top
+    table = Table.of(contexts, continuations, _branches(fields.branches or []), top=top or 0)
+    stream = fields.stream not in (False, "false")
+    if not stream and table.count > MAX_ROWS_IN_OBJECT:
+        raise InvalidRequestError(
+            f"the table has {table.count} rows, and one object has at most {MAX_ROWS_IN_OBJECT}; leave stream out to "
+            "get them one by one",
+            param="stream",
+        )
+    ignored = fields.ignored + (["model"] if fields.model not in (None, model) else [])
+    return Asked(table, top=top, stream=stream, ignored=ignored)
+
+
+def _branches(branches: list[ScoreBranchFields]) -> list[SamplingParams]:
+    if len(branches) > MAX_BRANCHES:
+        raise InvalidRequestError(f"branches takes at most {MAX_BRANCHES}, got {len(branches)}", param="branches")
+    for k, branch in enumerate(branches):
+        for name in branch.ignored:
+            if name in SamplingFields.model_fields:
+                raise InvalidRequestError(
+                    f"branches[{k}] has {name}, which changes how tokens are drawn, and no token is drawn here; the "
+                    "model's own probabilities change with lora alone; leave it out",
+                    param="branches",
+                )
+    loras = (None if each.lora is None else tuple(adapter.asked for adapter in each.lora) for each in branches)
+    return [SamplingParams(seed=0, lora=lora, label=each.label) for lora, each in zip(loras, branches, strict=True)]
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and not any(map(is_token, value))
+
+
+def _texts(values: Any, name: str) -> list[Text]:
+    """Texts, and tuples in place of lists of token ids. Raises `InvalidRequestError`, which quotes no text."""
+    param = name.partition("[")[0]
+    if values is None:
+        raise InvalidRequestError(f"{name} is missing", param=param)
+    if not isinstance(values, list) or not values:
+        what = kind_of(values) if values != [] else "an empty one"
+        raise InvalidRequestError(f"{name} takes a list of texts, or of lists of token ids; got {what}", param=param)
+    texts: list[Text] = []
+    for k, each in enumerate(values):
+        if not isinstance(each, str) and not (isinstance(each, list) and all(map(is_token, each))):
+            raise InvalidRequestError(
+                f"{name}[{k}] must be a text, or a list of token ids (whole numbers from 0 on); it is {kind_of(each)}",
+                param=param,
+            )
+        if not each:
+            raise InvalidRequestError(
+                f"{name}[{k}] is empty; give it a token at least, such as the one that texts begin with", param=param
+            )
+        texts.append(each if isinstance(each, str) else tuple(each))
+    return texts
+
+
+class Ended(Protocol):
+    """A table that has ended. failure: the fault that has ended it. aborted: why somebody has ended it."""
+
+    usage: Usage
+    failure: SrbError | None
+    aborted: str | None
+
+
+class Answer:
+    """Makes the events of a table, or the one object.
+
+    created: when the request came, in seconds since 1970. fingerprint: see `EngineClient.fingerprint`.
+    """
+
+    def __init__(self, asked: Asked, request_id: str, *, model: str, created: int, fingerprint: str) -> None:
+        self._asked = asked
+        self._id = request_id
+        self._about = {"id": request_id, "created": created, "model": model}
+        self._fingerprint = {"fingerprint": fingerprint} if fingerprint else {}
+        self._count = 0
+
+    def start(self) -> dict[str, Any]:
+        """The first event. `count` is the number of rows that will come."""
+        table = self._asked.table
+        labels = [branch.label for branch in table.branches]
+        return {
+            "event": "start",
+            "count": table.count,
+            **self._about,
+            "contexts": len(table.contexts),
+            "branches": len(labels),
+            **({"labels": labels} if any(labels) else {}),
+            "ignored": self._asked.ignored,
+            **self._fingerprint,
+        }
+
+    def row(self, row: ScoredRow) -> dict[str, Any]:
+        """The event of a row."""
+        self._count += 1
+        place = {"context": row.context, "continuation": row.continuation, "branch": row.branch}
+        if row.score is None:
+            assert row.error
+            return {"event": "error", **place, "error": row.error.body()}
+        score = row.score
+        value = {
+            "event": "score",
+            **place,
+            "logprob": round(max(score.logprob, LEAST_LOGPROB), 6),
+            "n_tokens": len(score.tokens),
+            "n_characters": row.n_characters,
+            "greedy": score.greedy,
+            "rank": row.rank,
+        }
+        if (top := self._asked.top) is not None:
+            value["logprobs"] = [
+                token_json(token) | ({"top_logprobs": list(map(token_json, token.top_logprobs[:top]))} if top else {})
+                for token in row.reported
+            ]
+        return value
+
+    def last(self, ended: Ended) -> list[dict[str, Any]]:
+        """The last events. `count` in `done` is the number of rows that have come."""
+        error = [{"event": "error", "error": ended.failure.body()}] if ended.failure else []
+        reason = "error" if ended.failure else "abort" if ended.aborted else "stop"
+        done = {
+            "event": "done",
+            "count": self._count,
+            "id": self._id,
+            "usage": usage_json(ended.usage),
+            "finish_reason": reason,
+            "stop_reason": ended.aborted,
+        }
+        return [*error, done]
+
+    def object(self, rows: Iterable[ScoredRow], ended: Ended) -> dict[str, Any]:
+        """The one object, with the rows in order. Raises what has ended the whole table, if that was a fault."""
+        if ended.failure:
+            raise ended.failure
+        ordered = sorted(rows, key=lambda row: (row.context, row.branch, row.continuation))
+        scores = [self.row(row) for row in ordered]
+        start, (done,) = self.start(), self.last(ended)
+        value = self._about | {"object": "srb.scores"}
+        value |= {
+            name: start[name] for name in ("count", "contexts", "branches", "labels", "fingerprint") if name in start
+        }
+        value["scores"] = [{name: each[name] for name in each if name != "event"} for each in scores]
+        return value | {name: done[name] for name in ("usage", "finish_reason", "stop_reason")}
+
+
+_OF_START = ("count", "contexts", "branches", "labels", "fingerprint")
+
+_ROW = object_of(**alike(INTEGER, "context continuation branch"))
+_ROW["properties"] |= alike(INTEGER, "n_tokens n_characters rank") | alike(OBJECT, "error")
+_ROW["properties"] |= {"logprob": NUMBER, "greedy": BOOLEAN, "logprobs": list_of(OBJECT)}
+
+OBJECT_SCHEMA = object_of(
+    **alike(STRING, "id object model"),
+    **alike(INTEGER, "created count contexts branches"),
+    scores=list_of(_ROW),
+    usage=OBJECT,
+)
+STREAM_SCHEMA = {
+    "description": "lines `data: {...}` with the native events start, score, error and done. A score has the numbers "
+    "of its `context`, `continuation` and `branch`, its `logprob`, `n_tokens`, `n_characters`, `greedy` and `rank`, "
+    "and with logprobs the `logprobs` of its tokens. An error with such numbers is of this row alone"
+}
