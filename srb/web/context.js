@@ -5,6 +5,7 @@ import { Count } from "./count.js";
 
 const REST = 400; // milliseconds without a key, until the server counts
 const USUAL = 128; // tokens of an alternative, where that is left to the server
+const MOST_LETTERS = 12_000; // of a story, that the model sees of it beside a passage
 const STEP = 1 / 8; // of the context: so far the beginning moves at once, so that most requests have it in common
 
 const numbers = new Intl.NumberFormat();
@@ -29,6 +30,11 @@ export class Context {
   #room({ n = 1, max_tokens: length = USUAL } = {}) {
     const wanted = n * (length > 0 ? length : USUAL);
     return Math.floor(Math.max(this.size / 4, this.size - wanted - 1));
+  }
+
+  // The letters that a prompt may have, so that its tokens have room if they are short.
+  letters(fields) {
+    return Math.min(2 * this.#room(fields), MOST_LETTERS);
   }
 
   // What is sent in place of a prompt, which is token ids or a text; null where that can be sent as it is.

@@ -6,12 +6,13 @@ import { Drafts, nodeOf, placeOf } from "./drafts.js";
 import { Steps } from "./edits.js";
 import { isLost } from "./keys.js";
 import { packed } from "./marks.js";
-import { drawPath, drawTree, tellWhere } from "./places.js";
+import { drawPath, drawTree } from "./places.js";
 import { Saving } from "./saving.js";
 import { complain, saidOf, tell } from "./say.js";
 import { mend } from "./sound.js";
 import { Store } from "./store.js";
 import { ROOT, textOf, Tree } from "./tree.js";
+import { Versions } from "./versions.js";
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
@@ -25,6 +26,7 @@ export class Desk {
     this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
     this.note = document.querySelector("#note");
     this.cards = null;
+    this.versions = new Versions(this);
     this.context = null;
     this.store = new Store();
     this.saving = new Saving((items) => this.#write(items), saidOf("What you wrote last"));
@@ -126,8 +128,8 @@ export class Desk {
   }
 
   #drawCards() {
-    tellWhere(document.querySelector("#where"), this.tree);
     this.cards.show();
+    this.versions.show();
   }
 
   #drawTree() {
@@ -223,8 +225,8 @@ export class Desk {
   async write({ before, ...others }) {
     const { asking, tree } = this;
     const node = asking.isOn ? await asking.written(tree, before) : tree.written(before, others);
-    if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length))
-      throw new Error(others.behind || others.passage ? "Alternatives come where the cursor is. Write something before it." : "Write how it begins.");
+    if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length && !node.passage))
+      throw new Error(others.behind ? "Alternatives come where the cursor is. Write something before it." : "Write how it begins.");
     return node.id ?? (await this.add(node)).id;
   }
 

@@ -13,6 +13,7 @@ import { Manuscript } from "./manuscript.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
+import { Rewriter } from "./rewrite.js";
 import { Settings } from "./settings.js";
 import { open as openStory, Shelf } from "./shelf.js";
 import { BrowserStories, Stories } from "./store.js";
@@ -109,7 +110,8 @@ function listen(desk, writing, shelf) {
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
-    generate();
+    if (event.shiftKey) find("#rewrite").click();
+    else generate();
   });
 }
 
@@ -169,6 +171,7 @@ async function begin() {
     writing.forget();
     await explorer.open(place.id, place.prompt);
   }));
+  new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
   const { shelf, store } = await openShelf(history, () => desk.choices);
   await desk.open(store);
   listen(desk, writing, shelf);

@@ -3,7 +3,7 @@
 import { titleOf } from "./guide.js";
 import { isTurn, ROOT, said } from "./tree.js";
 
-const shorten = (text, length) => {
+export const shorten = (text, length) => {
   const words = text.trim().replace(/\s+/g, " ");
   return words.length > length ? `${words.slice(0, length).trimEnd()}…` : words || "(blank)";
 };
@@ -13,20 +13,6 @@ function nameOf(node, length) {
   if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
   if (!said(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
   return shorten(said(node), length);
-}
-
-const EDGE = 40; // letters of a text's beginning or end
-
-// Says where the alternatives in sight come into the text; nothing at its end.
-export function tellWhere(element, tree) {
-  const [node] = tree.shown.map((id) => tree.nodes.get(id)).filter((each) => tree.children(each?.id).some((below) => !below.typed));
-  const after = node && tree.after(node.id);
-  element.hidden = !after;
-  if (!after) return;
-  const words = tree.own(node.id).trim().replace(/\s+/g, " ");
-  const before = words.length > EDGE ? `…${words.slice(-EDGE).trimStart()}` : words;
-  const place = node.passage ? `In place of “${shorten(node.passage, 2 * EDGE)}”` : `Behind “${before}”, before “${shorten(after, EDGE)}”`;
-  element.textContent = place;
 }
 
 const make = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text });

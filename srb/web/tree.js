@@ -36,7 +36,7 @@ const TITLE_LENGTH = 50;
 
 // What a story that begins with this node is called.
 export function titleOf(node) {
-  const words = said(node).trim().replace(/\s+/g, " ");
+  const words = (said(node) || node.passage || node.behind || "").trim().replace(/\s+/g, " ");
   return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 
@@ -153,9 +153,10 @@ export class Tree {
     let parent = this.current;
     while (!text.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
     const rest = text.slice(this.text(parent).length);
-    if (!rest && !passage && this.after(parent) === behind) return { id: parent };
+    const isForThis = (node) => (node?.passage ?? "") === passage;
+    if (!rest && isForThis(this.nodes.get(parent)) && this.after(parent) === passage + behind) return { id: parent };
     const isSame = (node) =>
-      node.typed && !isTurn(node) && textOf(node) === rest && (node.passage ?? "") === passage && (node.behind ?? "") === behind;
+      node.typed && !isTurn(node) && textOf(node) === rest && isForThis(node) && (node.behind ?? "") === behind;
     const same = this.children(parent).find(isSame);
     if (same) return same;
     const node = { parent, pieces: rest ? [{ text: rest, ids: null }] : [], typed: true };

@@ -5,6 +5,7 @@ import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
 import { titleOf } from "./guide.js";
 import { isLost } from "./keys.js";
+import { lengthOf, promptOf } from "./rewrite.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
 import { status } from "./status.js";
 import { isTurn, textOf } from "./tree.js";
@@ -25,6 +26,7 @@ export class Writing {
       ended: (node) => {
         this.generations.delete(node);
         desk.cards.update(node);
+        desk.versions.mark();
         return desk.save(node);
       },
       told: hear,
@@ -65,6 +67,16 @@ export class Writing {
     return this.#generate(this.#ready([{ label: null, fields: {} }]), [id], () => this.desk.show());
   }
 
+  // New versions of a passage that was taken, in its place.
+  async rewrite(taken, how) {
+    const { desk } = this;
+    const { fields } = this.#ready([]);
+    Object.assign(fields, { seed: fields.seed ?? drawSeed(), max_tokens: lengthOf(taken.passage) });
+    const prompt = await promptOf(taken, how, desk.context.letters(fields));
+    const id = await desk.write(taken);
+    return this.#generate({ columns: [{ label: how, fields: {} }], fields, instead: prompt }, [id], () => desk.settle(taken, id, [id]));
+  }
+
   // What is asked for, as it is set now.
   #ready(columns) {
     const { settings } = this.desk;
@@ -73,8 +85,9 @@ export class Writing {
     return { columns, fields, until: settings.until };
   }
 
-  // parents: the node that each column goes on from. show() is called when the alternatives are there.
-  async #generate({ columns, fields, until }, parents, show) {
+  // parents: the node that each column goes on from. show() is called when the alternatives are there. instead: what is sent of the
+  // text, where that isn't the text.
+  async #generate({ columns, fields, until, instead }, parents, show) {
     const { desk } = this;
     const batch = Date.now();
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
@@ -89,7 +102,7 @@ export class Writing {
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
-      const place = await this.#place(parent, { ...fields, n: plan.length });
+      const place = instead ? { ...desk.store.place(desk.tree, parent), prompt: instead } : await this.#place(parent, { ...fields, n: plan.length });
       return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         if (until && desk.store.isShared) desk.limit(request, { ...until, from: 0 });
@@ -258,7 +271,7 @@ const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothin
 
 // Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
 const isHealed = (node, fields) =>
-  Boolean(node?.typed && node.pieces.length) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
+  Boolean(node?.typed && node.pieces.length && !node.passage) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
 
 function hear(event) {
   if (event.event === "progress") tellProgress(event);

@@ -109,3 +109,60 @@ def test_alternatives_come_at_the_cursor_and_what_is_behind_stays(
         gap + BEHIND + " At once.",
         None,
     ]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_passage_is_rewritten_and_its_versions_are_compared(
+    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    keyboard, box = story.page.keyboard, story.find("#story")
+    story.open(server.url)
+    story.set(n=2, seed=3, max_tokens=8)
+    box.click()
+    keyboard.type("He slept. " + BEHIND)
+    expect(story.find("#rewrite")).to_be_disabled()
+    put_cursor(story, 0, len("He slept. "))  # the first sentence, and a space that is no part of the passage
+    expect(story.find("#rewrite")).to_be_enabled()
+    keyboard.press("Control+Shift+Enter")
+    expect(story.find("#rewriter blockquote")).to_have_text("He slept.")
+    expect(story.find("#rewriter-how")).to_be_focused()
+    story.pictures("rewriter", axe=True)
+    keyboard.type("Shorter.")
+    with story.page.expect_request(is_drawn) as asked:
+        keyboard.press("Enter")
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    body = json.loads(asked.value.post_data or "")
+    story_so_far = "He slept. " + BEHIND
+    assert body["prompt"] == (
+        f"<user>This is a part of a story:\n\n{story_so_far}\n\nOne passage of it is to be written anew:"
+        "\n\nHe slept.\n\nShorter. Answer with the new passage alone.<assistant>"
+    )
+    assert "heal" not in body
+    assert (body.get("story") is not None) == is_shared
+    expect(box).to_have_value(story_so_far)
+    expect(box).to_be_focused()
+    expect(story.find("#version blockquote")).to_have_text("He slept.")
+    expect(story.find(".title").first).to_have_text("Shorter.")
+    story.find("#differences").click()
+    differs = "[...CSS.highlights.get('differs')].map((each) => each.toString())"
+    said = story.said(story.cards.first)
+    assert said.split(".")[0].strip() in story.page.evaluate(differs)
+    story.pictures("versions", axe=True)
+
+    story.press(story.cards.first, "Keep")
+    expect(box).to_have_value(said + " " + BEHIND)
+    assert cursor(story) == len(said)
+    keyboard.press("Control+Z")
+    expect(box).to_have_value(story_so_far)
+    expect(story.cards).to_have_count(2)
+    keyboard.press("Control+Shift+Z")
+    story.reload()
+    expect(box).to_have_value(said + " " + BEHIND)
+    expect(story.find("#version")).to_be_hidden()
+    path = story.find("#path button")
+    expect(path.nth(1)).to_have_text("Rewrite: He slept.")
+    path.nth(1).click()
+    expect(box).to_have_value(story_so_far)
+    expect(story.find("#version")).to_be_visible()

@@ -119,6 +119,9 @@ test("a passage is replaced by what was generated in its place, and that isn't a
   const place = tree.add(tree.written("Once upon", { passage: " a time", behind: " it was" })).id;
   const kept = tree.add({ parent: place, pieces: [piece(" an hour", 7, 8)] }).id;
   assert.deepEqual([tree.after(place), tree.after(kept), tree.prompt(kept)], [" a time it was", " it was", "Once upon an hour"]);
+  tree.go(place);
+  assert.equal(tree.written("Once upon", { passage: " a time", behind: " it was" }).id, place, "more versions come there");
+  assert.equal(tree.written("Once upon", { behind: " a time it was" }).id, undefined, "what comes before the passage doesn't");
 });
 
 test("the space that the cursor stood behind comes between what was generated and what is behind", () => {

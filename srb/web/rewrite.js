@@ -1,0 +1,49 @@
+// Rewriting: alternatives in place of a passage that is selected. The model is asked for them by its chat template.
+
+import { applyTemplate } from "./api.js";
+
+const FURTHER = 1000; // letters that the model sees of what is behind the passage
+
+// What is selected, without the spaces around it; null where nothing is.
+export function selected({ value, selection: [from, to] }) {
+  const passage = value.slice(from, to);
+  const start = from + passage.length - passage.trimStart().length;
+  return passage.trim() && [start, start + passage.trim().length];
+}
+
+// The question for new versions of a passage. letters: that the story may have around it.
+export function question({ before, passage, behind }, how, letters) {
+  const story = `${before.slice(-letters)}${passage}${behind.slice(0, Math.min(letters, FURTHER))}`;
+  return `This is a part of a story:\n\n${story}\n\nOne passage of it is to be written anew:\n\n${passage}\n\n${how} Answer with the new passage alone.`;
+}
+
+// The prompt for that.
+export const promptOf = (taken, how, letters) => applyTemplate([{ role: "user", content: question(taken, how, letters) }]);
+
+// How many tokens a version has at most: twice as many as the passage, whose tokens may have three letters only.
+export const lengthOf = ({ length }) => Math.ceil((2 * length) / 3) + 64;
+
+export class Rewriter {
+  // rewrite(taken, how) asks for alternatives.
+  constructor(dialog, button, desk, rewrite) {
+    const find = (selector) => dialog.querySelector(selector);
+    [this.passage, this.how] = ["blockquote", "input"].map(find);
+    Object.assign(this, { dialog, button, desk });
+    button.addEventListener("click", () => this.#open());
+    document.addEventListener("selectionchange", () => this.draw());
+    find(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
+    dialog.addEventListener("close", () => desk.story.focus({ preventScroll: true }));
+  }
+
+  draw() {
+    this.button.disabled = this.desk.asking.isOn || !selected(this.desk.story);
+  }
+
+  #open() {
+    this.taken = this.desk.take(selected(this.desk.story));
+    this.passage.textContent = this.taken.passage;
+    this.how.value ||= this.dialog.querySelector("option").value;
+    this.dialog.showModal();
+    this.how.select();
+  }
+}
