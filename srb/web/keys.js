@@ -39,6 +39,7 @@ const KEYS = [
   ["s", "S", "stop", () => press(find("#stop"))],
   ["u", "U", "undo", () => press(find("#undo"))],
   ["r", "R", "redo", () => press(find("#redo"))],
+  ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
   ["x", "X", "explore what may come next", () => press(find("#explore"))],
   ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
   [",", ",", "the settings", () => press(find("#open-options"))],

@@ -1,9 +1,11 @@
 // A copy of the text behind its box: it gives the height, and has the tints, which a box can't have. It has an element for each
-// line, so that a key costs the browser one line and not all of a book.
+// line, so that a key costs the browser one line and not all of a book. Only lines in sight have tints: each one costs with each key.
 
 import { CHANGED, MODEL, runs, WRITER } from "./marks.js";
 
 const TINTS = { [WRITER]: "writer", [MODEL]: "model", [CHANGED]: "changed" };
+
+const MARGIN = "400px"; // around what is in sight
 
 // The browser's highlight of a name; without the API there are no tints.
 function highlight(name) {
@@ -20,12 +22,15 @@ function range(node, from, to) {
 }
 
 export class Mirror {
-  #lines = []; // {text, marks, element, tints}, where tints are [tint, range]
+  #lines = []; // {text, marks, element, tints}, where tints are [tint, range] while it's in sight
+  #byElement = new WeakMap();
+  #sight = new IntersectionObserver((all) => all.forEach((each) => this.#see(each)), { rootMargin: MARGIN });
   #tints = Object.fromEntries(Object.entries(TINTS).map(([mark, name]) => [mark, highlight(name)]));
   #shade = highlight("fresh");
 
   constructor(element) {
     this.element = element;
+    this.#shade.priority = 1; // over the tints
   }
 
   // Draws the lines that are others than before.
@@ -46,6 +51,7 @@ export class Mirror {
     for (const line of old.slice(first, old.length - last)) this.#remove(line);
     const made = lines.slice(first, lines.length - last).map((line) => this.#make(line));
     for (const { element } of made) this.element.insertBefore(element, next);
+    if (made.length === 1) this.#tint(made[0]); // it's being typed, and in sight
     this.#lines = [...old.slice(0, first), ...made, ...old.slice(old.length - last)];
     if (first < lines.length - last || lines.length !== old.length) this.#shade.clear();
   }
@@ -53,14 +59,32 @@ export class Mirror {
   #make({ text, marks }) {
     const element = document.createElement("div");
     element.append(text || document.createElement("br"));
-    const tints = runs(marks).map(([mark, from, to]) => [this.#tints[mark], range(element.firstChild, from, to)]);
-    for (const [tint, each] of tints) tint.add(each);
-    return { text, marks, element, tints };
+    const line = { text, marks, element, tints: [] };
+    this.#byElement.set(element, line);
+    this.#sight.observe(element);
+    return line;
   }
 
-  #remove({ element, tints }) {
-    for (const [tint, each] of tints) tint.delete(each);
-    element.remove();
+  #see({ target, isIntersecting }) {
+    const line = this.#byElement.get(target);
+    if (!isIntersecting) this.#clear(line);
+    else if (!line.tints.length && target.isConnected) this.#tint(line);
+  }
+
+  #tint(line) {
+    line.tints = runs(line.marks).map(([mark, from, to]) => [this.#tints[mark], range(line.element.firstChild, from, to)]);
+    for (const [tint, each] of line.tints) tint.add(each);
+  }
+
+  #clear(line) {
+    for (const [tint, each] of line.tints) tint.delete(each);
+    line.tints = [];
+  }
+
+  #remove(line) {
+    this.#sight.unobserve(line.element);
+    this.#clear(line);
+    line.element.remove();
   }
 
   // Shades what stands from one place to another, and has its end in sight.

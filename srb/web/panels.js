@@ -10,12 +10,14 @@ export function panel(button, dialog, onOpen = () => {}) {
   button.addEventListener("click", async () => {
     if (dialog.open) return dialog.close();
     button.setAttribute("aria-expanded", "true");
+    document.body.classList.add(`${dialog.id}-open`); // for CSS: with :has() each key in the text would cost a look at all of the page
     if (isNarrow.matches) dialog.showModal();
     else dialog.show();
     await onOpen();
   });
   const leave = () => {
     button.setAttribute("aria-expanded", "false");
+    document.body.classList.remove(`${dialog.id}-open`);
     if (isLost() || dialog.contains(document.activeElement)) button.focus();
   };
   dialog.addEventListener("close", leave);

@@ -33,6 +33,7 @@ export class Settings {
     }
     this.probabilities = document.querySelector("#probabilities");
     this.unseen = document.querySelector("#unseen");
+    this.tints = document.querySelector("#tints");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
     this.fields.get("seed").input.placeholder = "any";
@@ -62,6 +63,7 @@ export class Settings {
     const value = (name) => this.fields.get(name).input.value;
     const isThis = ([, style]) => this.#styled.every((name) => value(name) === String(style[name] ?? ""));
     this.style.value = Object.entries(STYLES).find(isThis)?.[0] ?? OWN.value;
+    document.querySelector(".behind").classList.toggle("tinted", this.tints.checked);
     OWN.hidden = this.style.value !== OWN.value;
     this.length.placeholder = this.usual[this.unit.value];
   }
@@ -175,14 +177,15 @@ export class Settings {
   // What was typed, to be kept over reloads.
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    const { checked: probabilities } = this.probabilities;
-    return { ...Object.fromEntries(inputs), probabilities, unseen: this.unseen.checked, unit: this.unit.value };
+    const [probabilities, unseen, tints] = [this.probabilities, this.unseen, this.tints].map((each) => each.checked);
+    return { ...Object.fromEntries(inputs), probabilities, unseen, tints, unit: this.unit.value };
   }
 
   set values(values) {
     if ("probabilities" in values) this.probabilities.checked = values.probabilities;
     if (UNITS.includes(values.unit)) this.unit.value = values.unit;
     if ("unseen" in values) this.unseen.checked = values.unseen;
+    if ("tints" in values) this.tints.checked = values.tints;
     for (const [name, { kind, input }] of this.fields) {
       if (!(name in values)) continue;
       if (input.type === "checkbox") input.checked = values[name];

@@ -14,8 +14,5 @@ export function status(going, over) {
   if (over.some((each) => each.isLost || each.isGone)) return "The connection was lost. What had arrived is here.";
   if (over.some((each) => each.isStopped)) return "Stopped.";
   const done = over.filter((each) => each.done);
-  if (!done.length) return "";
-  const tokens = sum(done.map(({ done: { usage } }) => usage.completion_tokens));
-  const seconds = Math.max(...done.map(({ done: { timings } }) => timings.predicted_ms)) / 1000;
-  return `Done: ${tokens} tokens${tokens ? `, ${(tokens / seconds).toFixed(0)} per second in all` : ""}.`;
+  return done.length ? `Done: ${count(sum(done.map((each) => each.nodes.length))).toLowerCase()}.` : "";
 }

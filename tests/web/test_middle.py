@@ -166,3 +166,43 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
     path.nth(1).click()
     expect(box).to_have_value(story_so_far)
     expect(story.find("#version")).to_be_visible()
+
+
+def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
+    keyboard = story.page.keyboard
+    story.set(n=1, max_tokens=12, seed=2)
+    story.find("#story").click()
+    keyboard.type(BEFORE)
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(1)
+    story.wait_done()
+    said = story.said(story.cards.first)
+    story.press(story.cards.first, "Keep")
+    keyboard.type("\n\nMine.")
+    put_cursor(story, len(BEFORE) + 3)
+    keyboard.type("!")
+    tints = """async () => {
+        for (let k = 0; k < 3; k++) await new Promise(requestAnimationFrame);
+        const texts = (name) => [...CSS.highlights.get(name)].map((each) => each.toString()).sort();
+        return ["writer", "model", "changed"].map(texts);
+    }"""
+    tinted = [sorted([BEFORE, "Mine."]), sorted([said[:3], said[3:]]), ["!"]]
+    assert "\n" not in said
+    assert story.page.evaluate(tints) == tinted
+    story.reload()
+    assert story.page.evaluate(tints) == tinted
+    put_cursor(story, len(BEFORE) + 6)
+    keyboard.press("Control+Enter")  # now all of it is in the tree
+    expect(story.find("#where")).to_be_visible()
+    story.wait_done()
+    story.reload()
+    found = [sorted(set("".join(each))) for each in story.page.evaluate(tints)]
+    assert found == [sorted(set("".join(each))) for each in tinted]
+    story.pictures("tints")
+    colour = """() => getComputedStyle(document.querySelector(".behind > div"), "::highlight(model)").backgroundColor"""
+    shown = story.page.evaluate(colour)
+    keyboard.press("Escape")
+    keyboard.press("w")
+    assert story.page.evaluate(colour) != shown
+    story.reload()
+    expect(story.find("#tints")).not_to_be_checked()
