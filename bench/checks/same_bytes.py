@@ -141,6 +141,7 @@ async def end(url: str, said: Answer) -> str:
 
 async def other(session: aiohttp.ClientSession, url: str, rng: random.Random) -> None:
     """Another request, which may be given up, or lose its first alternative."""
+    body: dict[str, Any]
     path, body = "/v1/embeddings", {"input": TEXT * rng.randint(1, 10)}
     if rng.random() > 0.1:
         path, body = request(rng.choice([*KINDS]))

@@ -151,7 +151,11 @@ class Mixture:
             search = self.pick(["beam", "stochastic_beam"])
             return CompletionRequest(prompts, one.alternatives(n), search=search, **options | {"heal": False})
         if kind == "bridge":
-            fields = {"max_tokens": self.pick([None, 0, 1, 5, 12]), "ignore_eos": self.maybe(0.5), "logit_bias": ASCII}
+            fields: dict[str, Any] = {
+                "max_tokens": self.pick([None, 0, 1, 5, 12]),
+                "ignore_eos": self.maybe(0.5),
+                "logit_bias": ASCII,
+            }
             one = SamplingParams(seed=self.random.randint(0, 100), stop=self.pick([(), ("\x00", "ab")]), **fields)
             options |= {"search": self.pick(["sample", "particles"]), "particles": self.pick([None, n, n + 2])}
             suffix = self.pick([(), tuple(b"end"), tuple(b"and so they lived")])

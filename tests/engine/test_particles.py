@@ -40,7 +40,8 @@ def asking(n: int = 2, prompt: str | list[str] = "p", suffix: bytes = b"the end"
 
 
 def big(**given: Any) -> FakeBackend:
-    return FakeBackend(**{"n_cells": 4000, "n_parallel": 40, "script": ascii_babble} | given)
+    defaults: dict[str, Any] = {"n_cells": 4000, "n_parallel": 40, "script": ascii_babble}
+    return FakeBackend(**defaults | given)
 
 
 def likelihood(before: bytes, suffix: bytes) -> float:
@@ -326,7 +327,8 @@ def test_a_text_ends_after_the_sentence_that_the_suffix_follows_best(window: int
     glances = [likelihood(b"p" + story[:end], b"the end") for end in ends]
     best = next(k for k in range(8) if max(glances[: k + 3]) == glances[k] and k + 2 < 8)
     engine = Engine(backend := big(script=writes(story), window=window))
-    for kind in ({}, {"search": "particles"}):
+    kinds: list[dict[str, Any]] = [{}, {"search": "particles"}]
+    for kind in kinds:
         events = run(engine, asking(1, particles=1, max_tokens=500, stop_at_suffix=True, logit_bias=(), **kind))
         assert texts(events)[0].encode() == story[: ends[best]]
         end = stops(events)[0]
