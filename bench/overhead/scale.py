@@ -82,6 +82,12 @@ class Counting:
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         return next(self._next) % N_VOCAB
 
+    def hold(self, n_tokens: int) -> None:
+        pass
+
+    def go_back(self, n_tokens: int) -> None:
+        pass
+
     def forced(self, most: int) -> tuple[int, ...]:
         return ()
 

@@ -54,6 +54,12 @@ class Sampler(Protocol):
         no other token can be drawn. In that case no bias counts.
         """
 
+    def hold(self, n_tokens: int) -> None:
+        """Keeps what it needs to take back its last n tokens, and the next one. Must be called before each draw."""
+
+    def go_back(self, n_tokens: int) -> None:
+        """Takes back its last tokens, as if they had never been drawn: at most those that it holds, and one more."""
+
     def forced(self, most: int) -> Sequence[int]:
         """The usual tokens, up to `most`, of the text that must come next, as far as this is easily known."""
 

@@ -64,7 +64,7 @@ class Engine(Facade, ForPrograms):
         super().__init__(backend, default_max_tokens)
         self._clock = clock
         self._cache = KVCache(backend.n_cells_in_all, backend.n_seqs)
-        self._totals = Totals()
+        totals = self._totals = Totals()
         memory = memory_of(backend, self._cache)
         self._kept = Kept(backend, memory, cache_bytes, store, self._totals, clock)
         self._scheduler = Scheduler(
@@ -81,15 +81,7 @@ class Engine(Facade, ForPrograms):
         self._listeners: list[Listener] = [scoring, *self._kept.listeners(self._scheduler)]
         self._cells = Cells(backend, self._scheduler, self._listeners, self._totals)
         self._decoding = Decoding(
-            backend,
-            self._scheduler,
-            self._cells,
-            self._outbox,
-            self._listeners,
-            self._totals,
-            prefill_chunk,
-            observe,
-            clock,
+            backend, self._scheduler, self._cells, self._outbox, self._listeners, totals, prefill_chunk, observe, clock
         )
         self._tools = Tools(
             backend, self._scheduler, self._cells, memory, self._outbox, self._decoding, self._totals, observe, clock

@@ -74,6 +74,11 @@ class Noting:
     def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
         self._sampler, self._seen, self._notes = sampler, seen, notes
         self.logprobs, self.forced, self.close = sampler.logprobs, sampler.forced, sampler.close
+        self.hold = sampler.hold
+
+    def go_back(self, n_tokens: int) -> None:
+        self._sampler.go_back(n_tokens)
+        self._seen = self._seen[:-n_tokens]
 
     def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
         token: int = self._sampler.sample(logits, excluded, biases)

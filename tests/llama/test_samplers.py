@@ -428,5 +428,40 @@ def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(
         drawn.append([(token := one.sample(row), one.logprobs(token, 3)) for row in rows])
         one.close()
         compiled.close()
-        monkeypatch.setattr("srb.llama.sampling.sampler._narrowing_top_k", lambda *_: 0)
+        monkeypatch.setattr("srb.llama.sampling.sampler.narrowing_top_k", lambda *_: 0)
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"repeat_penalty": 1.3, "dry_multiplier": 0.8},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.01},
+        {"mirostat": 1},
+        {"mirostat": 2},
+        {"grammar": "root ::= [a-z]+ [0-9]+"},
+        {"min_tokens": 12, "logit_bias": ((EOS, 20.0),)},
+        {"p_less": True, "smoothing_factor": 0.3},
+    ],
+    ids=str,
+)
+def test_a_sampler_that_has_gone_back_is_as_it_was(row: Row, params: dict[str, Any]) -> None:
+    each = SamplingParams(seed=5, temperature=1.5, **params)
+    compiled = row.backend.compile((each,))
+    rows = [np.roll(row.row, k) for k in range(40)]
+    straight, wandering = (row.backend.sampler(each, compiled, PROMPT, ()) for _ in range(2))
+    said: list[int] = []
+    for k, logits in enumerate(rows):
+        wandering.hold(3)
+        said.append(wandering.sample(logits))
+        if k % 5 == 4:  # it goes on with other rows, and all that is taken back
+            for other in rows[:3]:
+                wandering.hold(3)
+                wandering.sample(other)
+            wandering.go_back(3)
+    assert said == [straight.sample(logits) for logits in rows]
+    wandering.go_back(1)
+    wandering.close()
+    straight.close()
+    compiled.close()

@@ -178,6 +178,7 @@ class FakeSampler:
     first: Collection[int] = ()
     """The tokens that it may begin with; if there are none, with any."""
     closed: bool = False
+    held: tuple[tuple[int, Collection[int], tuple[int, ...]], ...] = ()
     script_sees: tuple[int, ...] = ()
     """What the script will see at the next draw, unless the sequence is guided."""
 
@@ -211,6 +212,15 @@ class FakeSampler:
             and len(tokens) < len(self.seen)
             and tokens[n_alike:] == self.seen[len(self.seen) - rest :]
         )
+
+    def hold(self, n_tokens: int) -> None:
+        self.held = (*self.held, (len(self.seen), self.first, self.script_sees))[-1 - n_tokens :]
+
+    def go_back(self, n_tokens: int) -> None:
+        n_seen, self.first, self.script_sees = self.held[-n_tokens]
+        assert len(self.seen) - n_seen == n_tokens
+        del self.seen[n_seen:]
+        self.held = self.held[:-n_tokens]
 
     def forced(self, most: int) -> tuple[int, ...]:
         return self.backend.forced(self.params, self.script_sees)[:most]

@@ -4,9 +4,9 @@ An example, with the banned phrase "the cat": " the" is held back. If " dog" fol
 both are taken back, and another token is drawn in place of " the".
 
 The outbox gets tokens only when they are sure to stay. So stop strings, probabilities and journals never know others.
-To take tokens off, `Sampling._go_back` cuts the cells as after a failed decode, and makes the sampler again with the
-tokens that stay. The next step evaluates the token before the phrase once more, to have its row of logits; for the
-first token, these are the prompt's logits. `avoid` goes back in the same way, and holds the first words.
+To take tokens off, `Sampling._go_back` cuts the cells as after a failed decode, and the sampler goes back to what it
+was before the first of them. The next step evaluates the token before the phrase once more, to have its row of logits;
+for the first token, these are the prompt's logits. `avoid` goes back in the same way, and holds the first words.
 
 Models that forget can't be cut. There an alternative goes back to its mark (`srb.engine.kv.memory`). An example:
 

@@ -36,6 +36,12 @@ class Given:
         """The next token."""
         return next(self._left)
 
+    def hold(self, n_tokens: int) -> None:
+        """Given tokens stay."""
+
+    def go_back(self, n_tokens: int) -> None:
+        """Given tokens stay."""
+
     def forced(self, most: int) -> tuple[int, ...]:
         """Nobody asks: the way knows them."""
         return ()

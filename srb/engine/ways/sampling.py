@@ -58,6 +58,8 @@ class Sampling(OfPrompt):
             seq.sampler = backend.sampler(seq.params, self._active.compiled, prompt.words, begun, prompt.repeated)
         for rule in seq.rules:
             rule.before(draw)
+        if seq.may_go_back:
+            seq.sampler.hold(len(seq.held))
         token = seq.sampler.sample(draw.logits, draw.excluded, draw.biases)
         reported = self._active.report.of(seq, token, draw.model)
         piece = outbox.piece(seq, token, seq.length)
@@ -109,8 +111,7 @@ class Sampling(OfPrompt):
         del seq.tokens[-n_tokens:]
         for rule in seq.rules:
             rule.taken_back()
-        seq.sampler.close()
-        seq.sampler = None  # the next draw makes a new sampler, which has seen only the tokens that stay
+        seq.sampler.go_back(n_tokens)
         self._tools.memory.go_back(seq)
         for each in seq.together:
             each.saved = min(each.saved, each.evaluated)

@@ -6,6 +6,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.llama.sampling.logprobs import ROWS, Floats, Places, likeliest
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
@@ -81,3 +82,15 @@ def alone(token: int) -> Any:
     """An array with this token as the only candidate, with a logit of 1."""
     one = llama_cpp.llama_token_data(token, 1.0, 0.0)
     return llama_cpp.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
+
+
+def narrowing_top_k(params: SamplingParams, n_vocab: int) -> int:
+    """The top_k of the chain, if no sampler before it needs the whole vocabulary.
+
+    0 if one does, if top_k is off, or if it is large.
+    """
+    if params.mirostat or "top_k" not in params.samplers or not 0 < params.top_k <= n_vocab // ROWS // 4:
+        return 0
+    before = params.samplers[: params.samplers.index("top_k")]
+    needs_all = any(name not in ("penalties", "dry", "top_n_sigma") for name in before)
+    return 0 if needs_all or ("top_n_sigma" in before and params.top_n_sigma > 0) else params.top_k

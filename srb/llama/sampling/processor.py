@@ -27,6 +27,10 @@ class Processor:
         self._tokens[self._n_tokens] = token
         self._n_tokens += 1
 
+    def go_back(self, n_tokens: int) -> None:
+        """Takes back the last tokens."""
+        self._n_tokens -= n_tokens
+
     def process(self, logits: Floats) -> Floats:
         """The row of logits that the function returns for this one. `logits` itself isn't changed.
 
