@@ -182,14 +182,17 @@ async def test_with_no_replica_left_requests_wait_for_one() -> None:
         assert texts(await late) == alone(other)
 
 
-async def test_a_request_that_kills_its_replicas_is_ended() -> None:
-    class Broken(Engine):
-        def step(self) -> list[Event]:
-            if self.has_work:
-                raise ValueError("a bug")
-            return super().step()
+def die_of_a_request(engine: AsyncEngine) -> list[Event]:
+    if engine.requests:
+        raise ValueError("a bug")
+    assert engine._engine
+    return Engine.step(engine._engine)
 
-    async with cluster(names="abcdef", make_engine=lambda _name, backend: Broken(backend)) as (engine, replicas):
+
+async def test_a_request_that_kills_its_replicas_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster(lambda: slow(poison="x"), names="abcdef") as (engine, replicas):
+        for each_engine in replicas.engines.values():
+            monkeypatch.setattr(each_engine._engine, "step", partial(die_of_a_request, each_engine))
         events = await collect(engine, each := request("x", n=2))
     check_order(events, each, started=False)
     assert {type(event.error) for event in events if isinstance(event, ErrorEvent)} == {BackendError}
