@@ -1,0 +1,93 @@
+"""What guessed tokens save: the time of three texts with guesses and without.
+
+usage: python bench/overhead/guesses.py [MODEL.gguf [N]]    (- is the default model)
+
+`json` is an object with 12 names, `rewriting` a passage with another name in it, and `story` a text with nothing to
+guess. Each is written five times in both ways, in turn, always with the same tokens in each step. So the least time of
+each step is taken, which other programs disturb the least; long steps are still disturbed more than short ones.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
+from srb.engine.telling.events import DoneEvent, StreamEvent
+
+REPEATS = 5
+GUESSED = 16
+
+NAMES = "first_name last_name email_address street_address city_name country_code preferred_language date_of_birth"
+NUMBERS = "number_of_children account_balance"
+FLAGS = "is_active_member has_newsletter_subscription"
+FIELDS: dict[str, Any] = {
+    **{name: {"type": "string", "maxLength": 12} for name in NAMES.split()},
+    **{name: {"type": "integer", "minimum": 0, "maximum": 9999} for name in NUMBERS.split()},
+    **{name: {"type": "boolean"} for name in FLAGS.split()},
+}
+SCHEMA = json.dumps({"type": "object", "properties": FIELDS, "required": list(FIELDS)})
+
+PASSAGE = (
+    "Anna Keller lived in a small house by the harbour. Every morning Anna walked down to the quay, bought two rolls "
+    "and a newspaper, and sat on the same bench until the ferry came in. The captain, an old man with a white beard, "
+    "greeted Anna by her name and asked whether she had finished her book. Anna always said that she had not, because "
+    "she wanted him to ask again. In the evening, when the lamps were lit, Anna went home and cooked a soup of leeks."
+)
+
+TASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "json": (
+        f"A customer of a shop as a JSON object with {', '.join(FIELDS)}:\n",
+        {"json_schema": SCHEMA, "max_tokens": 300},
+    ),
+    "rewriting": (
+        f"This is the text:\n\n{PASSAGE}\n\nThis is the same text, with the name Maria in place of Anna:\n\nMaria",
+        {"temperature": 0.0, "max_tokens": 110},
+    ),
+    "story": ("Once upon a time, in a village near the sea,", {"ignore_eos": True, "max_tokens": 110}),
+}
+
+
+def main() -> None:
+    """Prints a line for each task."""
+    model = Path(sys.argv[1]) if sys.argv[1:] and sys.argv[1] != "-" else None
+    n = int(sys.argv[2]) if sys.argv[2:] else 1
+    with LlamaBackend(Settings(model=model)) as backend:
+        engine = Engine(backend)
+        for name, (prompt, options) in TASKS.items():
+            branches = SamplingParams(seed=1, **options).alternatives(n)
+            request = CompletionRequest((engine.tokenize(prompt),), branches, cache_prompt=False)
+            runs: dict[int, list[tuple[list[float], DoneEvent]]] = {0: [], GUESSED: []}
+            for _ in range(REPEATS):
+                for most, found in runs.items():
+                    backend.draft_max = most
+                    found.append(_run(engine, request))
+            print(name.ljust(10), *(_line(most, found) for most, found in runs.items()), sep="  ", flush=True)
+
+
+def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneEvent]:
+    """The seconds of each step after the one with the first text, and the last event."""
+    engine.add_request(request)
+    seconds: list[float] = []
+    has_begun = False
+    while True:
+        start = time.perf_counter()
+        events = engine.step()
+        if has_begun:
+            seconds.append(time.perf_counter() - start)
+        has_begun |= any(isinstance(event, StreamEvent) for event in events)
+        if events and isinstance(events[-1], DoneEvent):
+            return seconds, events[-1]
+
+
+def _line(most: int, found: list[tuple[list[float], DoneEvent]]) -> str:
+    steps = [min(each) for each in zip(*(seconds for seconds, _ in found), strict=True)]
+    done = found[0][1]
+    n_tokens, timings = done.usage.completion_tokens, done.timings
+    guessed = f", {timings.n_met} of {timings.n_ahead} guesses right" if most else ""
+    return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.0f} a second{guessed}"
+
+
+if __name__ == "__main__":
+    main()
