@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 from scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
@@ -208,7 +208,13 @@ def profile(browser: Browser) -> Iterator[Story]:
     def ask(request: Request) -> None:
         hosts.add(request.url.partition("//")[2].partition("/")[0].partition(":")[0])
 
-    story.page.on("console", lambda message: story.faults.append(message.text) if message.type == "error" else None)
+    def hear(message: ConsoleMessage) -> None:
+        # An alternative that the page ends may have ended by itself a moment before, which is a 404 and no fault.
+        has_ended = "404" in message.text and "/choices/" in message.location["url"]
+        if message.type == "error" and not has_ended:
+            story.faults.append(message.text)
+
+    story.page.on("console", hear)
     story.page.on("pageerror", lambda error: story.faults.append(str(error)))
     story.page.on("request", ask)
     yield story

@@ -20,18 +20,18 @@ test("a length has room for its tokens, and for the boundary behind them", () =>
   assert.deepEqual([tokens({ unit: "words", count: 60 }), tokens({ unit: "sentences", count: 1 })], [340, 220]));
 
 const begun = (n, fields = {}) => ({ hasBegun: true, running: new Set(Array(n).keys()), ...fields });
-const done = (n, milliseconds) => ({ done: { usage: { completion_tokens: n }, timings: { predicted_ms: milliseconds } } });
+const done = (n) => ({ done: {}, nodes: Array(n).fill(0) });
 
 for (const [going, over, said] of [
   [[], [], ""],
   [[begun(1, { hasBegun: false })], [], "Asked for; it has not begun yet."],
   [[{ isReading: true }], [], "Reading the text …"],
-  [[begun(1)], [done(5, 1)], "One alternative being written."],
+  [[begun(1)], [done(5)], "One alternative being written."],
   [[begun(8), begun(2), { isReading: true }], [], "10 alternatives being written."],
   [[begun(8), begun(1, { isLost: true })], [], "The connection was lost; the page tries again. Stop gives up."],
-  [[], [{ isStopped: true }, done(5, 1)], "Stopped."],
+  [[], [{ isStopped: true }, done(5)], "Stopped."],
   [[], [{ isStopped: true, isGone: true }], "The connection was lost. What had arrived is here."],
-  [[], [done(30, 2000), done(70, 4000)], "Done: 100 tokens, 25 per second in all."],
-  [[], [done(0, 0)], "Done: 0 tokens."],
+  [[], [done(1), done(7)], "Done: 8 alternatives."],
+  [[], [done(1)], "Done: one alternative."],
 ])
   test(`the status is: ${said}`, () => assert.equal(status(going, over), said));
