@@ -28,13 +28,13 @@ expressions = st.recursive(
 
 
 def found_at(patterns: Patterns, text: str) -> list[tuple[int, int]]:
-    """The ends of prefixes of a text at which matches are seen, with their lengths; one more for the text's end."""
+    """The ends of prefixes of a text at which matches are seen, with their lengths; then that at the text's end."""
     state, found = patterns.start, []
     for end, char in enumerate(text, 1):
         state = patterns.advance(state, char)
         assert patterns.depth(state) <= end
         found.append((end, state.found))
-    found.append((len(text) + 1, patterns.found_at_end(state)))
+    found.append((len(text), patterns.found_at_end(state)))
     return [(end, n) for end, n in found if n]
 
 

@@ -65,7 +65,11 @@ class Noting:
 
     def __init__(self, sampler: Any, seen: tuple[int, ...], notes: dict[tuple[int, ...], Any]) -> None:
         self._sampler, self._seen, self._notes = sampler, seen, notes
-        self.logprobs, self.close = sampler.logprobs, sampler.close
+        self.logprobs, self.hold, self.close = sampler.logprobs, sampler.hold, sampler.close
+
+    def go_back(self, n_tokens: int) -> None:
+        self._sampler.go_back(n_tokens)
+        self._seen = self._seen[:-n_tokens]
 
     def sample(self, logits: Any, excluded: Collection[int], biases: Mapping[int, float]) -> int:
         assert np.abs(self._notes.setdefault(self._seen, logits.copy()) - logits).max() < TOLERANCE

@@ -21,7 +21,7 @@ from srb.cli import COMMANDS, main
         (["history", "list", "--limmit", "5"], "there is no option --limmit; did you mean --limit?"),
         (["generate", "Once", "upon"], "there is no place for 'upon'; put quotes around a text with spaces"),
         (["generat", "x"], "there is no 'generat'; did you mean generate?"),
-        (["qqqq"], "there is no command 'qqqq'; take serve, generate, explore, compare, history or tune"),
+        (["qqqq"], "there is no command 'qqqq'; take serve, generate, explore, score, compare, history or tune"),
         ([], "the command is missing; take serve, generate,"),
         (["history", "h.db"], "there is no command 'h.db'; take list, stories, show, search, export or prune;"),
         (["history", "h.db"], "a file is named by --history h.db"),

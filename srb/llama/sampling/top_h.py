@@ -24,8 +24,8 @@ def top_h(part: float, logits: Floats) -> Floats:
     weights = weights_of(logits).astype(np.float64)
     all_of_it = _entropies(weights)[-1]
     for n in (_FEW, len(weights)):  # to sort all takes long, and mostly few are kept
-        order = np.argpartition(-weights, n)[:n] if n < len(weights) else np.arange(len(weights))
-        order = order[np.argsort(-weights[order], kind="stable")]
+        order = np.argpartition(-logits, n)[:n] if n < len(weights) else np.arange(len(weights))
+        order = order[np.argsort(-logits[order], kind="stable")]
         within = _entropies(weights[order])[1:] <= part * all_of_it
         if not within.all():
             break
