@@ -113,7 +113,9 @@ def test_with_reproducible_each_alternative_has_its_part_of_what_fits(
     model: Path, free: Callable[[int], None], tmp_path: Path
 ) -> None:
     free((1024 + 100) * MIB)
-    asked = dataclasses.replace(settings(model), ctx_size=-1, parallel=4, batch_size=64, ubatch_size=64, reproducible=True)
+    asked = dataclasses.replace(
+        settings(model), ctx_size=-1, parallel=4, batch_size=64, ubatch_size=64, reproducible=True
+    )
     with LlamaBackend(asked) as backend:
         assert backend.n_cells in range(1000, 2000)  # seven of them take 80 MiB
         with pytest.raises(InvalidRequestError, match="or start with --ctx-size 12288 or more, or with a smaller --pa"):

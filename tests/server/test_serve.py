@@ -43,7 +43,7 @@ async def test_an_engine_that_fails_ends_its_requests_and_the_process_only_if_to
 
     engine = AsyncEngine(lambda _progress: FakeBackend(script=script))
     stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(AsyncEngine, "from_settings", lambda _settings, _observe, _record: engine)
+    monkeypatch.setattr(AsyncEngine, "from_settings", lambda *_: engine)
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
     monkeypatch.setattr(serve_module, "stop_signal", lambda: nullcontext(stop))
     serving = asyncio.create_task(serve_module.serve(Settings(port=0, exit_on_fatal=exit_on_fatal)))
@@ -93,7 +93,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         monkeypatch.setattr(
             AsyncEngine,
             "from_settings",
-            lambda _settings, _observe, record: AsyncEngine(lambda _: backend, record=record),
+            lambda _settings, _observe, record, _idle: AsyncEngine(lambda _: backend, record=record),
         )
         return stop, asyncio.create_task(serve_module.serve(settings))
 
@@ -171,7 +171,7 @@ async def test_a_server_that_can_not_listen_ends_its_engine(monkeypatch: pytest.
 
     before = threading.enumerate()
     engine = AsyncEngine(load)
-    monkeypatch.setattr(AsyncEngine, "from_settings", lambda _settings, _observe, _record: engine)
+    monkeypatch.setattr(AsyncEngine, "from_settings", lambda *_: engine)
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="can't listen on"):
         await serve_module.serve(Settings(port=taken.getsockname()[1]))
@@ -201,7 +201,7 @@ stopping.STOP_SECONDS = {seconds}
 about.docs.__code__ = hang.__code__
 serve.find_model = lambda _model: Path("fake.gguf")
 cli.fetch_model = lambda settings, _show: settings
-AsyncEngine.from_settings = lambda _settings, _observe, record: AsyncEngine(
+AsyncEngine.from_settings = lambda _settings, _observe, record, _idle: AsyncEngine(
     lambda _: FakeBackend(script=script), record=record
 )
 sys.exit(cli.main(["serve", "--port", "0"]))

@@ -16,6 +16,7 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBackend:
     backend = FakeBackend(n_cells=4096, script=babble)
     monkeypatch.setattr("srb.serving.async_engine.LlamaBackend", lambda _settings, _progress: backend)
     monkeypatch.setattr("srb.terminal.source.find_model", lambda path: path or Path("fake.gguf"))
+    monkeypatch.setattr("srb.terminal.source.sampling_of", lambda _settings: {})
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     return backend
