@@ -19,8 +19,8 @@ from waiting import Clock, until
 from srb.cluster import front, replica
 from srb.cluster import run as run_of_part
 from srb.cluster.front import ClusterEngine
-from srb.cluster.placement import blocks_of, unpack_blocks
-from srb.cluster.replicas import SILENCE_SECONDS
+from srb.cluster.placement import blocks_of, pack_blocks, unpack_blocks
+from srb.cluster.replicas import SILENCE_SECONDS, Report
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Backend
@@ -523,17 +523,21 @@ async def test_a_request_goes_where_its_prompt_is_known() -> None:
         assert [name == first for name, _ in replicas.ran] == [True, True, False]
 
 
-async def test_what_another_front_has_sent_is_told() -> None:
-    each = request("p" * 200, n=3)
-    blocks = blocks_of(each.token_ids[0])
-    async with cluster(held := Held(n_cells=1000)) as (engine, replicas):
-        name = next(name for name in "ab" if name != engine.placement.choose([blocks]))
-        stream = replicas.there[name].run(each, front="other")
-        assert await anext(stream) == name
-        await until(lambda: engine.placement.load(name) == 3)
-        held.open()
-        assert [said async for said in stream]
-        await until(lambda: engine.placement.load(name) == 0 and engine.placement.choose([blocks]) == name)
+async def test_what_replicas_report_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other fronts send them requests, too."""
+    blocks = blocks_of(request("p" * 200).token_ids[0])
+    async with cluster() as (engine, replicas):
+        knowing = next(name for name in "ab" if name != engine.placement.choose([blocks]))
+        for name, each in replicas.there.items():
+            known = pack_blocks(blocks) if name == knowing else b""
+            told = dataclasses.replace(await each.report("front"), load=3, blocks=known)
+
+            async def report(_front: str, told: Report = told) -> Report:
+                return told
+
+            monkeypatch.setattr(each, "report", report)
+        await until(lambda: [*map(engine.placement.load, "ab")] == [3, 3])
+        assert engine.placement.choose([blocks]) == knowing
 
 
 async def test_a_request_counts_where_it_runs_until_it_ends_there() -> None:
