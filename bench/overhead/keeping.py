@@ -3,7 +3,7 @@
 usage: python bench/overhead/keeping.py [MODEL.gguf]
 
 8 alternatives of 400 tokens end together, and another request is there at once. On a graphics card the cells of such
-answers are copied one by one; docs/figures/benchmarks.md tells what srb does about it.
+answers are copied one by one; docs/figures/older.md tells what srb does about it.
 """
 
 import sys

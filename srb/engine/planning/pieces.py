@@ -115,6 +115,6 @@ def _pauses(awaiting: Iterable[Prompt]) -> dict[Prompt | Sequence, list[int]]:
 def _even_piece(left: int, most: int) -> int:
     """The size of the next piece of `left` tokens, so that all pieces have about the same size, of at most `most`.
 
-    A small piece at the end would be computed in another way, and its logits would differ (docs/figures/benchmarks.md).
+    A small piece at the end would be computed in another way, and its logits would differ (docs/figures/older.md).
     """
     return -(-left // -(-left // most))

@@ -77,4 +77,4 @@ def _differences(row_cell: float, prompt_token: float) -> Pace:
 MEASURED = Paces(_differences(2.6e-6, 0), _differences(1.3e-6, 0.325e-3), 0.26)
 """How the two kinds differ on a CPU, for machines where nothing was measured.
 
-The numbers are those of SmolLM2-135M with an f16 cache (docs/figures/benchmarks.md)."""
+The numbers are those of SmolLM2-135M with an f16 cache (docs/figures/older.md)."""
