@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from srb.engine.asking.kinds import Text
-from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.programs.table import Score
 from srb.engine.programs.texts import Texts, Writing, scores_of, table_of
@@ -53,7 +53,7 @@ def generate(
     [' four, five', ' four, five']
     """
     params = _params(sampling)
-    heal = isinstance(prompt, str) and not any(getattr(params, name) for name in CONSTRAINTS)
+    heal = isinstance(prompt, str) and not params.is_constrained
     with _kept.engine(model) as engine, show_count("writing", n) as count:
         by_model = {name: value for name, value in _kept.sampling.items() if name not in sampling}
         writing = Writing(prompt, n, dataclasses.replace(params, **by_model), heal=heal, suffix=suffix)

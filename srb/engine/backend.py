@@ -55,7 +55,7 @@ class Sampler(Protocol):
         """
 
     def hold(self, n_tokens: int) -> None:
-        """Keeps what it needs to take back its last n tokens, and the next one. Must be called before each draw."""
+        """Keeps what it needs to take back its last n tokens, and the next one. Called before each draw of such."""
 
     def go_back(self, n_tokens: int) -> None:
         """Takes back its last tokens, as if they had never been drawn: at most those that it holds, and one more."""

@@ -7,7 +7,8 @@ told of them, and their cells are emptied. So three tokens came with one step, a
 
 `engine/guesses/` says what is guessed, and how many of these tokens are worth a row. Leviathan, Kalman and Matias,
 "Fast inference from Transformers via speculative decoding" (ICML 2023), accept tokens by a rule that keeps the
-distribution. Here the sampler draws each token, as it does without guesses. So also the text of a seed stays the same.
+distribution. Here the sampler draws each token, as it does without guesses. So the text of a seed can only change with
+the last bits of logits, which depend on the rows that are evaluated together.
 """
 
 from collections.abc import Sequence as Many

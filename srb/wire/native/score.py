@@ -247,8 +247,6 @@ class Answer:
         return value | {name: done[name] for name in ("usage", "finish_reason", "stop_reason")}
 
 
-_OF_START = ("count", "contexts", "branches", "labels", "fingerprint")
-
 _ROW = object_of(**alike(INTEGER, "context continuation branch"))
 _ROW["properties"] |= alike(INTEGER, "n_tokens n_characters rank") | alike(OBJECT, "error")
 _ROW["properties"] |= {"logprob": NUMBER, "greedy": BOOLEAN, "logprobs": list_of(OBJECT)}
