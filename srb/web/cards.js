@@ -1,5 +1,6 @@
 // The cards: one for each alternative in sight. A card appends what has come, and never draws again what it has.
 
+import { follows } from "./bridge.js";
 import { LOST } from "./generation.js";
 import { isLost } from "./keys.js";
 
@@ -21,6 +22,7 @@ export class Card {
     this.facts = find("facts");
     this.seed = find("seed");
     this.title = find("title");
+    this.follows = find("follows");
     this.buttons = new Map();
     for (const button of this.element.querySelectorAll("button")) {
       this.buttons.set(button.value, button);
@@ -135,6 +137,14 @@ export class Cards {
     if (!card) return;
     const isRunning = this.writing.isRunning(node);
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
+    if (node.follows !== undefined) this.#compare(node);
+  }
+
+  // Says how well what stands behind follows each of the alternatives that came with this one.
+  #compare({ parent, batch }) {
+    const all = this.desk.tree.children(parent).filter((node) => node.batch === batch && node.follows !== undefined);
+    const best = Math.max(...all.map((node) => node.follows));
+    for (const node of all) if (this.cards.has(node.id)) this.cards.get(node.id).follows.textContent = follows(node.follows, best);
   }
 
   // Scrolls to the batch of a node; the end of the text stays in sight above it.

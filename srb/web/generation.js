@@ -24,6 +24,7 @@ export class Generation {
 
   // Asks for it, and returns its id. Throws ApiError when it's refused.
   async ask(body) {
+    this.isBridge = "suffix" in body;
     this.request = await submit({ ...body, return_tokens: true, return_progress: true, detach: true });
     return this.request.id;
   }
@@ -109,6 +110,7 @@ export class Generation {
     if (event.finish_reason === "stop") dropTheEnd(node, event.stop_reason);
     const { finish_reason, stop_reason } = event;
     node.reason = { finish_reason, stop_reason };
+    node.follows = event.suffix_logprob;
     this.#end(node, reason(event, node.fault));
   }
 
@@ -160,6 +162,7 @@ export function shorten(node, length) {
 
 // Why an alternative has ended, in words.
 export function reason({ finish_reason, stop_reason }, fault = "the server doesn't say why") {
+  if (finish_reason === "stop" && stop_reason === "suffix") return "ended where the rest follows best";
   if (finish_reason === "stop") return stop_reason === null ? "came to its end" : `ended at ${JSON.stringify(stop_reason)}`;
   if (finish_reason === "length") return "reached its length";
   if (finish_reason === "error") return `failed: ${fault}`;

@@ -36,6 +36,7 @@ const KEYS = [
   ["d", "D", "discard this one", discard],
   ["e", "E", "edit the text", () => find("#story").focus()],
   ["g", "G", "generate", () => press(find("#generate"))],
+  ["b", "B", "bridge: lead to what stands behind the cursor", () => press(find("#bridge"))],
   ["s", "S", "stop", () => press(find("#stop"))],
   ["u", "U", "undo", () => press(find("#undo"))],
   ["r", "R", "redo", () => press(find("#redo"))],
@@ -47,6 +48,7 @@ const KEYS = [
 ];
 const OTHERS = [
   ["Ctrl Enter", "generate, also while you write: where the cursor is"],
+  ["Ctrl Alt Enter", "bridge: lead to what stands behind the cursor"],
   ["Ctrl Shift Enter", "rewrite the passage that is selected"],
   ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
   ["Esc", "close what is open; else go to the first alternative, or to the path"],

@@ -1,6 +1,7 @@
 // The page's beginning, and what its buttons do.
 
 import { health, openapi, setKey } from "./api.js";
+import { watchCursor } from "./bridge.js";
 import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Context } from "./context.js";
@@ -48,6 +49,8 @@ function listen(desk, writing, shelf) {
   const { story } = desk;
   const generate = safely(() => writing.generate());
   onClick("#generate", generate);
+  onClick("#bridge", safely(() => writing.bridge()));
+  watchCursor(find("#bridge"), desk);
   onClick("#stop", safely(() => writing.stopAll()));
   const leave = (id) => {
     desk.doing.steps.leave(id);
@@ -111,6 +114,7 @@ function listen(desk, writing, shelf) {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     if (event.shiftKey) find("#rewrite").click();
+    else if (event.altKey) find("#bridge").click();
     else generate();
   });
 }

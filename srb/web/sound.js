@@ -28,7 +28,7 @@ const OTHERS = {
   typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth,
   label: isText, behind: isText, passage: isText, marks: isText, end: isText, request: isText, fault: isText,
   batch: isTime, created: isTime, order: isCount, index: isCount, seed: isCount, length: isCount,
-  after: isNumber, endsAt: isCount, milliseconds: isNumber,
+  after: isNumber, follows: isNumber, endsAt: isCount, milliseconds: isNumber,
   settings: isObject, until: isUntil, reason: isReason,
 };
 const FIELDS = { ...NEEDED, ...Object.fromEntries(Object.entries(OTHERS).map(([name, isThis]) => [name, isPerhaps(isThis)])) };

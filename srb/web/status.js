@@ -8,6 +8,7 @@ const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 export function status(going, over) {
   if (going.some((each) => each.isLost)) return "The connection was lost; the page tries again. Stop gives up.";
   const running = sum(going.map((each) => (each.hasBegun ? each.running.size : 0)));
+  if (going.some((each) => each.isBridge)) return "Ways to what stands behind are being tried. They appear when all can be compared.";
   if (running) return `${count(running)} being written.`;
   if (going.some((each) => each.isReading)) return "Reading the text …";
   if (going.length) return "Asked for; it has not begun yet.";

@@ -195,7 +195,7 @@ export class Tree {
 }
 
 // The space between what was generated and what stands behind it, where the writer had one: before the cursor.
-function gap(before, generated, behind) {
+export function gap(before, generated, behind) {
   const space = before.slice(before.trimEnd().length);
   return generated && !/\s$/.test(generated) && !/^\s/.test(behind) ? space : "";
 }

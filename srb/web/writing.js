@@ -1,6 +1,7 @@
 // Requests: from what lies on the desk to alternatives that are being written.
 
 import { cancel, evaluate } from "./api.js";
+import { suffixOf } from "./bridge.js";
 import { branches, drawSeed } from "./compare.js";
 import { Generation } from "./generation.js";
 import { titleOf } from "./guide.js";
@@ -74,7 +75,18 @@ export class Writing {
     Object.assign(fields, { seed: fields.seed ?? drawSeed(), max_tokens: lengthOf(taken.passage) });
     const prompt = await promptOf(taken, how, desk.context.letters(fields));
     const id = await desk.write(taken);
-    return this.#generate({ columns: [{ label: how, fields: {} }], fields, instead: prompt }, [id], () => desk.settle(taken, id, [id]));
+    return this.#generate({ columns: [{ label: how, fields: {} }], fields, instead: { prompt } }, [id], () => desk.settle(taken, id, [id]));
+  }
+
+  // New alternatives that lead to what stands behind the cursor: drawn from what is before it, and chosen by how well that follows.
+  async bridge() {
+    const { desk } = this;
+    if (desk.settings.unseen.checked) throw new Error("Nothing seen before doesn't go with Bridge. Take its tick away in Settings.");
+    const { columns, fields } = this.#ready([{ label: null, fields: {} }]);
+    const taken = desk.take();
+    const parents = await this.#parents([taken], fields);
+    const wanted = { suffix: suffixOf(taken), stop_at_suffix: true };
+    if (parents) return this.#generate({ columns, fields, instead: wanted }, parents, () => desk.settle(taken, parents[0], parents));
   }
 
   // What is asked for, as it is set now.
@@ -85,8 +97,8 @@ export class Writing {
     return { columns, fields, until: settings.until };
   }
 
-  // parents: the node that each column goes on from. show() is called when the alternatives are there. instead: what is sent of the
-  // text, where that isn't the text.
+  // parents: the node that each column goes on from. show() is called when the alternatives are there. instead: what else
+  // is sent; its prompt is in place of the text.
   async #generate({ columns, fields, until, instead }, parents, show) {
     const { desk } = this;
     const batch = Date.now();
@@ -102,8 +114,8 @@ export class Writing {
       });
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
-      const place = instead ? { ...desk.store.place(desk.tree, parent), prompt: instead } : await this.#place(parent, { ...fields, n: plan.length });
-      return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place }, (request) => {
+      const place = instead?.prompt ? desk.store.place(desk.tree, parent) : await this.#place(parent, { ...fields, n: plan.length });
+      return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place, ...instead }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         if (until && desk.store.isShared) desk.limit(request, { ...until, from: 0 });
         show();

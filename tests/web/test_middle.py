@@ -168,6 +168,49 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
     expect(story.find("#version")).to_be_visible()
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
+    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    keyboard, box = story.page.keyboard, story.find("#story")
+    story.open(server.url)
+    story.set(n=3, seed=1, max_tokens=30)
+    box.click()
+    keyboard.type(BEFORE + BEHIND)
+    expect(story.find("#bridge")).to_be_disabled()
+    put_cursor(story, len(BEFORE))
+    expect(story.find("#bridge")).to_be_enabled()
+    with story.page.expect_request(is_drawn) as asked:
+        keyboard.press("Control+Alt+Enter")
+    expect(story.cards).to_have_count(3)
+    story.wait_done()
+    body = json.loads(asked.value.post_data or "")
+    assert (body["suffix"], body["n"]) == (" " + BEHIND, 3)
+    assert ("node" in body) == is_shared
+    marks = story.find(".follows").all_text_contents()
+    assert marks[0] == "the rest follows best"
+    assert all(each.startswith("the rest ") for each in marks)
+    if not is_shared:
+        story.pictures("bridge", axe=True)
+    said = story.said(story.cards.first)
+    story.press(story.cards.first, "Keep")
+    expect(box).to_have_value(BEFORE + said + " " + BEHIND)
+    assert cursor(story) == len(BEFORE + said)
+    keyboard.press("Control+Z")
+    expect(box).to_have_value(BEFORE + BEHIND)
+    if not is_shared:  # the server's stories don't have the marks
+        story.reload()
+        assert story.find(".follows").all_text_contents() == marks
+
+    # What can't go together is said.
+    story.find("#unseen").evaluate("(each) => each.closest('dialog').show()")
+    story.find("#unseen").check()
+    put_cursor(story, len(BEFORE))
+    keyboard.press("Control+Alt+Enter")
+    expect(story.find("#error")).to_contain_text("Nothing seen before doesn't go with Bridge.")
+
+
 def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
     keyboard = story.page.keyboard
     story.set(n=1, max_tokens=12, seed=2)
