@@ -151,7 +151,7 @@ async def test_alternatives_outlive_their_replicas(seed: int) -> None:
 async def test_a_replica_that_hangs_is_left() -> None:
     clock = Clock()
     async with cluster(held := Held()) as (engine, replicas):
-        reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=100, ignore_eos=True)))
+        reading = asyncio.create_task(collect(engine, each := request(n=4, max_tokens=40, ignore_eos=True)))
         await until(lambda: bool(replicas.ran) and engine.health.running == 1)
         first = replicas.ran[0][0]
         replicas.cut.add(first)
@@ -343,7 +343,7 @@ async def test_a_request_that_waits_for_a_replica_can_be_ended() -> None:
 async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
     clock = Clock()
     async with cluster(held := Held(), names="ab") as (engine, replicas):
-        stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
+        stream = await engine.submit(each := request(n=2, max_tokens=40, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         replicas.cut.add(replicas.ran[0][0])
         engine.abort(each.id, 0)
@@ -357,7 +357,7 @@ async def test_an_abort_is_not_forgotten_when_the_replica_is_lost() -> None:
 
 async def test_when_a_replica_shuts_down_what_nobody_has_ended_goes_on_elsewhere() -> None:
     async with cluster(held := Held(), names="ab") as (engine, replicas):
-        stream = await engine.submit(each := request(n=2, max_tokens=200, ignore_eos=True))
+        stream = await engine.submit(each := request(n=2, max_tokens=40, ignore_eos=True))
         await until(lambda: engine.health.running == 1)
         engine.abort(each.id, 0)
         events: list[Event] = []
@@ -500,10 +500,10 @@ async def test_a_front_that_comes_back_after_a_silence_goes_on(detach: bool) -> 
     """Nobody has cancelled anything, so no reader is told so."""
     clock = Clock()
     async with cluster(held := Held(), names="ab") as (engine, replicas):
-        each = request(n=2, max_tokens=200, ignore_eos=True)
+        each = request(n=2, max_tokens=40, ignore_eos=True)
         async with await engine.submit(each, journal=Journal(each, detach=detach)) as stream:
             replicas.is_silent = True
-            await clock.until(lambda: len(replicas.ran) > 1, by=0.5)
+            await clock.until(lambda: len(replicas.ran) > 1, by=2)
             replicas.is_silent = False
             held.open()
             events = await stream.collect()

@@ -99,7 +99,7 @@ async def read(client: Client) -> tuple[ClientResponse, str]:
         return answer, await answer.text()
 
     asking = asyncio.create_task(ask())
-    await clock.until(asking.done)
+    await clock.until(asking.done, by=0.5)
     return await asking
 
 

@@ -144,9 +144,9 @@ async def test_a_native_stream_waits_for_its_reader_to_come_back(connect: Connec
     request_id = await leave(client, max_tokens=40)
     journal = engine.find(request_id)
     await until(lambda: len(journal) > 1)
-    await clock.forward(25)
+    await clock.forward(25, by=1)
     back = await client.get(EVENTS.format(request_id), params={"starting_after": "1"})
-    await clock.forward(25)
+    await clock.forward(25, by=1)
     gate.open()
     assert b'"event": "done"' in await back.read()
     assert {stop.finish_reason for stop in journal.stops} == {"length"}
