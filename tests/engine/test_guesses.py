@@ -136,9 +136,10 @@ def test_what_a_sibling_has_said_is_guessed() -> None:
     assert one.stats().n_met > 40
 
 
-def test_many_alternatives_look_nothing_up() -> None:
-    one = engine(says(COPIED * 2, prompt=len(COPIED)))
-    run(one, request(COPIED.decode(), n=5, max_tokens=-1))
+@pytest.mark.parametrize("n", [1, 5])
+def test_many_alternatives_look_nothing_up(n: int) -> None:
+    one = engine(says(COPIED * 2, prompt=len(COPIED)), n_cells=2000)
+    run(one, *(request(COPIED.decode(), n=n, max_tokens=100) for _ in range(5 // n)))
     assert one.stats().n_ahead == 0
 
 

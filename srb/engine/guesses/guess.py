@@ -11,12 +11,14 @@ _WEIGHT = 1 / 8
 class Guess:
     """Guesses the next tokens of one sequence, at most `most`.
 
-    It guesses before each step, also where no row is worth it, and sees what is drawn then. So to learn how far it can
-    be trusted costs no row, and where it is mostly wrong nothing but the guessing is lost.
+    It guesses before each step of few rows, also where no row is worth it, and sees what is drawn then. So to learn how
+    far it can be trusted costs no row, and where it is mostly wrong nothing but the guessing is lost.
     """
 
     trust = 0.0
     """How likely each guessed token is the one that is drawn, if the one before it was."""
+    most_rows = 1 << 30
+    """It isn't asked in a step that has more rows than this."""
 
     def __init__(self, seq: Sequence, most: int) -> None:
         self._seq, self._most = seq, most
@@ -24,7 +26,7 @@ class Guess:
         self._n_seen = 0  # how many tokens the sequence had then
 
     def next(self) -> Many[int]:
-        """The tokens that it expects now, and none if it knows nothing. Call it before each step."""
+        """The tokens that it expects now, and none if it knows nothing. Call it before a step, at most once."""
         tokens = self._seq.tokens
         n_right = 0
         for guessed, drawn in zip(self._guessed, tokens[self._n_seen :], strict=False):

@@ -15,7 +15,7 @@ ALIKE = 2
 """So many equal tokens must come before a place, for the text behind it to be guessed."""
 
 FEW = 4
-"""The sequences of a prompt look up only if they are at most so many. With more, a step has enough rows already."""
+"""A step with more rows has enough of them already, and to look up for each would take longer than a guess saves."""
 
 _SIZE = pack((0,)).itemsize
 
@@ -29,6 +29,7 @@ class Lookup(Guess):
     """
 
     trust = 0.3
+    most_rows = FEW
 
     def __init__(self, seq: Sequence, most: int, siblings: "list[Lookup]") -> None:
         super().__init__(seq, most)
@@ -77,8 +78,7 @@ def _place_of(tokens: bytes, source: bytes | bytearray) -> int:
 
 
 def give(prompt: Prompt, most: int) -> dict[Sequence, Guess]:
-    """The guesses for the sequences of a prompt, if they are few."""
+    """The guesses for the sequences of a prompt."""
     siblings: list[Lookup] = []
-    if len(prompt.active.request.branches) <= FEW:
-        siblings += [Lookup(seq, most, siblings) for seq in prompt.sequences]
+    siblings += [Lookup(seq, most, siblings) for seq in prompt.sequences]
     return {each._seq: each for each in siblings}

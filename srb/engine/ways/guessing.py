@@ -40,9 +40,9 @@ class Guessing(Sampling):
     def _ahead(self, seq: Sequence) -> Many[int]:
         """The guessed tokens that are worth a row, and have room: the last token of a text is never evaluated."""
         room = seq.room - 1 - seq.n_own
+        backend, scheduler = self._tools.backend, self._tools.scheduler
         for guess in self._guesses.get(seq, ()):
-            if tokens := guess.next()[: max(0, room)]:
-                backend, scheduler = self._tools.backend, self._tools.scheduler
+            if scheduler.leased <= guess.most_rows and (tokens := guess.next()[: max(0, room)]):
                 costs = backend.costs.among(in_use(scheduler.prompts))
                 most = min(len(tokens), backend.n_outputs // scheduler.leased)  # the others may guess as many
                 return tokens[: worth(guess.trust, most, scheduler.leased, seq.position, costs)]
