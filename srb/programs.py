@@ -22,7 +22,7 @@ from srb.files.progress import show_count, show_download
 from srb.llama import LlamaBackend
 from srb.llama.files.model_sampling import sampling_of
 from srb.options.settings import Settings
-from srb.serving.async_engine import make_engine
+from srb.serving.making import make_engine
 
 Model = str | Path | Settings | None
 """The path of a GGUF file, or all settings; None is the default model."""

@@ -24,10 +24,10 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Answer
 from srb.engine.kept.slots import Slots
 from srb.engine.prompts.adapters import Adapters
-from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.events import AbortReason
 from srb.engine.telling.stats import EngineStats
 from srb.errors import InvalidRequestError, ModelLoadError, NotSupportedError, SrbError
-from srb.serving.engine_client import EngineClient, Record
+from srb.serving.engine_client import EngineClient
 from srb.serving.health import ReplicaHealth
 
 logger = logging.getLogger("srb")
@@ -71,15 +71,11 @@ class ClusterEngine(EngineClient):
     """Runs requests on replicas. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     load: reads the model's vocabulary. It is called in a worker thread.
-    record: gets events and a function. It calls this function when readers may see the events.
-    others: see `EngineClient`.
+    record, others: see `EngineClient`.
     """
 
-    def __init__(
-        self, replicas: Replicas, load: Callable[[], Vocabulary], *, record: Record | None = None, **others: Any
-    ) -> None:
-        super().__init__(**others, lasts=record is not None)
-        self._record = record
+    def __init__(self, replicas: Replicas, load: Callable[[], Vocabulary], **others: Any) -> None:
+        super().__init__(**others)
         self._load = load
         self.replicas = replicas
         self.placement = Placement()
@@ -152,15 +148,6 @@ class ClusterEngine(EngineClient):
         """The names of the replicas whose last report is older than SILENCE_SECONDS."""
         now = self._loop.time()
         return frozenset(name for name, each in self._heard.items() if now - each.at > SILENCE_SECONDS)
-
-    def put(self, events: list[Event]) -> None:
-        """Gives the events of a request to its readers, after they were recorded."""
-        if not events:
-            return
-        if self._record:
-            self._record(events, partial(self._loop.call_soon_threadsafe, self._roster.put, events))
-        else:
-            self._roster.put(events)
 
     def _ready_vocabulary(self) -> Vocabulary:
         self.check_ready()

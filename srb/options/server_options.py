@@ -38,6 +38,12 @@ class RequestsOptions:
         "doesn't say; the result isn't exact. 0: off",
         low=0,
     )
+    ahead: int = option(
+        0,
+        "how many further alternatives of a request are drawn when it has ended and nobody waits, if the request "
+        "doesn't say",
+        low=0,
+    )
     default_format: str = option(
         "events",
         "how /v1 answers a request that has neither stream nor model: events is a stream of native events, "

@@ -107,10 +107,16 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             raise SettingsError("--mmproj is for one engine; leave it out, or --replicas and --ray-address")
         if self.is_cluster and self.slot_save_path is not None:
             raise SettingsError("--slot-save-path is for one engine; leave it out, or --replicas and --ray-address")
+        if self.is_cluster and self.ahead:
+            raise SettingsError("--ahead is for one engine; leave it out, or --replicas and --ray-address")
         if self.reproducible:
             self._check_reproducible()
         if self.n > self.max_n and self.url is None:  # a server at --url has a limit of its own
             raise SettingsError(f"--n {self.n} is more than --max-n {self.max_n}: lower the one or raise the other")
+        if self.ahead > self.max_n:
+            raise SettingsError(
+                f"--ahead {self.ahead} is more than --max-n {self.max_n}: lower the one or raise the other"
+            )
 
     def _check_reproducible(self) -> None:
         quantized = self.cache_type_v not in (None, "f32", "f16", "bf16")

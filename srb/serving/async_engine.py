@@ -14,7 +14,6 @@ from typing import Any
 
 from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import DEFAULT_MAX_TOKENS
 from srb.engine.backend import Backend
 from srb.engine.engine import Answer, Engine
 from srb.engine.kept.slots import Slots
@@ -22,39 +21,18 @@ from srb.engine.prompts.adapters import Adapters
 from srb.engine.prompts.media import Media, PromptPart
 from srb.engine.telling.events import AbortReason, Event
 from srb.engine.telling.stats import EngineStats, Measure
-from srb.errors import EngineDeadError, ModelLoadError
-from srb.files.disk_cache import DiskCache
+from srb.errors import EngineDeadError
 from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
 from srb.llama.tune.idle import IdleTuning
 from srb.options.settings import Settings, check_settings
+from srb.serving.ahead import PREFIX, Ahead
 from srb.serving.engine_client import EngineClient, Record, client_options
+from srb.serving.journal import Journal
 from srb.serving.log_format import loggable
+from srb.serving.making import make_engine
 
 logger = logging.getLogger("srb")
-
-
-def make_engine(
-    settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
-) -> Engine:
-    """An engine with these settings. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
-    for name in ("context_shift", "cache_reuse"):
-        if getattr(settings, name) and not backend.can_shift:
-            raise ModelLoadError(
-                f"--{name.replace('_', '-')} can't be had: the positions of this model's cells can't be moved, or not "
-                f"with --cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
-            )
-    store = None
-    if settings.cache_disk:
-        store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)
-    return Engine(
-        backend,
-        default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
-        prefill_chunk=settings.prefill_chunk,
-        cache_bytes=settings.cache_ram << 20,
-        store=store,
-        observe=observe,
-    )
 
 
 class AsyncEngine(EngineClient):
@@ -63,12 +41,9 @@ class AsyncEngine(EngineClient):
     load: makes the backend, in the thread. It gets a callback, which it calls with its progress (0 to 1). When the
         callback returns False, loading should stop.
     make: makes the engine, in the thread.
-    record: is called in the thread with the events of a step and with a function. It calls this function when readers
-        may see the events. Whoever passes `record` can go on with detached requests after a restart, so `stop` leaves
-        these in the middle.
     sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
     idle: what may run meanwhile; it is told in the thread when there is nothing to do, and when there is again.
-    others: see `EngineClient`.
+    others: see `EngineClient`. `record` is called in the thread, once for each step.
     """
 
     def __init__(
@@ -76,20 +51,19 @@ class AsyncEngine(EngineClient):
         load: Callable[[Callable[[float], bool]], Backend],
         *,
         make: Callable[[Backend], Engine] = Engine,
-        record: Record | None = None,
         sleep_after: float | None = None,
         idle: IdleTuning | None = None,
         **others: Any,
     ) -> None:
-        super().__init__(**others, lasts=record is not None)
+        super().__init__(**others)
         self._load = load
         self._make = make
-        self._record = record
         self._sleep_after = sleep_after
         self._idle = idle
         self._engine: Engine | None = None
         self._wake = threading.Event()
         self._closing = False
+        self.ahead = self._ahead = Ahead(self._take_ahead, self._end_ahead, self._setting)
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
 
     @classmethod
@@ -106,14 +80,20 @@ class AsyncEngine(EngineClient):
         """
 
         check_settings(settings)
-        return cls(
+
+        def observe_asked(measure: Measure, seconds: float) -> None:
+            if not client._ahead.is_drawing:  # nobody waits for that
+                observe(measure, seconds)
+
+        client = cls(
             lambda progress: LlamaBackend(fetch_model(settings), progress),
-            make=partial(make_engine, settings, observe=observe),
+            make=partial(make_engine, settings, observe=observe_asked),
             record=record,
             sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,
             idle=idle,
             **client_options(settings),
         )
+        return client
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -204,9 +184,48 @@ class AsyncEngine(EngineClient):
         self._wake.set()
 
     async def _close(self) -> None:
+        self.make_way()
         self._closing = True
         self._wake.set()
         await asyncio.to_thread(self._thread.join)
+
+    # What is drawn while nobody waits
+
+    def drawn_ahead(
+        self, request: CompletionRequest, owner: str | None = None
+    ) -> tuple[CompletionRequest, Sequence[Event]]:
+        """See `EngineClient.drawn_ahead`."""
+        return self._ahead.give(request, owner)
+
+    def make_way(self) -> None:
+        """See `EngineClient.make_way`."""
+        self._ahead.make_way()
+
+    def _on_ended(self, journal: Journal) -> None:
+        self._ahead.note(journal)
+
+    def _on_idle(self) -> None:
+        if self._status == "ready":
+            self._ahead.draw()
+
+    def _take_ahead(self, request: CompletionRequest) -> None:
+        taking = self._loop.run_in_executor(None, self._ready_engine().add_request, request)
+        taking.add_done_callback(partial(self._on_ahead_taken, request.id))
+
+    def _on_ahead_taken(self, request_id: str, taking: asyncio.Future[None]) -> None:
+        if taking.cancelled() or taking.exception():
+            self._ahead.refused(request_id)
+        else:
+            self._wake.set()
+            if not self._ahead.draws(request_id):  # it had to make way meanwhile
+                self._end_ahead(request_id)
+
+    def _end_ahead(self, request_id: str) -> None:
+        self._end(request_id, None, "ahead")
+
+    def _setting(self) -> tuple[float, ...]:
+        assert self._engine is not None
+        return tuple(adapter.scale for adapter in self._engine.adapters.listed)
 
     # Called in the event loop by the thread
 
@@ -224,11 +243,13 @@ class AsyncEngine(EngineClient):
         if events:
             self._is_sleeping = False
         self._roster.put(events)
+        if self._ahead.put(events) and self._roster.is_empty:
+            self._on_idle()
 
     def _on_death(self, error: EngineDeadError, events: list[Event]) -> None:
         self._status = "dead"
         self._failure = error
-        if self._lasts:
+        if self._record:
             self._roster.suspend()
         self._on_step(events)
         self._failed.set()
@@ -272,8 +293,9 @@ class AsyncEngine(EngineClient):
         def hand_over(events: list[Event], take: Callable[[list[Event]], None]) -> None:
             self._stats = engine.stats()  # not with the events: these wait until they are recorded, and may come later
             told = partial(call, take, events)
-            if self._record and events:
-                self._record(events, told)
+            asked = [event for event in events if not event.request_id.startswith(PREFIX)]
+            if self._record and asked:
+                self._record(asked, told)
             else:
                 told()
 

@@ -8,22 +8,21 @@ Everything that is the same for both is here: the requests' journals, their read
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.resume import resume
 from srb.engine.engine import Answer
 from srb.engine.kept.slots import Slots
 from srb.engine.programs.table import ScoredRow, Table
 from srb.engine.programs.texts import has_texts, with_tokens
-from srb.engine.prompts.adapters import Adapters
-from srb.engine.prompts.media import Media, PromptPart, no_media
 from srb.engine.telling.events import AbortReason, Event
 from srb.engine.telling.stats import EngineStats
 from srb.errors import EngineDeadError, QueueFullError, UnavailableError
 from srb.options.settings import Settings
+from srb.serving.ahead import Ahead
 from srb.serving.for_programs import AsyncForPrograms
 from srb.serving.health import Health, ReplicaHealth, Status
 from srb.serving.journal import Journal
@@ -50,13 +49,14 @@ class EngineClient(AsyncForPrograms):
     """Takes requests, and has their journals. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     max_queue: how many requests may wait. kept: how long they may take and are kept, see `Roster`.
-    lasts: whether somebody can go on with detached requests after a restart. Then `stop` leaves these in the middle.
+    record: gets events, and a function that it calls when readers may see these; it may be called from any thread.
+        Whoever passes it can go on with detached requests after a restart, so `stop` leaves these in the middle.
     """
 
-    def __init__(self, *, max_queue: int = 128, lasts: bool = False, **kept: Any) -> None:
+    def __init__(self, *, max_queue: int = 128, record: Record | None = None, **kept: Any) -> None:
         self._max_queue = max_queue
-        self._lasts = lasts
-        self._roster = Roster(self._end, **kept)
+        self._record = record
+        self._roster = Roster(self._end, ended=self._on_ended, idle=self._on_idle, **kept)
         self._status: Status = "loading"
         self._progress = 0.0
         self._failure: EngineDeadError | None = None
@@ -92,7 +92,7 @@ class EngineClient(AsyncForPrograms):
         """Ends the engine. Waiting requests end at once, and running ones when `grace` seconds have passed."""
         if self._status in ("loading", "ready"):
             self._status = "stopping"
-        if self._lasts:
+        if self._record:
             self._roster.suspend()
         self._roster.shut_down(waiting=True)
         try:
@@ -111,6 +111,9 @@ class EngineClient(AsyncForPrograms):
         running = sum(journal.started for journal in requests)
         waiting = len(requests) - running
         return Health(self._status, self._progress, running, waiting, self._stats, self._replicas, self._is_sleeping)
+
+    ahead: Ahead | None = None
+    """What it draws while nobody waits; None where several engines run."""
 
     urls: Sequence[str] = ()
     """The addresses of the server that has this client."""
@@ -131,7 +134,13 @@ class EngineClient(AsyncForPrograms):
         return b"".join(map(self.tokenizer.special_piece, tokens)).decode(errors="replace")
 
     async def submit(
-        self, request: CompletionRequest, *, journal: Journal | None = None, linger: float = 0, is_new: bool = True
+        self,
+        request: CompletionRequest,
+        *,
+        journal: Journal | None = None,
+        linger: float = 0,
+        is_new: bool = True,
+        said: Sequence[Event] = (),
     ) -> RequestStream:
         """Queues a request and returns a reader of its events.
 
@@ -139,10 +148,12 @@ class EngineClient(AsyncForPrograms):
         earlier events already.
         linger: for how many seconds the request goes on without readers. With `Journal.detach` it always goes on.
         is_new: whether the request may be refused because too many wait. An interrupted one had its place already.
+        said: events of the request that are there already, and that its readers get at once; see `drawn_ahead`.
 
         Raises `InvalidRequestError` if the request can never run, `QueueFullError` if too many wait, and
         `UnavailableError` if the engine takes no requests now.
         """
+        self.make_way()
         self.check_ready()
         if is_new:
             self.check_queue()
@@ -150,10 +161,15 @@ class EngineClient(AsyncForPrograms):
             if has_texts(request):  # in a thread, because long texts take a while
                 request = await asyncio.to_thread(with_tokens, request, self.tokenize)
                 self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
+            request, said = self.drawn_ahead(request)
             journal = Journal(request)
         journal.arrived = self._loop.time()
         stream = self._roster.add(journal, linger)
-        adding = asyncio.ensure_future(self._take(request))
+        self.put([*said])
+        rest = resume(request, said) if said else request
+        if rest is None:
+            return stream
+        adding = asyncio.ensure_future(self._take(rest))
         adding.add_done_callback(partial(self._on_taken, request.id))
         try:
             await asyncio.shield(adding)
@@ -161,6 +177,27 @@ class EngineClient(AsyncForPrograms):
             stream.close()
             raise
         return stream
+
+    def drawn_ahead(
+        self, request: CompletionRequest, owner: str | None = None
+    ) -> tuple[CompletionRequest, Sequence[Event]]:
+        """A request, with the seeds of the alternatives that were drawn ahead for it, and the events that they have.
+
+        What isn't submitted with these events is lost. With several engines there never are any.
+        """
+        return request, ()
+
+    def make_way(self) -> None:
+        """Ends what runs while nobody waits, because somebody does now."""
+
+    def put(self, events: list[Event]) -> None:
+        """Gives the events of a request to its readers, after they were recorded."""
+        if not events:
+            return
+        if self._record:
+            self._record(events, partial(self._loop.call_soon_threadsafe, self._roster.put, events))
+        else:
+            self._roster.put(events)
 
     def find(self, request_id: str, owner: str | None = None) -> Journal:
         """The journal of a request that waits or runs, or has finished and is kept.
@@ -218,65 +255,6 @@ class EngineClient(AsyncForPrograms):
         if waiting >= self._max_queue:
             raise QueueFullError(f"{waiting} requests are waiting, and no more may (--max-queue); try again later")
 
-    # Facts about the model. Before it is loaded, all of these raise `UnavailableError`.
-
-    @property
-    @abstractmethod
-    def tokenizer(self) -> Tokenizer:
-        """The model's vocabulary; it may be used from any thread."""
-
-    @property
-    def fingerprint(self) -> str:
-        """See `Backend.fingerprint`. Empty also before the model is loaded, and with replicas."""
-        return ""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """Names everything that a token's probabilities depend on but the text before it. See `Backend.identity`."""
-
-    @property
-    @abstractmethod
-    def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, if it has one. May be used from any thread."""
-
-    @property
-    @abstractmethod
-    def model_info(self) -> ModelInfo:
-        """What the model's file says about the model. Reading this may take some tenths of a second."""
-
-    @property
-    @abstractmethod
-    def embedder(self) -> Embedder | None:
-        """Makes embeddings; None if the settings don't ask for them."""
-
-    @property
-    @abstractmethod
-    def n_cells(self) -> int:
-        """How many cells one prompt and its alternatives can have."""
-
-    @abstractmethod
-    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]:
-        """The tokens of a text; see `Intake.tokenize`. May be called from any thread: long texts take seconds."""
-
-    @property
-    def media_kinds(self) -> Collection[str]:
-        """The kinds of files that the model takes beside text: image, audio."""
-        return ()
-
-    def tokenize_parts(self, parts: Sequence[PromptPart]) -> tuple[tuple[int, ...], tuple[Media, ...]]:
-        """The tokens and the `media` of a prompt; see `Engine.tokenize_parts`. May be called from any thread."""
-        raise no_media()
-
-    @abstractmethod
-    def check(self, request: CompletionRequest) -> None:
-        """Raises `InvalidRequestError` if a request can never run; see `Intake.check`."""
-
-    @property
-    @abstractmethod
-    def adapters(self) -> Adapters:
-        """The adapters that were loaded with the model. Raises `NotSupportedError` if several engines run."""
-
     @abstractmethod
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer:
         """Calls a function with the slots in the engine's thread, and returns its result. See `Engine.ask`.
@@ -317,6 +295,12 @@ class EngineClient(AsyncForPrograms):
         self._status = "dead"
         if not self._loaded.done():
             self._loaded.set_exception(error)
+
+    def _on_ended(self, journal: Journal) -> None:
+        """Is called when a request has ended, with all its events."""
+
+    def _on_idle(self) -> None:
+        """Is called when no request waits or runs any more."""
 
     def _on_taken(self, request_id: str, adding: asyncio.Future[None]) -> None:
         """Is called when the engine has taken a request, or refused it."""

@@ -1,14 +1,13 @@
 """The methods of an `EngineClient` for programs that want a result and no events; see `srb.engine.programs.texts`."""
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, overload
 
 from srb.engine.asking.kinds import Text
-from srb.engine.asking.model import Embedder, Tokenizer
 from srb.engine.asking.request import CompletionRequest, Explore
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.kept.slot_file import write_slot
@@ -18,25 +17,11 @@ from srb.engine.programs.table import Score, ScoredRow, Table
 from srb.engine.programs.texts import Answer, Texts, Writing, embed, scores_of, table_of
 from srb.engine.programs.tokens import to_tokens
 from srb.engine.telling.events import ErrorEvent, Event, NodeEvent
+from srb.serving.facts import Facts
 
 
-class AsyncForPrograms(ABC):
+class AsyncForPrograms(Facts):
     """These methods are the same for every class that has `generate` and knows the model."""
-
-    @property
-    @abstractmethod
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    @abstractmethod
-    def embedder(self) -> Embedder | None: ...
-
-    @property
-    @abstractmethod
-    def identity(self) -> str: ...
-
-    @abstractmethod
-    def tokenize(self, text: str, *, is_prompt: bool = True, any_length: bool = False) -> tuple[int, ...]: ...
 
     @abstractmethod
     async def ask(self, slot: int, question: Callable[[Slots], Answer]) -> Answer: ...

@@ -97,6 +97,8 @@ class Journal:
         self.stops: list[StopEvent] = []
         self.error: SrbError | None = None
         self.end: DoneEvent | None = None
+        self.aborted = False
+        """Whether the whole request was ended early: by its client, or by the server."""
         self.refusal: UnavailableError | None = None
         """Why the request was aborted before it had started, if the server decided so."""
         self._indexes = array("I")

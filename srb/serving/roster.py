@@ -58,6 +58,7 @@ class Roster:
     """The requests of an engine. It belongs to the event loop: only this thread may use it.
 
     end: tells the engine to abort a request, or one alternative of it.
+    ended: is called with the journal of each request that has ended. idle: when no request waits or runs any more.
     queue_timeout: a request is ended if it hasn't started after so many seconds; 0: never.
     request_timeout: a request is ended if it hasn't finished after so many seconds; 0: never.
     keep_seconds, keep_bytes: how long finished requests are kept, and how much memory they may take together.
@@ -67,12 +68,16 @@ class Roster:
         self,
         end: Callable[[str, int | None, AbortReason], object],
         *,
+        ended: Callable[[Journal], object] = lambda _journal: None,
+        idle: Callable[[], object] = lambda: None,
         queue_timeout: float = 0,
         request_timeout: float = 0,
         keep_seconds: float = 0,
         keep_bytes: int = 0,
     ) -> None:
         self._end = end
+        self._ended = ended
+        self._idle = idle
         self._queue_timeout = queue_timeout
         self._request_timeout = request_timeout
         self._keep_seconds = keep_seconds
@@ -88,6 +93,11 @@ class Roster:
     def journals(self) -> list[Journal]:
         """The journals of the requests that wait or run, in the order of arrival, without those that were given up."""
         return [each.journal for each in self._living.values() if not each.given_up]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request waits or runs, not even one that was given up."""
+        return not self._living
 
     async def empty(self) -> None:
         """Returns when no request waits or runs."""
@@ -153,6 +163,7 @@ class Roster:
         living = self._living.get(request_id)
         if living is None or (index is not None and index not in living.journal.living):
             return False
+        living.journal.aborted |= index is None
         if living.early_aborts is not None:
             living.early_aborts.append((index, reason))
         else:
@@ -190,6 +201,7 @@ class Roster:
                     reader.wake()
                 if living.journal.done:
                     logger.info("%s", done_line(living.journal))
+                    self._ended(living.journal)
                     self._remove(living)
                     self._keep(living.journal)
 
@@ -243,6 +255,7 @@ class Roster:
                 timer.cancel()
         if not self._living:
             self._empty.set()
+            self._idle()
 
     def _keep(self, journal: Journal) -> None:
         """Keeps the journal of a request that has finished. The requests that finished first make room for it."""

@@ -68,6 +68,7 @@ export const GROUPS = {
     structured_outputs: ["Structured outputs", "The same in the notation of vLLM."],
   },
   Others: {
+    ahead: ["Already there", "So many more are written while nothing is asked for. Generate at the same place shows them at once."],
     distinct: ["Different first words", "Every alternative begins with another token."],
     lora: ["Adapters", "Which adapters are used, and how strongly."],
   },

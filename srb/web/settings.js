@@ -17,7 +17,7 @@ export class Settings {
   // schemas: `components.schemas` of the server's /openapi.json.
   constructor(schemas, { inSight, away, folded }) {
     const { properties } = schemas.CompletionFields;
-    const names = ["distinct", ...Object.keys(schemas.BranchFields.properties)];
+    const names = ["distinct", "ahead", ...Object.keys(schemas.BranchFields.properties)];
     const known = new Set([...LEFT_OUT, ...[IN_SIGHT, AWAY, ...Object.values(GROUPS)].flatMap(Object.keys)]);
     this.fields = new Map();
     for (const name in IN_SIGHT) inSight.append(this.#make(name, properties[name]));
@@ -139,7 +139,7 @@ export class Settings {
 
   // The names of the settings that can be compared.
   get comparable() {
-    return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct"].includes(name));
+    return [...this.fields.keys()].filter((name) => !["n", "seed", "distinct", "ahead"].includes(name));
   }
 
   // The settings that aren't left to the server, as a request has them. Throws an Error in words.
@@ -194,6 +194,12 @@ export class Settings {
     }
     this.#show();
   }
+}
+
+// The body of a request, without ahead where its alternatives depend on each other or differ: none of them can come next.
+export function withAhead({ ahead, ...body }) {
+  const isAlone = !["diversity", "distinct", "avoid", "branches", "suffix", "search"].some((name) => body[name]);
+  return ahead && isAlone ? { ...body, ahead } : body;
 }
 
 // Moves a slider; its number follows.

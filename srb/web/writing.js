@@ -8,6 +8,7 @@ import { titleOf } from "./guide.js";
 import { isLost } from "./keys.js";
 import { lengthOf, promptOf } from "./rewrite.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
+import { withAhead } from "./settings.js";
 import { status } from "./status.js";
 import { isTurn, textOf } from "./tree.js";
 
@@ -220,7 +221,7 @@ export class Writing {
   async #ask(body, begin) {
     const generation = new Generation(this.listener);
     await this.#during(generation, async () => {
-      const request = await generation.ask(body);
+      const request = await generation.ask(withAhead(body));
       const nodes = begin(request);
       if (nodes.length) return this.#read(generation, nodes);
       const told = [...this.desk.tree.nodes.values()].find((node) => node.request === request);

@@ -20,7 +20,7 @@ from srb.engine.telling.events import Event, StartEvent, StreamEvent
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError
 from srb.llama import LlamaBackend
 from srb.options.settings import Settings
-from srb.serving.async_engine import make_engine
+from srb.serving.making import make_engine
 
 pytestmark = pytest.mark.llama
 

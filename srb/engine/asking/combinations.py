@@ -211,3 +211,37 @@ def hinders_shift(request: Any) -> str | None:
         "avoid": any(params.avoid is not None for params in request.branches),
     }
     return next(filter(hindrances.get, hindrances), None)
+
+
+def check_ahead(request: Any) -> None:
+    """Refuses a request of which no further alternatives can be drawn ahead, and a number that is out of range.
+
+    The seeds of its branches are drawn already.
+    """
+    if request.ahead < 0:
+        raise InvalidRequestError(f"ahead must be 0 or more, got {request.ahead!s:.60}", param="ahead")
+    if reason := hinders_ahead(request):
+        raise InvalidRequestError(f"ahead and {reason} exclude each other; leave one out", param="ahead")
+
+
+def hinders_ahead(request: Any) -> str | None:
+    """The name of what keeps further alternatives of this request from being drawn ahead; None: they can be.
+
+    Each must be the same whoever its siblings are, and it must be known what the next seed is.
+    """
+    first, branches = request.branches[0], request.branches
+    hindrances = {
+        "several prompts": len(request.prompts) > 1,
+        "a search": request.search != "sample",
+        "suffix": request.suffix is not None,
+        "explore": request.explore is not None,
+        "candidates": bool(request.candidates),
+        "images and sounds": bool(request.media),
+        "echo with logprobs": request.echo and request.logprobs is not None,
+        "distinct": request.distinct,
+        "diversity": any(params.diversity for params in branches),
+        "avoid": any(params.avoid is not None for params in branches),
+        "branches that differ in more than seeds that follow each other": branches != first.alternatives(len(branches)),
+        "context_shift without max_tokens": request.context_shift and first.max_tokens in (None, -1),
+    }
+    return next(filter(hindrances.get, hindrances), None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS, check_combination
+from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS, check_ahead, check_combination
 from srb.engine.asking.explore import MAX_LOGPROBS as MAX_LOGPROBS
 from srb.engine.asking.explore import Explore as Explore
 from srb.engine.asking.kinds import Text, check_text, check_types
@@ -195,6 +195,15 @@ class CompletionRequest:
         "the images and sounds whose placeholders are in the prompts; `Engine.tokenize_parts` makes them from files. "
         "Not with echo or story.",
     )
+    ahead: int = described(
+        0,
+        "how many further alternatives may be drawn when this request has ended, while nobody waits: those with the "
+        "next seeds. Who then asks for the same with the next seed, or with any_seed, gets them at once. Only an "
+        "`AsyncEngine` does so.",
+    )
+    any_seed: bool = described(
+        False, "the first seed was drawn, so that it may be replaced by the next one of what was drawn ahead."
+    )
     id: str = field(default_factory=new_request_id, metadata={"meaning": "unique among the requests of an engine."})
     resumed: tuple[Resumed, ...] = described(
         (),
@@ -236,6 +245,8 @@ class CompletionRequest:
                 param="banned_strings",
             )
         object.__setattr__(self, "branches", tuple(params.with_seed() for params in self.branches))
+        if self.ahead:
+            check_ahead(self)
 
     @classmethod
     def exploring(cls, prompt: Text, explore: Explore) -> "CompletionRequest":

@@ -16,8 +16,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an alternative ended. `stop`: by itself; `length`: at a limit; `abort`: somebody ended it; `error`: by a fault.
 """
 
-AbortReason = Literal["cancelled", "timeout", "shutdown"]
-"""Why a sequence was aborted."""
+AbortReason = Literal["cancelled", "timeout", "shutdown", "ahead"]
+"""Why a sequence was aborted. `ahead`: it was drawn while nobody waited, and now somebody does."""
 
 
 @dataclass(frozen=True, slots=True)

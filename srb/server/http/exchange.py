@@ -90,6 +90,7 @@ async def submit(
     """
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
     completion = _shared(completion, await shared_within(request))
+    completion, said = engine.drawn_ahead(completion, owner_of(request))
     created, exact = int(time.time() if created is None else created), answers.again is not None
     # In a thread, because looking at many settings takes a while.
     held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
@@ -118,7 +119,7 @@ async def submit(
         request.app[ANSWERS][journal] = answers
         if story is not None:
             keeper.feeds.add_writer(completion.id, story)
-        stream = await engine.submit(completion, journal=journal, linger=linger)
+        stream = await engine.submit(completion, journal=journal, linger=linger, said=said)
     except BaseException:  # the request was refused, or its client has left
         if journal not in engine.requests:
             keeper.forget(completion.id)

@@ -41,6 +41,7 @@ class Turns:
     def taken(self, engine: EngineClient) -> Iterator[None]:
         """Counts a request while the block runs. Raises what `check` raises."""
         self.check(engine)
+        engine.make_way()
         self.count += 1
         try:
             yield

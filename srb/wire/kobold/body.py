@@ -9,7 +9,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import ANY_CASE
 from srb.errors import InvalidRequestError
 from srb.wire.request import body
-from srb.wire.request.alternatives import count_alternatives, make_branches
+from srb.wire.request.alternatives import count_alternatives, make_branches, takes_any_seed, with_ahead
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.read import depth_refused, read_fields, show
@@ -105,9 +105,10 @@ def parse(data: bytes, serving: Serving, *, stream: bool) -> tuple[KoboldFields,
             heal=bool(fields.heal),
             **fields.search_settings,
             logprobs=logprobs or None,
+            any_seed=takes_any_seed(fields),
             cache_prompt=fields.cache_prompt is not False,
         )
-    return fields, with_shift(completion, fields, limits), ignored
+    return fields, with_ahead(with_shift(completion, fields, limits), fields, limits), ignored
 
 
 def default_length(n_cells: int) -> int:

@@ -11,7 +11,7 @@ from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.request import body
-from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room
+from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room, takes_any_seed, with_ahead
 from srb.wire.request.body_fields import BodyFields, Int
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.fields import BRIDGE_FIELDS
@@ -164,11 +164,12 @@ def _parsed(
         echo=bool(fields.echo),
         return_tokens=stream or bool(fields.return_tokens),
         return_progress=stream and bool(fields.return_progress),
+        any_seed=takes_any_seed(fields),
         cache_prompt=fields.cache_prompt is not False,
         slot=body.take_slot(fields, limits),
     )
     return LlamaParsed(
-        with_shift(completion, fields, limits),
+        with_ahead(with_shift(completion, fields, limits), fields, limits),
         [*body.ignored_fields(fields, limits), *(name for name, sent in without_effect.items() if sent)],
         stream,
         detach=bool(fields.detach),

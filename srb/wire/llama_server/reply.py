@@ -83,6 +83,7 @@ class Completion:
         self._prompts = [detokenize(prompt).decode(errors="replace") for prompt in self._request.token_ids]
         self._clock = clock
         self._alternatives = [_Alternative() for _ in range(self._request.count)]
+        self._seeds: tuple[int, ...] = ()
         self._started = 0.0
         self._times = RunningTimings(clock) if parsed.timings_per_token else None
 
@@ -91,7 +92,7 @@ class Completion:
         for event in events:
             match event:
                 case StartEvent():
-                    self._started = self._clock()
+                    self._started, self._seeds = self._clock(), event.seeds
                     if self._times:
                         self._times.begin(event)
                 case ProgressEvent():
@@ -116,6 +117,8 @@ class Completion:
         """
         for event in events:
             match event:
+                case StartEvent():
+                    self._seeds = event.seeds
                 case StreamEvent():
                     alternative = self._add(event)
                     alternative.text += event.text
@@ -158,6 +161,8 @@ class Completion:
         branches = request.branches
         number = event.index // len(branches)
         prompt, params = request.prompts[number], branches[event.index % len(branches)]
+        if self._seeds:  # of what was drawn ahead, they aren't those of the request
+            params = replace(params, seed=self._seeds[event.index])
         alternative = self._alternatives[event.index]
         evaluated = event.timings.prompt_n if event.timings else 0
         n_prompt = len(prompt) - (event.timings.n_cut if event.timings else 0)

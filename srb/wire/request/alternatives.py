@@ -1,7 +1,9 @@
-"""Reads from a body how many alternatives it asks for, with which parameters, and how long they may be."""
+"""Reads from a body how many alternatives it asks for, now and ahead, with which parameters, and how long."""
 
 import dataclasses
 
+from srb.engine.asking.combinations import hinders_ahead
+from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
@@ -62,3 +64,27 @@ def take_all_room(fields: CompletionFields, limits: Limits) -> bool:
         return False
     fields.max_tokens = -1
     return all(branch.max_tokens != -1 for branch in fields.branches or ())
+
+
+def takes_any_seed(fields: CompletionFields) -> bool:
+    """Whether a body leaves the seeds of all alternatives to the server."""
+    return all(seed in (None, -1) for seed in (fields.seed, *(branch.seed for branch in fields.branches or ())))
+
+
+def with_ahead(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
+    """The request with the number of alternatives that are drawn ahead.
+
+    What only the server's settings ask for is left out if it can't be done for this request. Raises
+    `InvalidRequestError` if the body asks for what can't be done.
+    """
+    ahead = limits.ahead if fields.ahead is None else fields.ahead
+    if not ahead or limits.ahead is None or (fields.ahead is None and hinders_ahead(request)):
+        return request
+    if not 0 <= ahead <= limits.max_n:
+        raise InvalidRequestError(f"ahead must be from 0 to {limits.max_n} (--max-n), got {ahead!s:.60}", param="ahead")
+    return dataclasses.replace(request, ahead=ahead)
+
+
+def ignored_of_ahead(fields: CompletionFields, limits: Limits) -> list[str]:
+    """The field's name, if it has no effect because nothing is drawn ahead here."""
+    return ["ahead"] if fields.ahead and limits.ahead is None else []

@@ -12,7 +12,14 @@ from srb.engine.asking.request import CompletionRequest, new_request_id
 from srb.engine.asking.sampling_params import DEFAULT_MOST_TOKENS
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
-from srb.wire.request.alternatives import count_alternatives, make_branches, take_all_room
+from srb.wire.request.alternatives import (
+    count_alternatives,
+    ignored_of_ahead,
+    make_branches,
+    take_all_room,
+    takes_any_seed,
+    with_ahead,
+)
 from srb.wire.request.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.request.completion_fields import CompletionFields
 from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS
@@ -144,6 +151,7 @@ def parse_fields(
         echo=bool(fields.echo),
         return_tokens=times or (bool(fields.return_tokens) and form == "events"),
         return_progress=bool(fields.return_progress) and form != "object",
+        any_seed=takes_any_seed(fields),
         cache_prompt=fields.cache_prompt is not False,
         special_tokens=bool(calls and calls.is_native),
         slot=take_slot(fields, limits),
@@ -151,7 +159,7 @@ def parse_fields(
     )
     usage = form == "object" or bool((fields.stream_options or {}).get("include_usage"))
     return Parsed(
-        with_shift(completion, fields, limits),
+        with_ahead(with_shift(completion, fields, limits), fields, limits),
         ignored,
         form,
         n,
@@ -202,6 +210,7 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
     mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
     ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
+    ignored += ignored_of_ahead(fields, limits)
     of_searches = {name for names in (*SEARCH_FIELDS.values(), BRIDGE_FIELDS) for name in names}
     ignored += sorted((of_searches - {*fields.search_fields}) & fields.model_fields_set)
     if fields.id_slot is not None and not limits.saved_slots:

@@ -100,6 +100,9 @@ class CompletionFields(SamplingFields):
         description="in the streams of chats and of llama-server's routes: send `timings` with each piece of text.",
     )
     cache_prompt: bool | None = None
+    ahead: Int | None = Field(
+        None, description=f"{meanings(CompletionRequest)['ahead']} Left out: the server's `--ahead`, 0."
+    )
     context_shift: bool | None = Field(
         None,
         description=f"{meanings(CompletionRequest)['context_shift']} Left out: the server's `--context-shift`, where "

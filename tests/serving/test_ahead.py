@@ -1,0 +1,330 @@
+"""Alternatives that are drawn ahead, while nobody waits, on the fake backend."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from driver import check_order, request, run, stops, texts, tokens_of
+from fake_backend import FakeBackend, Gate, babble
+from waiting import until
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import MAX_SEED, SamplingParams
+from srb.engine.engine import Engine
+from srb.engine.prompts.adapters import Adapter
+from srb.engine.telling.events import DoneEvent, Event, StartEvent
+from srb.errors import InvalidRequestError
+from srb.serving.ahead import MOST_REQUESTS
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.journal import Journal
+
+
+def swipe(n: int = 1, *, ahead: int = 2, any_seed: bool = True, prompt: str = "p", **params: Any) -> CompletionRequest:
+    """A request of a reader who asks again. The first one has the seed 0."""
+    return replace(request(prompt, n, **{"max_tokens": 12} | params), ahead=ahead, any_seed=any_seed)
+
+
+def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
+    return AsyncEngine(lambda _progress: backend, **options)
+
+
+async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | None = None) -> list[Event]:
+    """The events of a request, as the server asks for them."""
+    each, said = engine.drawn_ahead(each, owner)
+    async with await engine.submit(each, journal=Journal(each, owner=owner), said=said) as stream:
+        events = await stream.collect()
+    check_order(events, each)
+    return events
+
+
+async def drawn(engine: AsyncEngine, backend: FakeBackend) -> None:
+    """Returns when all is drawn ahead that is to be, and the engine is idle."""
+    assert engine.ahead
+    ahead = engine.ahead
+    await until(lambda: not ahead.is_drawing and backend.cells == 0)
+
+
+def seed_of(events: list[Event]) -> int:
+    start = events[0]
+    assert isinstance(start, StartEvent)
+    return start.seeds[0]
+
+
+def text_of(seed: int, **params: Any) -> str:
+    """The text of a seed that is asked for directly."""
+    return text(alone(seed, **params))
+
+
+def alone(seed: int, **params: Any) -> list[Event]:
+    return run(Engine(FakeBackend(script=babble)), request(seed=seed, **{"max_tokens": 12} | params))
+
+
+def text(events: Sequence[Event]) -> str:
+    """The text of the first alternative, which may have ended with its first token."""
+    return texts([*events]).get(0, "")
+
+
+async def test_the_next_swipes_are_there() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        assert seed_of(await collect(engine, swipe())) == 0
+        await drawn(engine, backend)
+        n = backend.decodes
+        for seed in (1, 2):
+            each, said = engine.drawn_ahead(swipe(seed=99 + seed))
+            assert isinstance(said[-1], DoneEvent)
+            assert (seed_of([*said]), each.branches[0].seed) == (seed, seed)
+            assert text(said) == text_of(seed)
+        assert backend.decodes == n
+        assert engine.ahead
+        assert engine.ahead.n_given == 2
+
+
+async def test_a_program_gets_them_too() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        for seed in range(3):
+            events = [event async for event in engine.generate(swipe())]
+            assert (seed_of(events), text(events)) == (seed, text_of(seed))
+            await drawn(engine, backend)
+        assert engine.ahead
+        assert engine.ahead.n_given == 2
+
+
+async def test_after_one_was_taken_the_next_are_drawn() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        for seed in range(6):
+            events = await collect(engine, swipe(seed=99))
+            if seed == 0:
+                first = seed_of(events)
+                assert first == 99
+            assert text(events) == text_of(first + seed)
+            await drawn(engine, backend)
+        assert engine.ahead
+        assert engine.ahead.n_given == 5
+        assert engine.health.stats
+        ahead = [len(tokens_of(alone(99 + k), 0)) for k in range(1, 8)]
+        assert engine.ahead.n_tokens == sum(ahead)
+
+
+async def test_without_the_field_nothing_is_drawn() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        await collect(engine, swipe(ahead=0))
+        await collect(engine, swipe(ahead=0, prompt="q"))
+        n = backend.decodes
+        await drawn(engine, backend)
+        assert (await engine.ask(-1, lambda _slots: backend.decodes)) == n
+        assert engine.ahead
+        assert engine.ahead.n_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        swipe(temperature=0.1),
+        swipe(prompt="q"),
+        swipe(max_tokens=13),
+        swipe(seed=7, any_seed=False),
+        replace(swipe(), logprobs=1),
+        replace(swipe(), shared_within="another"),
+        CompletionRequest(((112,),), (SamplingParams(max_tokens=12, seed=1), SamplingParams(max_tokens=9, seed=2))),
+    ],
+    ids=["temperature", "prompt", "max_tokens", "seed", "logprobs", "within", "branches"],
+)
+async def test_who_asks_for_something_else_gets_none(other: CompletionRequest) -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        await collect(engine, swipe())
+        await drawn(engine, backend)
+        assert engine.drawn_ahead(other) == (other, [])
+        assert engine.drawn_ahead(swipe(seed=1, any_seed=False))[1]
+
+
+async def test_nobody_gets_what_was_drawn_for_another_key() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        await collect(engine, swipe(), "one")
+        await drawn(engine, backend)
+        assert not engine.drawn_ahead(swipe(), "other")[1]
+        assert not engine.drawn_ahead(swipe())[1]
+        assert engine.drawn_ahead(swipe(), "one")[1]
+
+
+async def test_several_alternatives_are_taken_and_the_rest_is_drawn() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        await collect(engine, swipe(2))
+        await drawn(engine, backend)
+        events = await collect(engine, swipe(5))
+        assert [texts(events).get(k, "") for k in range(5)] == [text_of(2 + k) for k in range(5)]
+        await drawn(engine, backend)
+        assert text(await collect(engine, swipe())) == text_of(7)
+
+
+async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend) as engine:
+        task = asyncio.create_task(collect(engine, swipe(ignore_eos=True)))
+        await until(lambda: gate.holds)
+        assert engine.ahead
+        ahead = engine.ahead
+        while not ahead.n_tokens:
+            gate.step()
+            await until(lambda: gate.holds)
+        await task
+        assert ahead.is_drawing
+        each, said = engine.drawn_ahead(swipe(ignore_eos=True))
+        assert len(text(said)) >= 1
+        assert not isinstance(said[-1], DoneEvent)
+        stream = await engine.submit(each, journal=Journal(each), said=said)
+        assert [*await anext(stream)] == [*said]  # while the engine still stands
+        gate.open()
+        events = [*said, *await stream.collect()]
+        check_order(events, each)
+        assert text(events) == text_of(1, ignore_eos=True)
+        assert stops(events)[0].length == 12
+        await drawn(engine, backend)
+        assert text(await collect(engine, swipe(ignore_eos=True))) == text_of(2, ignore_eos=True)
+
+
+async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
+    gate = Gate(backend := FakeBackend(script=babble, n_cells=64))
+    async with engine_on(backend) as engine:
+        first = asyncio.create_task(collect(engine, swipe(ahead=3, ignore_eos=True)))
+        assert engine.ahead
+        ahead = engine.ahead
+        await until(lambda: gate.holds)
+        while not ahead.n_tokens:
+            gate.step()
+            await until(lambda: gate.holds)
+        await first
+        assert engine.health.stats
+        assert engine.health.stats.cells > 30
+        n = backend.decodes
+        other = await engine.submit(request("other", n=4, max_tokens=12))  # all cells that there are
+        assert not ahead.is_drawing
+        assert (engine.health.running, engine.health.waiting) == (0, 1)
+        gate.step()
+        await anext(other)
+        await until(lambda: gate.holds)
+        assert backend.decodes == n + 1  # in the next one after the one that ran when it came
+        assert engine.health.running == 1
+        gate.open()
+        await other.collect()
+        await drawn(engine, backend)
+        assert text(await collect(engine, swipe(ahead=3, ignore_eos=True))) == text_of(1, ignore_eos=True)
+
+
+async def test_it_is_nowhere_to_be_seen() -> None:
+    recorded: list[Event] = []
+
+    def record(events: list[Event], told: Callable[[], object]) -> None:
+        recorded.extend(events)
+        told()
+
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend, record=record) as engine:
+        first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
+        assert engine.ahead
+        ahead = engine.ahead
+        await until(lambda: gate.holds)
+        while not ahead.n_tokens:
+            gate.step()
+            await until(lambda: gate.holds)
+        await first
+        assert not engine.requests
+        assert (engine.health.running, engine.health.waiting) == (0, 0)
+        gate.open()
+        await drawn(engine, backend)
+        assert {event.request_id for event in recorded} == {each.id}
+        again = swipe(ignore_eos=True)
+        events = await collect(engine, again)
+        assert [event for event in recorded if event.request_id == again.id] == events
+
+
+async def test_an_end_of_the_server_waits_for_nothing() -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend) as engine:
+        first = asyncio.create_task(collect(engine, swipe(ignore_eos=True, max_tokens=100)))
+        assert engine.ahead
+        ahead = engine.ahead
+        while not ahead.is_drawing:
+            await until(lambda: gate.holds or ahead.is_drawing)
+            gate.step()
+            await asyncio.sleep(0)
+        await first
+        await until(lambda: gate.holds)
+        gate.open()
+    assert ahead.n_tokens < 190
+
+
+async def test_a_request_that_was_ended_early_has_no_next_one() -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend) as engine:
+        first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
+        await until(lambda: gate.holds)
+        engine.abort(each.id)
+        gate.open()
+        assert stops(await first)[0].finish_reason == "abort"
+        await drawn(engine, backend)
+        assert engine.drawn_ahead(swipe(ignore_eos=True))[1] == []
+
+
+async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
+    """The page ends each alternative at the end of a sentence."""
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend) as engine:
+        first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
+        await until(lambda: gate.holds)
+        engine.abort(each.id, 0)
+        gate.open()
+        assert stops(await first)[0].finish_reason == "abort"
+        await drawn(engine, backend)
+        assert text(engine.drawn_ahead(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
+
+
+async def test_other_scales_of_adapters_give_other_texts() -> None:
+    backend = FakeBackend(script=babble, adapters=(Adapter("a", "a.gguf", "a"),))
+    async with engine_on(backend) as engine:
+        await collect(engine, swipe())
+        await drawn(engine, backend)
+        engine.adapters.set_scales((("a", 0.5),))
+        assert not engine.drawn_ahead(swipe())[1]
+        engine.adapters.set_scales(())
+        engine.adapters.set_scales((("a", 1.0),))
+        assert engine.drawn_ahead(swipe())[1]
+
+
+async def test_the_oldest_make_room() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        for k in range(MOST_REQUESTS + 1):
+            await collect(engine, swipe(prompt=chr(97 + k), ahead=1, max_tokens=2))
+            await drawn(engine, backend)
+        given = [bool(engine.drawn_ahead(swipe(prompt=chr(97 + k), max_tokens=2))[1]) for k in range(MOST_REQUESTS + 1)]
+        assert given == [False] + [True] * MOST_REQUESTS
+
+
+async def test_seeds_go_on_behind_the_last_one() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        await collect(engine, swipe(2, seed=MAX_SEED - 1))
+        await drawn(engine, backend)
+        assert text(await collect(engine, swipe(seed=5))) == text_of(0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompts": ((1,), (2,))},
+        {"search": "beam"},
+        {"suffix": (1, 2)},
+        {"distinct": True},
+        {"echo": True, "logprobs": 0},
+        {"branches": request(n=2, diversity=1.0).branches},
+        {"branches": request(n=2, avoid=()).branches},
+        {"branches": (SamplingParams(seed=1), SamplingParams(seed=3))},
+        {"branches": (SamplingParams(seed=1), SamplingParams(seed=2, temperature=0.2))},
+        {"context_shift": True, "branches": request(max_tokens=-1).branches},
+        {"ahead": -1},
+    ],
+    ids=lambda fields: " ".join(fields),
+)
+def test_what_cannot_be_drawn_ahead_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="ahead"):
+        replace(request(n=2), **{"ahead": 2} | fields)
