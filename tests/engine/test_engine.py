@@ -226,7 +226,10 @@ def test_a_small_request_passes_a_large_one_but_not_for_long() -> None:
     assert started(engine.step()) == [running.id, small.id]
     now += 6.0
     engine.add_request(late)
-    assert started(run(engine)) == [large.id, late.id]
+    events = run(engine)
+    assert started(events) == [large.id, late.id]
+    waited = {event.request_id: event.timings.queued_ms for event in events if isinstance(event, DoneEvent)}
+    assert waited == {running.id: 0.0, small.id: 0.0, large.id: 6000.0, late.id: 0.0}
     assert_idle(engine, backend)
 
 
