@@ -55,6 +55,16 @@ def test_open_ended_alternatives_that_begin_later_have_as_much_room_as_the_first
     assert {stop.length for stop in stops(events).values()} == {280 // 4 + 1}
 
 
+def test_open_ended_alternatives_that_begin_together_divide_what_others_have_left() -> None:
+    engine = Engine(backend := FakeBackend(n_cells=300, n_parallel=4))
+    large = request("p" * 40, n=8, max_tokens=-1, ignore_eos=True)
+    events = run(engine, large, request("rrr", n=2, max_tokens=-1))
+    lengths = [stop.length for stop in stops([event for event in events if event.request_id == large.id]).values()]
+    assert max(lengths) == 260 // 4 + 1  # as `start` has promised
+    assert min(lengths) > 0.7 * max(lengths)
+    assert backend.cells == 0
+
+
 @pytest.mark.parametrize("n", [1, 12])
 def test_open_ended_alternatives_have_no_more_than_the_request_says(n: int) -> None:
     engine = Engine(backend := FakeBackend(n_cells=4000, n_parallel=4))

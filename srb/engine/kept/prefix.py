@@ -116,7 +116,7 @@ class PrefixIndex(Listener):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
         least = prompt.active.request.n_cache_reuse
-        if found and least and self._backend.can_shift and not (prompt.atoms or prompt.scores):
+        if found and least and not (prompt.atoms or prompt.scores):
             chunks = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.keys)
             moved = tuple(Moved(self._backend, self._retained, chunk) for chunk in chunks)
             found = replace(found, parts=found.parts + moved)
