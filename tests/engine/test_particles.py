@@ -83,6 +83,17 @@ def test_the_suffix_is_scored_behind_what_is_told(kind: str, window: int | None,
     check_nothing_is_left(engine, backend)
 
 
+@pytest.mark.parametrize("window", [None, 0])
+@pytest.mark.parametrize("text", [b"ab\xe3\x81", b"ab\xe3", b"\xe3\x81", b"ab\xe3\x81\x82"])
+def test_a_character_that_is_not_complete_is_not_before_the_suffix(text: bytes, window: int | None) -> None:
+    shown = text.decode(errors="ignore")
+    for kind in KINDS.values():
+        engine = Engine(big(script=writes(text), window=window))
+        events = run(engine, asking(1, **kind | {"particles": 2}, max_tokens=len(text), logit_bias=()))
+        assert texts(events).get(0, "") == shown
+        assert stops(events)[0].suffix_logprob == pytest.approx(likelihood(b"p" + shown.encode(), b"the end"))
+
+
 def test_each_alternative_is_what_it_would_be_without_a_suffix() -> None:
     """Its text comes as it is drawn, and its stop when all are scored."""
     plain = run(Engine(big()), request("p", 5, logit_bias=ASCII, max_tokens=30))

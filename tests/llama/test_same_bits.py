@@ -16,7 +16,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.resume import resume
 from srb.engine.backend import Batch
 from srb.engine.engine import Engine
-from srb.engine.telling.events import Event, StartEvent, StreamEvent
+from srb.engine.telling.events import Event, StartEvent, StopEvent, StreamEvent
 from srb.errors import InvalidRequestError, ModelLoadError, SettingsError
 from srb.llama import LlamaBackend
 from srb.options.settings import Settings
@@ -56,11 +56,13 @@ def ask(text: str, n: int, **options: Any) -> CompletionRequest:
 
 
 def bits(events: Iterable[Event], each: CompletionRequest) -> dict[int, str]:
-    """By index, all tokens with their log-probabilities, to the last bit."""
+    """By index, all tokens with their log-probabilities, and those of a suffix, to the last bit."""
     said: dict[int, list[Any]] = {index: [] for index in range(each.count)}
     for event in events:
         if isinstance(event, StreamEvent) and event.request_id == each.id and event.token:
             said[event.index].append((event.text, event.token))
+        elif isinstance(event, StopEvent) and event.request_id == each.id:
+            said[event.index].append((event.suffix_logprob, event.rank, event.weight, event.length))
     return {index: repr(tokens) for index, tokens in said.items()}
 
 
@@ -84,12 +86,30 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+BRIDGES: list[dict[str, Any]] = [
+    {},
+    {"stop_at_suffix": True, "regex": r"(([a-z]{2,4} ){1,3}[a-z]{2,4}\. )*", "max_tokens": 40},
+    {"search": "particles", "regex": r"(([a-z]{2,4} ){1,3}[a-z]{2,4}\. )*", "max_tokens": 40},
+]
+
+
+@pytest.mark.parametrize("options", BRIDGES, ids=lambda options: " ".join(options) or "plain")
+def test_a_bridge_has_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
+    params = {name: options[name] for name in ("regex", "max_tokens") if name in options}
+    fields = {name: options[name] for name in options if name not in params}
+    asked = replace(ask(STORY[:150], 3, seed=5, **params), suffix=" And then he read.", infill="bridge", particles=5)
+    check_beside_others(backend, replace(asked, **fields), runs=2)
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_request_gets_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
-    mine = ask(STORY, 3, seed=5, **options)
+    check_beside_others(backend, ask(STORY, 3, seed=5, **options))
+
+
+def check_beside_others(backend: LlamaBackend, mine: CompletionRequest, runs: int = 6) -> None:
     expected = alone(backend, mine)
     engine = Engine(backend, cache_bytes=50_000_000)
-    for seed in range(6):
+    for seed in range(runs):
         rng = random.Random(seed)
         each, events, others = replace(mine, id=f"mine{seed}"), list[Event](), list[CompletionRequest]()
         for _ in range(6):

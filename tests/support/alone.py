@@ -17,7 +17,7 @@ from typing import Any
 import llama_cpp
 from driver import check_order, run, stops
 from tiny_model import WINDOW, write_tiny_model
-from traffic import Abort, Ask, Program, Step, banned, matched, refused, tokens
+from traffic import Abort, Ask, Program, Step, banned, matched, refused, tokens, words
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
@@ -100,7 +100,7 @@ class Model:
         self.unit = unit
         self.bits = bits
         self.tolerance = 0.0 if bits else TOLERANCE
-        self._backend = self.load(Program(ops=(), ctx_size=32 * unit, parallel=1, batch_size=512))
+        self._backend = self.load(Program(ops=(), ctx_size=32 * unit, parallel=2, batch_size=512))
         self._backend._estimated = NO_GUESSES
         self._engine = Engine(self._backend)
         self._known: dict[tuple[object, ...], Answer] = {}
@@ -130,13 +130,19 @@ class Model:
             settings = dataclasses.replace(settings, reproducible=True, cache_type_k="f16", cache_type_v="f16", **sizes)
         return LlamaBackend(settings)
 
-    def alone(self, prompt: tuple[int, ...], params: SamplingParams, *, echo: bool) -> Answer:
-        """What a request with one alternative says, with nothing shared and nobody beside it."""
-        key = (prompt, params, echo)
+    def alone(
+        self, prompt: tuple[int, ...], params: SamplingParams, *, echo: bool, bridge: dict[str, Any] | None = None
+    ) -> Answer:
+        """What a request with one alternative says, with nothing shared and nobody beside it.
+
+        bridge: the fields of a bridge, if it is one.
+        """
+        bridge = bridge or {}
+        key = (prompt, params, echo, *bridge.values())
         if key not in self._known:
             if len(self._known) > 1000:
                 self._known.clear()
-            request = _request("alone", (prompt,), (params,), echo=echo, cache_prompt=False)
+            request = _request("alone", (prompt,), (params,), echo=echo, cache_prompt=False, **bridge)
             self._known[key] = answers(run(self._engine, request, steps=_MOST_STEPS), request)[0]
         return self._known[key]
 
@@ -160,6 +166,11 @@ def _request(
     name: str, prompts: tuple[tuple[int, ...], ...], branches: tuple[SamplingParams, ...], **options: Any
 ) -> CompletionRequest:
     return CompletionRequest(prompts, branches, logprobs=_TOP, return_tokens=True, id=name, **options)
+
+
+def _bridge(suffix: tuple[int, ...], n: int) -> dict[str, Any]:
+    """The fields of a bridge whose n candidates are all told."""
+    return {"suffix": suffix, "infill": "bridge", "particles": n}
 
 
 class _Trial:
@@ -221,7 +232,8 @@ class _Trial:
         prompts = tuple(tokens(parts, self._model.vocabulary, self._said) for parts in ask.prompts)
         try:
             branches = tuple(self._params(**branch) for branch in ask.branches)
-            request = _request(str(ask.name), prompts, branches, echo=ask.echo, cache_prompt=ask.cache_prompt)
+            bridge = _bridge(words(ask.suffix, self._model.vocabulary), len(branches)) if ask.suffix else {}
+            request = _request(str(ask.name), prompts, branches, echo=ask.echo, cache_prompt=ask.cache_prompt, **bridge)
             self._engine.add_request(request)
         except InvalidRequestError:
             return  # the request has no prompt, or can never fit
@@ -281,6 +293,20 @@ class _Trial:
             assert answer.text == expected.text
             end = (stop.length, stop.finish_reason, stop.stop_reason)
             assert end == (expected.stop.length, expected.stop.finish_reason, expected.stop.stop_reason)
+            if request.suffix:
+                self._check_suffix(request, prompt, params, answer)
+
+    def _check_suffix(
+        self, request: CompletionRequest, prompt: tuple[int, ...], params: SamplingParams, answer: Answer
+    ) -> None:
+        """Compares the score of a bridge's suffix with the one that it has behind the same text alone."""
+        suffix = request.suffix_ids
+        alone = self._model.alone(prompt, params, echo=False, bridge=_bridge(suffix, 1))
+        if [token.id for token in alone.tokens] == [token.id for token in answer.tokens]:
+            scores = alone.stop.suffix_logprob, answer.stop.suffix_logprob
+            assert None not in scores, "a suffix has no score"
+            off = abs((scores[0] or 0.0) - (scores[1] or 0.0))
+            assert off <= self._model.tolerance * len(suffix), f"the score of the suffix is off by {off:.2g}"
 
     def _check_tokens(
         self, prompt: tuple[int, ...], params: SamplingParams, said: tuple[Token, ...], n_more: int = 0, *, echo: bool

@@ -59,6 +59,7 @@ class Ask(_Short):
         bans some characters, and pairs of characters, as strings, see `refused`. `match` k is an expression that the
         text matches, see `matched`. `draw` is the seed, and says how tokens are drawn where that doesn't have to be
         certain (`alone.DRAWS`).
+    suffix: the text behind a bridge, which is scored behind each alternative.
     """
 
     name: int
@@ -66,6 +67,7 @@ class Ask(_Short):
     branches: tuple[dict[str, Any], ...] = ({},)
     echo: bool = False
     cache_prompt: bool = True
+    suffix: Run | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,6 +188,9 @@ class _Generator:
         rng, name = self._rng, len(self._asks)
         if self._asks and rng.random() < 0.2:
             ask = dataclasses.replace(rng.choice(self._asks), name=name)
+        elif rng.random() < 0.15:
+            suffix = Run(rng.randrange(3), rng.choice([1, 5, self._unit]))
+            ask = Ask(name, prompts=self._prompts(), branches=self._alike(), suffix=suffix)
         else:
             ask = Ask(
                 name,
@@ -231,6 +236,14 @@ class _Generator:
         longest = rng.choice([1, 10, self._unit, self._unit, 2 * self._unit, 2 * self._unit, 4 * self._unit, None])
         longest = rng.choice([0, -1]) if rng.random() < 0.1 else longest
         return tuple(self._branch(longest) for _ in range(n))
+
+    def _alike(self) -> tuple[dict[str, Any], ...]:
+        """Branches that differ in their seeds alone, and draw in the same way: those of a bridge."""
+        rng = self._rng
+        branch = self._branch(rng.choice([0, 1, 10, self._unit, 2 * self._unit]))
+        branch.pop("refuse", None)
+        n = rng.choice([1, 2, self._parallel - 1])
+        return tuple(branch | {"draw": branch["draw"] + 4 * k} for k in range(n))
 
     def _branch(self, max_tokens: int | None) -> dict[str, Any]:
         rng = self._rng
@@ -292,6 +305,10 @@ def _smaller_ops(op: Op) -> Iterator[Op]:
         yield dataclasses.replace(op, branches=branches)
     if op.echo:
         yield dataclasses.replace(op, echo=False)
+    if op.suffix:
+        yield dataclasses.replace(op, suffix=None)
+        for length in _less(op.suffix.length):
+            yield dataclasses.replace(op, suffix=dataclasses.replace(op.suffix, length=length))
     if not op.cache_prompt:
         yield dataclasses.replace(op, cache_prompt=True)
     for i, parts in enumerate(op.prompts):

@@ -1,6 +1,7 @@
 """`Particle`: a text that is drawn beside others, each with a row of its own."""
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Sequence as Many
 from typing import Literal
 
@@ -162,15 +163,26 @@ class Particle:
         return True
 
     def middle(self) -> tuple[int, bytes]:
-        """How many of its tokens its text has whole, and the bytes behind these: those before a stop string."""
-        if self.text is None or self.text.matched is None:
-            return len(self.tokens), b""
+        """How many of its tokens its text has whole, and the bytes behind these: those before a stop string, or before
+        a character that isn't complete."""
         text = b"".join(self.pieces)
-        end = text.find(self.text.matched.encode())
-        if end < 0:  # it has bytes that aren't UTF-8
-            return len(self.tokens) - 1, b""
+        if self.text is None or self.text.matched is None:
+            end = len(text) - _n_unfinished(text)
+            if end == len(text):
+                return len(self.tokens), b""
+        else:
+            end = text.find(self.text.matched.encode())
+            if end < 0:  # it has bytes that aren't UTF-8
+                return len(self.tokens) - 1, b""
         n_tokens = n_bytes = 0
         while n_bytes + len(self.pieces[n_tokens]) <= end:
             n_bytes += len(self.pieces[n_tokens])
             n_tokens += 1
         return n_tokens, text[n_bytes:end]
+
+
+def _n_unfinished(text: bytes) -> int:
+    """How many bytes at the end of a text are the beginning of a character, which nobody is shown."""
+    decoder = getincrementaldecoder("utf-8")(errors="ignore")
+    decoder.decode(text[-_TAIL:])
+    return len(decoder.getstate()[0])

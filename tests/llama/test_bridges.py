@@ -1,0 +1,77 @@
+"""Bridges on llama.cpp, on each kind of memory: a suffix is as likely behind a middle as a table of scores says."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from alone import KINDS, tiny_model
+from driver import check_order, request, run, stops, texts, tokens_of
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.engine import Engine
+from srb.llama import LlamaBackend
+from srb.options.settings import Settings
+
+pytestmark = pytest.mark.llama
+
+PROMPT = "Once upon a time, there was a little dragon who lived in a castle by the sea."
+SUFFIX = " In the morning he was gone, and nobody knew where."
+SENTENCES = r"(([a-z]{2,4} ){1,3}[a-z]{2,4}\. )*"
+ASCII = tuple((byte, -math.inf) for byte in range(128, 256))  # a text that ends within a character isn't shown whole
+N = 3
+
+WAYS: dict[str, dict[str, Any]] = {
+    "all are told": {"particles": N},
+    "the best of more": {"particles": 5},
+    "stops at the suffix": {"particles": 5, "stop_at_suffix": True},
+    "particles": {"particles": 5, "search": "particles"},
+    "particles that stop at the suffix": {"particles": 5, "search": "particles", "stop_at_suffix": True},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
+    """A model with F32 weights, on which rounding changes log-probabilities by less than 1e-4."""
+    model = tiny_model(request.param, tmp_path_factory.mktemp(request.param))
+    exact: dict[str, Any] = {"threads": 1, "flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
+    with LlamaBackend(Settings(model=model, ctx_size=2048, parallel=8, batch_size=64, **exact)) as backend:
+        yield backend
+
+
+def asked(seed: int, way: dict[str, Any], **params: Any) -> CompletionRequest:
+    sampled = request(PROMPT, N, seed=seed, ignore_eos=True, logit_bias=ASCII, **{"max_tokens": 40} | params)
+    return dataclasses.replace(sampled, suffix=SUFFIX, infill="bridge", suffix_tokens=20, **way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("params", [{}, {"regex": SENTENCES}, {"max_tokens": 0}], ids=["", "sentences", "no middle"])
+def test_the_suffix_is_as_likely_as_a_table_says(backend: LlamaBackend, way: str, params: dict[str, Any]) -> None:
+    engine = Engine(backend, cache_bytes=10_000_000)
+    for seed in range(2):
+        each = asked(seed, WAYS[way], **params)
+        beside = request(PROMPT[:40], 2, seed=seed, max_tokens=60, ignore_eos=True)
+        both = run(engine, beside, each)
+        events = [event for event in both if event.request_id == each.id]
+        check_order(events, each)
+        ends, suffix = stops(events), engine.tokenize(SUFFIX, is_prompt=False)[:20]
+        for index in range(N):
+            context = (*engine.tokenize(PROMPT), *tokens_of(events, index))
+            (score,) = engine.score(context, [suffix])
+            assert ends[index].suffix_logprob == pytest.approx(score.logprob, abs=1e-4)
+        in_order = sorted(range(N), key=lambda index: ends[index].rank or 0)
+        scores = [ends[index].suffix_logprob or 0.0 for index in in_order]
+        assert scores == sorted(scores, reverse=True)
+    assert backend.held() == []
+
+
+def test_some_end_where_the_suffix_follows_best(backend: LlamaBackend) -> None:
+    engine = Engine(backend)
+    reasons: list[str | None] = []
+    for seed in range(4):
+        events = run(engine, asked(seed, WAYS["stops at the suffix"], regex=SENTENCES, max_tokens=120))
+        reasons += [stop.stop_reason for stop in stops(events).values()]
+        told = [texts(events)[index] for index, stop in stops(events).items() if stop.stop_reason == "suffix"]
+        assert all(text.rstrip().endswith(".") for text in told)
+    assert "suffix" in reasons
