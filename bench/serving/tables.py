@@ -1,10 +1,11 @@
-"""Measures what it costs to score 4 continuations of each of 200 contexts over HTTP, in three ways.
+"""Measures what it costs to score 4 continuations of each of 200 contexts over HTTP, in several ways.
 
 usage: python bench/serving/tables.py [--contexts 200] [--threads N] [--binaries FOLDER_OF_LLAMA_SERVER] [MODEL.gguf]
 
 `table` is one POST /v1/score. `echo, one by one` has a request with `echo`, `logprobs` and `max_tokens` 1 for each
-text, one after the other; `echo, in lists of 4` has one for each context. Each way has other texts of the same lengths,
-so that no way finds what another one has evaluated.
+text, one after the other; `echo, in lists of 4` has one for each context; `echo, nothing shared` has one for each text,
+with `cache_prompt` false. Each way has other texts of the same lengths, so that no way finds what another one has
+evaluated. Behind its times stands how many tokens srb evaluated.
 
 llama-server doesn't report the log-probabilities of a prompt's tokens. So it is asked for the next token's
 probabilities before each token of a continuation, with `n_probs` 100 and `cache_prompt`. That is the least that such a
@@ -68,8 +69,14 @@ async def in_lists(session: aiohttp.ClientSession, url: str, asked: Texts) -> No
         await echo(session, url, [context + end for end in ends])
 
 
-async def echo(session: aiohttp.ClientSession, url: str, prompt: Any) -> None:
-    body = {"model": "m", "prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+async def nothing_shared(session: aiohttp.ClientSession, url: str, asked: Texts) -> None:
+    for context, ends in asked:
+        for end in ends:
+            await echo(session, url, context + end, cache_prompt=False)
+
+
+async def echo(session: aiohttp.ClientSession, url: str, prompt: Any, **fields: Any) -> None:
+    body = {"model": "m", "prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0} | fields
     await post(session, f"{url}/v1/completions", body)
 
 
@@ -79,6 +86,13 @@ async def token_by_token(session: aiohttp.ClientSession, url: str, asked: Texts)
             for k in range(END):
                 body = {"prompt": context + end[:k], "n_predict": 1, "n_probs": 100, "cache_prompt": True}
                 await post(session, f"{url}/completion", body)
+
+
+async def evaluated(session: aiohttp.ClientSession, url: str) -> float:
+    """How many tokens a server has evaluated so far; 0 if it doesn't say."""
+    async with session.get(f"{url}/health") as answer:
+        told = await answer.json()
+    return sum(float(told.get(name, 0)) for name in ("prompt_tokens_evaluated", "rows"))
 
 
 def processor_time(pid: int) -> float:
@@ -99,6 +113,7 @@ async def main() -> None:
         (SRB, "table", table, n),
         (SRB, "echo, one by one", one_by_one, n),
         (SRB, "echo, in lists of 4", in_lists, n),
+        (SRB, "echo, nothing shared", nothing_shared, n),
     ]
     if arguments.binaries:
         ways.append((LLAMA_SERVER, "llama-server, token by token", token_by_token, max(1, n // 40)))
@@ -108,14 +123,17 @@ async def main() -> None:
             async with running(peer, model, 8192, arguments.threads, arguments.binaries or Path()) as server:
                 for seed, (_, name, ask, n_asked) in enumerate(way for way in ways if way[0] is peer):
                     await ask(session, server.url, texts(1, 100 + seed))  # what happens once has happened
+                    n_before = await evaluated(session, server.url)
                     began, cpu = time.perf_counter(), processor_time(server.process.pid)
                     await ask(session, server.url, texts(n_asked, seed))
                     wall = (time.perf_counter() - began) * n / n_asked
                     cpu = (processor_time(server.process.pid) - cpu) * n / n_asked
+                    n_tokens = await evaluated(session, server.url) - n_before
                     found[name] = wall, cpu
                     print(
                         f"{name:28} {wall:7.1f} s, {cpu:7.1f} s of the processor for {n} contexts; the table takes "
-                        f"{found['table'][0] / wall:.2f} and {found['table'][1] / cpu:.2f} of it",
+                        f"{found['table'][0] / wall:.2f} and {found['table'][1] / cpu:.2f} of it"
+                        + (f"; {n_tokens:.0f} tokens evaluated" if n_tokens else ""),
                         flush=True,
                     )
 
