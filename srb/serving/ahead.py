@@ -86,12 +86,12 @@ class _Next:
             )
         ]
         for index, each in enumerate(drawn):
-            events += _renamed(each, request.id, index)
+            events += _renamed(each, request.id, index, self.start.n_cut)
         stops = [each.stop for each in drawn if each.stop]
         if len(stops) == request.count:
             n_tokens = sum(stop.length for stop in stops)
             usage = Usage(request.prompt_tokens, n_tokens, request.prompt_tokens)
-            events.append(DoneEvent(request.id, request.count, usage, _at_once(n_tokens)))
+            events.append(DoneEvent(request.id, request.count, usage, _at_once(n_tokens, self.start.n_cut)))
         return events
 
     def take(self, n: int) -> None:
@@ -101,17 +101,17 @@ class _Next:
         self.request = _from_seed(self.request, (self.seed + n) % (MAX_SEED + 1))
 
 
-def _renamed(drawn: _Drawn, request_id: str, index: int) -> Iterator[Event]:
+def _renamed(drawn: _Drawn, request_id: str, index: int, n_cut: int) -> Iterator[Event]:
     for event in drawn.events:
         yield dataclasses.replace(event, request_id=request_id, index=index)
     if drawn.stop:
-        timings = _at_once(drawn.stop.length)
+        timings = _at_once(drawn.stop.length, n_cut)
         yield dataclasses.replace(drawn.stop, request_id=request_id, index=index, timings=timings)
 
 
-def _at_once(n_tokens: int) -> Timings:
+def _at_once(n_tokens: int, n_cut: int) -> Timings:
     """The timings of what was there when it was asked for."""
-    return Timings(queued_ms=0.0, prompt_n=0, prompt_ms=0.0, predicted_n=n_tokens, predicted_ms=0.0)
+    return Timings(queued_ms=0.0, prompt_n=0, prompt_ms=0.0, predicted_n=n_tokens, predicted_ms=0.0, n_cut=n_cut)
 
 
 def _from_seed(request: CompletionRequest, seed: int) -> CompletionRequest:

@@ -77,3 +77,9 @@ export function branches(columns, { n, seed, ...fields }) {
   const branch = (column, each) => ({ ...column.fields, label: column.label, seed: each });
   return { ...fields, branches: rows.flatMap((each) => columns.map((column) => branch(column, each))) };
 }
+
+// The body of a request, without ahead where its alternatives depend on each other or differ: none of them can come next.
+export function withAhead({ ahead, ...body }) {
+  const isAlone = !["diversity", "distinct", "avoid", "branches", "suffix", "search"].some((name) => body[name]);
+  return ahead && isAlone ? { ...body, ahead } : body;
+}

@@ -196,12 +196,6 @@ export class Settings {
   }
 }
 
-// The body of a request, without ahead where its alternatives depend on each other or differ: none of them can come next.
-export function withAhead({ ahead, ...body }) {
-  const isAlone = !["diversity", "distinct", "avoid", "branches", "suffix", "search"].some((name) => body[name]);
-  return ahead && isAlone ? { ...body, ahead } : body;
-}
-
 // Moves a slider; its number follows.
 function put(slider, value) {
   slider.value = value;

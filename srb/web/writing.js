@@ -2,13 +2,12 @@
 
 import { cancel, evaluate } from "./api.js";
 import { suffixOf } from "./bridge.js";
-import { branches, drawSeed } from "./compare.js";
+import { branches, drawSeed, withAhead } from "./compare.js";
 import { Generation } from "./generation.js";
 import { titleOf } from "./guide.js";
 import { isLost } from "./keys.js";
 import { lengthOf, promptOf } from "./rewrite.js";
 import { complain, endProgress, tell, tellProgress } from "./say.js";
-import { withAhead } from "./settings.js";
 import { status } from "./status.js";
 import { isTurn, textOf } from "./tree.js";
 

@@ -2,6 +2,7 @@ import argparse
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,12 @@ def test_no_keys_where_there_should_be_some_is_an_error(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             read_keys(settings)
+
+
+@pytest.mark.parametrize("others", [{"replicas": "2"}, {"max_n": 8, "n": 1}], ids=["replicas", "max_n"])
+def test_nothing_is_drawn_ahead_by_replicas_nor_more_than_a_request_may_have(others: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="--ahead"):
+        Settings(ahead=9, **others)
 
 
 def test_settings_dont_show_the_keys() -> None:

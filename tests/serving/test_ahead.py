@@ -321,6 +321,7 @@ async def test_seeds_go_on_behind_the_last_one() -> None:
         {"branches": (SamplingParams(seed=1), SamplingParams(seed=3))},
         {"branches": (SamplingParams(seed=1), SamplingParams(seed=2, temperature=0.2))},
         {"context_shift": True, "branches": request(max_tokens=-1).branches},
+        {"branches": request(max_tokens=0).branches},
         {"ahead": -1},
     ],
     ids=lambda fields: " ".join(fields),

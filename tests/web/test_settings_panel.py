@@ -18,7 +18,16 @@ def sent(story: Story) -> dict[str, Any]:
         story.find("#story").press("Control+Enter")
     body = json.loads(asked.value.post_data or "")
     expect(story.find("#stop")).to_be_disabled()
-    return {name: body[name] for name in NAMES if name in body}
+    return {name: body[name] for name in (*NAMES, "ahead") if name in body}
+
+
+def test_what_comes_next_is_already_there(story: Story) -> None:
+    story.set(n=1, max_tokens=2, ahead=2)
+    story.find("#story").fill(PROMPT)
+    assert sent(story) == {}, "the text is evaluated first"
+    assert sent(story) == {"ahead": 2}
+    story.set(diversity=1)
+    assert sent(story) == {"diversity": 1}
 
 
 def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story) -> None:

@@ -238,6 +238,7 @@ def hinders_ahead(request: Any) -> str | None:
         "candidates": bool(request.candidates),
         "images and sounds": bool(request.media),
         "echo with logprobs": request.echo and request.logprobs is not None,
+        "max_tokens 0": first.max_tokens == 0,
         "distinct": request.distinct,
         "diversity": any(params.diversity for params in branches),
         "avoid": any(params.avoid is not None for params in branches),
