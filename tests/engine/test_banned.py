@@ -187,8 +187,17 @@ def test_the_events_of_a_request() -> None:
         steps.append([event.text for event in engine.step() if isinstance(event, StreamEvent)])
     # "c" is held back until "cat" is there. Then "d" is drawn in its place, which can't become anything.
     assert [text for texts in steps for text in texts] == ["t", "h", "e", " ", "d", "a", "t", " "]
-    assert backend.rows == 1 + 4 + 2 + 1 + 3  # the last but one of the letters that stay is evaluated again
+    assert backend.rows == 1 + 4 + 2 + 3  # "c" and "a" are evaluated in vain, and nothing again
     assert engine.stats().tokens_generated == 8 + 3
+
+
+def test_the_middle_of_held_text_is_gone_back_to_by_evaluating_a_token_again() -> None:
+    engine = Engine(backend := FakeBackend(script=says(b"abcd")))
+    said = texts(run(engine, request(banned_strings=("abcx", "bcd"), max_tokens=4)))[0]
+    assert said[0] == "a"
+    assert said[:4] != "abcd"
+    assert backend.rows == 1 + 3 + 1 + 2  # "a", which is held when "bcd" is taken back, is evaluated twice
+    assert backend.cells == 0
 
 
 @pytest.mark.parametrize("window", [0, 8])

@@ -1,6 +1,8 @@
 """`Memory`: how a sequence goes back, when a rule takes some of its tokens back.
 
-A full cache remembers every token, so the cells behind a token are cut, and the sequence goes on there (`Memory`).
+A full cache remembers every token, so the cells behind a token are cut, and the sequence goes on there (`Memory`). The
+logits behind that token were kept if held-back text begins there. If it doesn't, the token is evaluated again.
+
 Other models forget: a recurrent state belongs to a sequence's end alone. There a sequence sets a mark: a second seq_id
 that keeps the state at a point which the sequence may go back to (`Marks`). It is a fork of the sequence where
 held-back text begins, with the logits after it. The sequence goes back by being forked off its mark, and the tokens
@@ -27,6 +29,7 @@ class Memory:
     def __init__(self, backend: Backend, cache: KVCache) -> None:
         self._backend = backend
         self._cache = cache
+        self._kept: dict[Sequence, tuple[int, list[Logits]]] = {}  # after how many own tokens, and the logits there
 
     def n_ids(self, seq: Sequence) -> int:
         """How many seq_ids a sequence needs beside its own."""
@@ -36,7 +39,8 @@ class Memory:
         """Leases these, for sequences that have their own."""
 
     def release(self, seq: Sequence) -> None:
-        """Gives back what `lease` has leased for a sequence."""
+        """Gives back what is leased and kept for a sequence."""
+        self._kept.pop(seq, None)
 
     def n_settled(self, seq: Sequence) -> int:
         """How many of a sequence's own tokens are in its cells and will never be taken back."""
@@ -44,6 +48,8 @@ class Memory:
 
     def logits(self, seq: Sequence) -> list[Logits]:
         """The logits from which a sequence without a row draws, and those of its companions."""
+        if seq in self._kept:
+            return self._kept[seq][1]
         return [each.prompt.logits for each in seq.together if each.prompt.logits is not None]
 
     def keep(self, seq: Sequence, logits: Logits, beside: Many[Logits]) -> None:
@@ -51,14 +57,17 @@ class Memory:
 
         beside: the logits of its companions.
         """
+        self._kept[seq] = len(seq.evaluated_tokens), [each.copy() for each in (logits, *beside)]
 
     def move_on(self, seq: Sequence) -> None:
         """Called for each token that a sequence has drawn and that stays for now."""
 
     def go_back(self, seq: Sequence) -> None:
         """Removes the cells of tokens that a sequence has taken back, and sets how many it must evaluate again."""
+        has_logits = seq in self._kept and self._kept[seq][0] == len(seq.tokens)
         for each in seq.together:
             assert each.seq_id is not None
+            each.behind = -1 if has_logits else 0
             is_cut = self._backend.truncate(each.seq_id, each.position)
             assert is_cut, "this model remembers"
 

@@ -5,8 +5,8 @@ both are taken back, and another token is drawn in place of " the".
 
 The outbox gets tokens only when they are sure to stay. So stop strings, probabilities and journals never know others.
 To take tokens off, `Sampling._go_back` cuts the cells as after a failed decode, and the sampler goes back to what it
-was before the first of them. The next step evaluates the token before the phrase once more, to have its row of logits;
-for the first token, these are the prompt's logits. `avoid` goes back in the same way, and holds the first words.
+was before the first of them. Another token is drawn from the logits that were kept there (`srb.engine.kv.memory`).
+`avoid` goes back in the same way, and holds the first words.
 
 Models that forget can't be cut. There an alternative goes back to its mark (`srb.engine.kv.memory`). An example:
 

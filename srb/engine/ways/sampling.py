@@ -102,10 +102,10 @@ class Sampling(OfPrompt):
             self._tools.memory.move_on(seq)
 
     def _go_back(self, seq: Sequence, n_tokens: int) -> None:
-        """Takes the last tokens of a sequence back. The next step draws another one in place of the first of them.
+        """Takes the last tokens of a sequence back. Another one is drawn in place of the first of them.
 
-        That draw needs the logits of the token before, so this token is evaluated again. To keep the logits instead
-        would take a copy for each token that may be taken back, and most of these are never taken back.
+        Logits are kept only where held-back text begins: a copy for each token of it would mostly be made in vain. So
+        behind another token, the next step draws, and this token is evaluated again before.
         """
         assert seq.sampler
         del seq.tokens[-n_tokens:]
@@ -115,6 +115,6 @@ class Sampling(OfPrompt):
         self._tools.memory.go_back(seq)
         for each in seq.together:
             each.saved = min(each.saved, each.evaluated)
-        if not seq.tokens or seq.behind < 0:  # nothing is evaluated again: the logits of its prompt or mark are kept
+        if not seq.tokens or seq.behind < 0:  # nothing is evaluated again: the logits were kept
             seq.state = "prefilling"
             self._tools.scheduler.prefilling.append(seq)
