@@ -333,6 +333,7 @@ def _fit(weights: Path, settings: Settings) -> Settings:
     def context_params(model: Any, n_cells: int) -> Any:
         chooses = settings.flash_attn == "auto" and can_choose(window_of(model), settings)
         return engine_params(
+            model,
             settings,
             flash_attn="off" if chooses else settings.flash_attn,  # takes more memory, and may be chosen later
             n_cells=n_cells,

@@ -27,6 +27,26 @@ SHRINK_SECONDS = 60
 ONE = ({"max_tokens": 1},)
 
 FOUND: dict[str, Program] = {
+    "a prompt with a window beside rows for which llama.cpp drops old cells of it": Program(
+        ops=(
+            Ask(name=0, prompts=((Run(seed=492253, length=1),),), branches=({"max_tokens": 2},)),
+            Ask(
+                name=1,
+                prompts=((Run(seed=492253, length=1),),),
+                branches=(
+                    *[{"max_tokens": n} for n in (32, 32, 32, 32, 44, 32, 45)],
+                    {"max_tokens": 32, "ban": 0, "refuse": 4},
+                ),
+            ),
+            Ask(
+                name=3,
+                prompts=((Run(seed=1, length=115), Run(seed=365450, length=2)), (Run(seed=962928, length=10),)),
+                branches=({"max_tokens": 57},),
+            ),
+        ),
+        parallel=8,
+        batch_size=32,
+    ),
     "a fork in an answer, behind its end, after a neighbour has left free cells": Program(
         ops=(
             Ask(name=0, prompts=((Run(seed=5, length=27),),), branches=({"max_tokens": 50},)),

@@ -52,14 +52,16 @@ def new_context(model: Any, params: Any, name: str) -> Any:
     return context
 
 
-def engine_params(settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
+def engine_params(model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
     """The `llama_context_params` of a `Context`."""
     params = context_params(settings)
     params.n_ctx = n_cells + -n_cells % _CELLS_STEP
     if settings.reproducible:
         params.n_ctx = cells_each(n_cells, settings) * (n_seqs + 1)
     params.n_batch = settings.batch_size + settings.parallel
-    params.n_ubatch = settings.ubatch_size
+    # With a window, llama.cpp 0.3.36 looks for the cells of all ubatches of a decode first. For a later one it may drop
+    # cells that are behind the window then, but that an earlier one still needs (`prepare` doesn't bring them back).
+    params.n_ubatch = params.n_batch if window_of(model) else settings.ubatch_size
     params.n_seq_max = n_seqs + 1
     # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
     params.n_outputs_max = max(n_outputs, params.n_seq_max)
@@ -124,7 +126,9 @@ class Context:
         control_vectors: Floats | None = None,
         media: LlamaMedia | None = None,
     ) -> None:
-        params = engine_params(settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs)
+        params = engine_params(
+            model, settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=n_seqs, n_outputs=n_outputs
+        )
         self._context = new_context(model, params, f"a context of {n_cells} cells")
         if control_vectors is not None:
             set_control_vectors(self._context, control_vectors)
