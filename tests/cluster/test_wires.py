@@ -45,6 +45,7 @@ class Nodes:
             "RAY_worker_niceness": "0",
         }
         for name in ("srb-a", "srb-b"):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)  # of a run that was killed
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
         ip("link", "add", "srb-va", "netns", "srb-a", "type", "veth", "peer", "name", "srb-vb", "netns", "srb-b")
