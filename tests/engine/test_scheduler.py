@@ -9,7 +9,7 @@ from fake_backend import FakeBackend
 
 from srb.engine.engine import Engine
 from srb.engine.kept.prefix import PrefixIndex
-from srb.engine.telling.events import Event, StartEvent, StopEvent
+from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError
 
 
@@ -153,6 +153,14 @@ def test_the_rest_of_a_request_comes_before_those_that_came_after_it() -> None:
     events += run(engine, second)
     ends = [(event.request_id, event.index) for event in events if isinstance(event, StopEvent)]
     assert ends == [(first.id, 0), (first.id, 1), (second.id, 0)]
+
+
+def test_the_rest_of_a_request_has_its_share_of_the_rows() -> None:
+    """Its siblings needn't wait until others have ended that hold all the rows."""
+    engine = Engine(FakeBackend(n_cells=4000, n_parallel=4))
+    short = request("p" * 20, n=8, max_tokens=10, ignore_eos=True)
+    events = run(engine, short, request("q" * 20, n=4, max_tokens=200, ignore_eos=True))
+    assert [event.request_id == short.id for event in events if isinstance(event, DoneEvent)] == [True, False]
 
 
 def test_a_prompt_shares_all_that_a_running_alternative_has_evaluated() -> None:
