@@ -14,7 +14,6 @@ export class Card {
   constructor(node, actions) {
     this.node = node;
     this.drawn = 0;
-    this.hasBegun = false; // whether there is more than space
     this.element = document.querySelector("#card").content.firstElementChild.cloneNode(true);
     this.element.dataset.node = node.id;
     const find = (name) => this.element.querySelector(`.${name}`);
@@ -24,7 +23,6 @@ export class Card {
     this.seed = find("seed");
     this.title = find("title");
     this.follows = find("follows");
-    this.begun = find("begun");
     this.buttons = new Map();
     for (const button of this.element.querySelectorAll("button")) {
       this.buttons.set(button.value, button);
@@ -37,24 +35,17 @@ export class Card {
     this.state = null;
   }
 
-  // Shows how a text begins that was taken from another alternative, so that it isn't in this one.
-  begin(text) {
-    this.begun.textContent = text;
-    this.begun.hidden = !text;
-  }
-
   // follow: how many alternatives follow this one.
   update(isRunning, follow) {
     const { pieces } = this.node;
     if (this.drawn > pieces.length) {
       this.drawn = 0;
-      this.hasBegun = false;
-      this.text.classList.remove("paragraph");
       this.text.replaceChildren();
     }
     if (this.drawn < pieces.length) {
       const fragment = document.createDocumentFragment();
-      for (; this.drawn < pieces.length; this.drawn++) fragment.append(this.#draw(pieces[this.drawn], this.drawn));
+      for (let k = this.drawn; k < pieces.length; k++) fragment.append(drawn(pieces[k], k));
+      this.drawn = pieces.length;
       this.text.append(fragment);
     }
     this.#setFacts(isRunning, follow);
@@ -66,14 +57,6 @@ export class Card {
     this.buttons.get("continue").hidden = isRunning;
     for (const name of ["keep", "more", "discard"]) this.buttons.get(name).disabled = isRunning;
     if (hadKeyboard && isLost()) this.text.focus({ preventScroll: true });
-  }
-
-  // The space that a text begins with isn't seen: a paragraph that begins there is set in.
-  #draw(piece, k) {
-    const space = this.hasBegun ? "" : piece.text.match(/^\s*/)[0];
-    this.hasBegun ||= space.length < piece.text.length;
-    if (space.includes("\n")) this.text.classList.add("paragraph");
-    return drawn(piece, k, space);
   }
 
   #setFacts(isRunning, follow) {
@@ -92,12 +75,10 @@ export class Card {
 // Whether it ended otherwise than it should have.
 const isTrouble = ({ end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
 
-function drawn({ text, ...piece }, k, space) {
-  const lead = Object.assign(document.createElement("span"), { className: "lead", textContent: space });
-  const parts = [...(space ? [lead] : []), text.slice(space.length)];
+function drawn(piece, k) {
+  if (piece.p === undefined || !piece.text) return document.createTextNode(piece.text);
   const token = document.createElement("span");
-  token.append(...parts);
-  if (piece.p === undefined || !text) return token;
+  token.textContent = piece.text;
   if (piece.top) Object.assign(token, { tabIndex: -1 }).dataset.k = k; // in an imported tree it isn't there
   const doubt = DOUBTS.filter((p) => piece.p < p).length;
   if (doubt) token.className = `doubt-${doubt}`;
@@ -155,15 +136,8 @@ export class Cards {
     const card = this.cards.get(node.id);
     if (!card) return;
     const isRunning = this.writing.isRunning(node);
-    card.begin(this.#begun(node));
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
     if (node.follows !== undefined) this.#compare(node);
-  }
-
-  #begun({ parent }) {
-    const { tree } = this.desk;
-    const [here, own] = [tree.own(tree.current), tree.own(parent)];
-    return own.startsWith(here) ? own.slice(here.length).trim() : "";
   }
 
   // Says how well what stands behind follows each of the alternatives that came with this one.

@@ -28,7 +28,10 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 // What the buttons of a card do.
 const cardActions = (desk, writing) => ({
   keep: (node) => desk.keep(node),
-  more: safely((node) => writing.like(node)),
+  more: safely((node) => {
+    desk.keep(node);
+    return writing.generateFrom(node.id);
+  }),
   stop: safely((node) => writing.stop(node)),
   continue: safely((node) => writing.continue(node)),
   copy: safely(async (node) => {
@@ -158,14 +161,11 @@ async function begin() {
   desk.context = new Context(size, desk.asking);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
-  new Peek(find("#peek"), desk, {
-    choose: safely(async (node, k, choice) => {
-      const fork = await desk.add(desk.tree.forked(node.id, k, choice));
-      desk.keep(fork);
-      return writing.generateFrom(fork.id);
-    }),
-    upTo: safely(async (node, k) => desk.keep(await desk.add(desk.tree.upTo(node.id, k)))),
-  });
+  new Peek(find("#peek"), desk, safely(async (node, k, choice) => {
+    const fork = await desk.add(desk.tree.forked(node.id, k, choice));
+    desk.keep(fork);
+    return writing.generateFrom(fork.id);
+  }));
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
   }));

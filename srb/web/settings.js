@@ -1,15 +1,14 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults. So a new
 // sampler needs no line here.
 
-import { AWAY, GROUPS, GUIDE, IN_SIGHT, titleOf } from "./guide.js";
+import { AWAY, GROUPS, GUIDE, IN_SIGHT, STYLES, titleOf } from "./guide.js";
 import { tokens, UNITS } from "./length.js";
-import { Styles } from "./styles.js";
 
 const GUIDED = 1.5; // the scale that a negative prompt begins with
 const SLIDERS = { diversity: 4, guidance_scale: 4 }; // up to where a value is of use
 const TEXTS = ["negative_prompt"]; // which may be lists, too
 const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // lengths that are left empty
-const UNIT = "sentences"; // that a length is in, until another one is chosen
+const OWN = new Option("Your own");
 const LEFT_OUT = ["label", "response_format"];
 const MOST_AVOIDED = 1000; // as many texts as the server takes
 const LIKELIEST = 8; // how many tokens are shown at a place
@@ -32,7 +31,7 @@ export class Settings {
       details.append(summary, ...rows.map((name) => this.#make(name, properties[name])));
       folded.append(details);
     }
-    this.shades = document.querySelector("#shades");
+    this.probabilities = document.querySelector("#probabilities");
     this.unseen = document.querySelector("#unseen");
     this.tints = document.querySelector("#tints");
     this.n = Math.min(8, properties.n.maximum);
@@ -40,11 +39,12 @@ export class Settings {
     this.fields.get("seed").input.placeholder = "any";
     this.unit = document.querySelector("#length-unit");
     this.unit.append(...UNITS.map((unit) => new Option(unit)));
-    this.unit.value = UNIT;
     this.length = this.fields.get("max_tokens").input;
     this.length.after(this.unit);
     this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
-    this.styles = new Styles({ values: () => this.#style, set: (style) => this.#follow(style) });
+    this.style = document.querySelector("#style");
+    this.style.append(...Object.keys(STYLES).map((name) => new Option(name)), OWN);
+    this.style.addEventListener("input", () => this.#follow(STYLES[this.style.value]));
     document.addEventListener("input", () => this.#show());
     this.#show();
   }
@@ -55,21 +55,16 @@ export class Settings {
     return ["temperature", ...Object.keys(chosen), ...Object.keys(repetition)].filter((name) => this.fields.has(name));
   }
 
-  // What is set of those.
-  get #style() {
-    const set = this.#styled.map((name) => [name, this.fields.get(name).input.value]);
-    const read = ([name, text]) => [name, this.parse(name, text)];
-    return Object.fromEntries(set.filter(([, text]) => text.trim()).map(read));
-  }
-
   #follow(style) {
-    for (const name of this.#styled) put(this.fields.get(name).input, written(style[name]));
+    if (style) for (const name of this.#styled) this.fields.get(name).input.value = style[name] ?? "";
   }
 
   #show() {
-    this.styles.draw();
+    const value = (name) => this.fields.get(name).input.value;
+    const isThis = ([, style]) => this.#styled.every((name) => value(name) === String(style[name] ?? ""));
+    this.style.value = Object.entries(STYLES).find(isThis)?.[0] ?? OWN.value;
     document.querySelector(".behind").classList.toggle("tinted", this.tints.checked);
-    document.body.classList.toggle("shaded", this.shades.checked);
+    OWN.hidden = this.style.value !== OWN.value;
     this.length.placeholder = this.usual[this.unit.value];
   }
 
@@ -80,8 +75,9 @@ export class Settings {
       if (kind === "slider") put(input, input.defaultValue);
       else input.value = "";
     }
-    this.unit.value = UNIT;
-    this.unseen.checked = this.shades.checked = this.styles.isMixed = false;
+    this.unit.value = UNITS[0];
+    this.unseen.checked = false;
+    this.probabilities.checked = true;
     this.#follow({});
     document.dispatchEvent(new Event("input"));
   }
@@ -148,7 +144,7 @@ export class Settings {
 
   // The settings that aren't left to the server, as a request has them. Throws an Error in words.
   read() {
-    const body = { n: this.n, logprobs: LIKELIEST };
+    const body = { n: this.n };
     for (const [name, { kind, input }] of this.fields) {
       if (kind === "slider" && input.value === input.defaultValue) continue;
       if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
@@ -156,6 +152,7 @@ export class Settings {
       if (text.trim()) body[name] = this.parse(name, text);
     }
     if (this.until) body.max_tokens = tokens(this.until);
+    if (this.probabilities.checked) body.logprobs = LIKELIEST;
     return body;
   }
 
@@ -180,13 +177,12 @@ export class Settings {
   // What was typed, to be kept over reloads.
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    const [shades, unseen, tints] = [this.shades, this.unseen, this.tints].map((each) => each.checked);
-    return { ...Object.fromEntries(inputs), shades, unseen, tints, unit: this.unit.value, mixed: this.styles.isMixed };
+    const [probabilities, unseen, tints] = [this.probabilities, this.unseen, this.tints].map((each) => each.checked);
+    return { ...Object.fromEntries(inputs), probabilities, unseen, tints, unit: this.unit.value };
   }
 
   set values(values) {
-    if ("shades" in values) this.shades.checked = values.shades;
-    this.styles.isMixed = values.mixed === true;
+    if ("probabilities" in values) this.probabilities.checked = values.probabilities;
     if (UNITS.includes(values.unit)) this.unit.value = values.unit;
     if ("unseen" in values) this.unseen.checked = values.unseen;
     if ("tints" in values) this.tints.checked = values.tints;
@@ -199,9 +195,6 @@ export class Settings {
     this.#show();
   }
 }
-
-// The text of a value, as parse() reads it.
-const written = (value = "") => (typeof value === "object" ? (value.every?.((each) => typeof each === "string") ? value.join("\n") : JSON.stringify(value)) : String(value));
 
 // Moves a slider; its number follows.
 function put(slider, value) {
