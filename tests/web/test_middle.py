@@ -183,7 +183,9 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
     expect(story.find("#bridge")).to_be_enabled()
     with story.page.expect_request(is_drawn) as asked:
         keyboard.press("Control+Alt+Enter")
-    expect(story.cards).to_have_count(3)
+        server.hold_after(2)
+    expect(story.cards).to_have_count(3)  # so that the page reads them to their ends, where the marks are
+    server.going.set()
     story.wait_done()
     body = json.loads(asked.value.post_data or "")
     assert (body["suffix"], body["n"]) == (" " + BEHIND, 3)
