@@ -14,10 +14,11 @@ from unittest.mock import patch
 import gguf
 import numpy as np
 
-from srb.llama import backend
 from srb.llama.files import fit
 from srb.llama.files.tensors import read_tensors
 from srb.llama.native.params import start
+from srb.llama.sizes import fitted
+from srb.llama.tune.tuned import Choice
 from srb.options.settings import Settings
 
 FREE = 0.95
@@ -118,7 +119,7 @@ def room(shape: Shape, folder: Path) -> int:
     free = int(shape.card * FREE * (1 << 30)) - missing
     settings = Settings(model=path, ctx_size=-1, cache_ram=0, flash_attn="on")
     with patch.object(fit, "available_memory", lambda: free):
-        return backend._fit(path, settings).ctx_size - ALTERNATIVES
+        return fitted(Choice(settings, path, None, None)).settings.ctx_size - ALTERNATIVES
 
 
 if __name__ == "__main__":

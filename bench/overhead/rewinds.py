@@ -17,7 +17,7 @@ from srb.engine.telling.events import StopEvent
 
 N_TOKENS = 2000
 PROMPT = "This is the story of a girl who lived by the sea, and of her brother, who was a fisherman.\n\n"
-PHRASES = (" of the", " in the", " to the", " and the", " on the", " she was", " he was", " was a")
+PHRASES = (" the", " and", " a", " to", " of", " in")
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},
     "xtc": {"xtc_probability": 0.5},

@@ -26,7 +26,7 @@ import aiohttp
 from peers import Peer, running
 
 from srb.llama.files.model_file import find_model
-from srb.llama.native.context import physical_cores
+from srb.llama.native.params import physical_cores
 
 CONTEXT, END, ENDS = 80, 20, 4
 SRB = Peer("srb", True, ("--log-level", "error"))

@@ -10,7 +10,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 from srb.cluster.scaling import replicas_wanted
 from srb.cluster.served import MANY, ServedReplica
 from srb.llama.files.model_file import find_model, fingerprint
-from srb.llama.native.context import physical_cores
+from srb.llama.native.params import physical_cores
 from srb.options.settings import SERVER_OPTIONS, Settings
 
 APPLICATION = "srb"

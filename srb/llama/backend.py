@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import llama_cpp
@@ -18,16 +17,16 @@ from srb.errors import ModelLoadError
 from srb.llama.adapters import load_adapters
 from srb.llama.control_vectors import identity_of, load_control_vectors
 from srb.llama.embedder import LlamaEmbedder
-from srb.llama.files.fit import fit, wanted_cells
+from srb.llama.files.fit import wanted_cells
 from srb.llama.files.model_file import find_model, fingerprint
 from srb.llama.files.model_info import read_model_info
 from srb.llama.media.projector import check_media, load_media
 from srb.llama.native import log
-from srb.llama.native.context import Context, engine_params, movable, physical_cores, window_of
+from srb.llama.native.context import Context, movable, window_of
 from srb.llama.native.costs import estimated
 from srb.llama.native.flash_attn import MEASURED, can_choose
 from srb.llama.native.loading import Progress, load_model
-from srb.llama.native.params import is_on_gpu, start
+from srb.llama.native.params import is_on_gpu, physical_cores, start
 from srb.llama.native.streams import Streams
 from srb.llama.native.waiting import Crowd, Waiting
 from srb.llama.reproducible import BLOCK, check_reproducible, hash_of, in_one_way
@@ -37,13 +36,11 @@ from srb.llama.sampling.constraint import LarkCompiler
 from srb.llama.sampling.logprobs import Floats, entropy, logprobs
 from srb.llama.sampling.ranker import LlamaRanker
 from srb.llama.sampling.sampler import LlamaSampler
+from srb.llama.sizes import PROMPT_OUTPUTS, fitted, n_seqs
 from srb.llama.text.chat_template import chat_template_of
 from srb.llama.text.tokenizer import LlamaTokenizer
 from srb.llama.tune.tuned import Choice, choose
 from srb.options.settings import EVALUATION, Settings, check_settings
-
-_MAX_SEQS = 255  # llama.cpp has 256, and `Context` needs one to save and restore states
-_PROMPT_OUTPUTS = 128  # smaller pieces take longer; from pieces of 64 tokens on, logits are the same to the last bit
 
 
 class LlamaBackend:
@@ -108,9 +105,9 @@ class LlamaBackend:
             )
             self.fingerprint = hash_of(self.identity, settings, self.adapters, self.chat_template)
             self.n_parallel = settings.parallel
-            self.n_seqs = _n_seqs(settings)
+            self.n_seqs = n_seqs(settings)
             self.n_batch = settings.batch_size
-            self.n_outputs = _PROMPT_OUTPUTS
+            self.n_outputs = PROMPT_OUTPUTS
             self.draft_max = settings.draft_max
             self._settings = settings
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
@@ -138,13 +135,13 @@ class LlamaBackend:
         """Loads the model. Returns the settings and weights that it runs with, and the `llama_model`."""
         choice = in_one_way(choose(self.path, settings))
         try:
-            choice = _fitted(choice)
+            choice = fitted(choice)
             return choice, load_model(choice.weights, choice.settings, progress)
         except ModelLoadError as error:
             if choice.weights == self.path or settings.weights:
                 raise
             reason = error.message
-        choice = _fitted(in_one_way(choose(self.path, dataclasses.replace(settings, tune=False))))
+        choice = fitted(in_one_way(choose(self.path, dataclasses.replace(settings, tune=False))))
         log.logger.warning("%s; going on with the file as it is, `srb tune` makes the weights again", reason)
         return choice, load_model(choice.weights, choice.settings, progress)
 
@@ -314,40 +311,3 @@ class LlamaBackend:
     def ranker(self, params: SamplingParams) -> LlamaRanker:
         """A ranker of tokens by the model's probabilities, after biases. See `Backend.ranker`."""
         return LlamaRanker(self.tokenizer, params)
-
-
-def _fitted(choice: Choice) -> Choice:
-    """The choice, with sizes that fit into the free memory. Raises `ModelLoadError` if the given sizes don't fit."""
-    settings = choice.settings
-    try:
-        settings = _fit(choice.weights, settings)
-    except ModelLoadError:
-        if settings.flash_attn != "auto":
-            raise
-        settings = _fit(choice.weights, dataclasses.replace(settings, flash_attn="on"))
-        log.logger.info("flash attention is always on: without it the model wouldn't fit")
-    return dataclasses.replace(choice, settings=settings)
-
-
-def _fit(weights: Path, settings: Settings) -> Settings:
-    def context_params(model: Any, n_cells: int) -> Any:
-        chooses = settings.flash_attn == "auto" and can_choose(window_of(model), settings)
-        return engine_params(
-            model,
-            settings,
-            flash_attn="off" if chooses else settings.flash_attn,  # takes more memory, and may be chosen later
-            n_cells=n_cells,
-            n_seqs=_n_seqs(settings),
-            n_outputs=settings.parallel + _PROMPT_OUTPUTS,
-        )
-
-    return fit(weights, settings, context_params)
-
-
-def _n_seqs(settings: Settings) -> int:
-    if settings.reproducible:  # each takes memory: those that run, a prompt, and one for a negative prompt
-        return min(settings.parallel + 2, _MAX_SEQS)
-    # Each of the `parallel` sequences may need a second seq_id for its mark, and two prompts have one each. Example: an
-    # alternative with a negative prompt, on a model that forgets, takes 6. These are the alternative, its companion,
-    # their marks, and both prompts.
-    return min(2 * settings.parallel + 2, _MAX_SEQS)

@@ -103,12 +103,10 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
         if (self.image_min_tokens or 1) > (self.image_max_tokens or math.inf):
             raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower the one or raise the other")
-        if self.mmproj and self.is_cluster:
-            raise SettingsError("--mmproj is for one engine; leave it out, or --replicas and --ray-address")
-        if self.is_cluster and self.slot_save_path is not None:
-            raise SettingsError("--slot-save-path is for one engine; leave it out, or --replicas and --ray-address")
-        if self.is_cluster and self.ahead:
-            raise SettingsError("--ahead is for one engine; leave it out, or --replicas and --ray-address")
+        for name in ("mmproj", "slot_save_path", "ahead"):
+            if self.is_cluster and getattr(self, name):
+                option = "--" + name.replace("_", "-")
+                raise SettingsError(f"{option} is for one engine; leave it out, or --replicas and --ray-address")
         if self.reproducible:
             self._check_reproducible()
         if self.n > self.max_n and self.url is None:  # a server at --url has a limit of its own

@@ -12,7 +12,7 @@ from tiny_model import write_tiny_model
 
 from srb.errors import BackendError, ModelLoadError, UnavailableError
 from srb.llama import LlamaBackend
-from srb.llama.native.context import physical_cores
+from srb.llama.native.params import physical_cores
 from srb.llama.native.waiting import Waiting
 
 pytestmark = pytest.mark.llama

@@ -16,7 +16,7 @@ from srb.engine.engine import Engine
 from srb.engine.prompts.adapters import Adapter
 from srb.engine.telling.events import DoneEvent, Event, StartEvent
 from srb.errors import InvalidRequestError
-from srb.serving.ahead import MOST_REQUESTS
+from srb.serving.ahead import MOST_REQUESTS, Ahead
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.journal import Journal
 
@@ -184,16 +184,21 @@ async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
         assert text(await collect(engine, swipe(ignore_eos=True))) == text_of(2, ignore_eos=True)
 
 
+async def until_it_draws(engine: AsyncEngine, gate: Gate) -> Ahead:
+    """Lets the backend go on until something was drawn ahead."""
+    assert engine.ahead
+    await until(lambda: gate.holds)
+    while not engine.ahead.n_tokens:
+        gate.step()
+        await until(lambda: gate.holds)
+    return engine.ahead
+
+
 async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
     gate = Gate(backend := FakeBackend(script=babble, n_cells=64))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, swipe(ahead=3, ignore_eos=True)))
-        assert engine.ahead
-        ahead = engine.ahead
-        await until(lambda: gate.holds)
-        while not ahead.n_tokens:
-            gate.step()
-            await until(lambda: gate.holds)
+        ahead = await until_it_draws(engine, gate)
         await first
         assert engine.health.stats
         assert engine.health.stats.cells > 30
@@ -222,12 +227,7 @@ async def test_it_is_nowhere_to_be_seen() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend, record=record) as engine:
         first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
-        assert engine.ahead
-        ahead = engine.ahead
-        await until(lambda: gate.holds)
-        while not ahead.n_tokens:
-            gate.step()
-            await until(lambda: gate.holds)
+        await until_it_draws(engine, gate)
         await first
         assert not engine.requests
         assert (engine.health.running, engine.health.waiting) == (0, 0)

@@ -27,6 +27,14 @@ def put_cursor(story: Story, start: int, end: int | None = None) -> None:
     )
 
 
+def begin(story: Story, server: Scripted, text: str = BEFORE + BEHIND, **settings: object) -> None:
+    """Opens the page of a server, and types a text."""
+    story.open(server.url)
+    story.set(**settings)
+    story.find("#story").click()
+    story.page.keyboard.type(text)
+
+
 def cursor(story: Story) -> int:
     place: int = story.find("#story").evaluate("(box) => box.selectionEnd")
     return place
@@ -38,10 +46,7 @@ def test_alternatives_come_at_the_cursor_and_what_is_behind_stays(
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     keyboard, box = story.page.keyboard, story.find("#story")
-    story.open(server.url)
-    story.set(n=2, max_tokens=8, seed=1)
-    box.click()
-    keyboard.type(BEFORE + BEHIND)
+    begin(story, server, n=2, max_tokens=8, seed=1)
     put_cursor(story, len(BEFORE))
     server.going.clear()
     keyboard.press("Control+Enter")
@@ -117,10 +122,7 @@ def test_a_passage_is_rewritten_and_its_versions_are_compared(
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     keyboard, box = story.page.keyboard, story.find("#story")
-    story.open(server.url)
-    story.set(n=2, seed=3, max_tokens=8)
-    box.click()
-    keyboard.type("He slept. " + BEHIND)
+    begin(story, server, "He slept. " + BEHIND, n=2, seed=3, max_tokens=8)
     expect(story.find("#rewrite")).to_be_disabled()
     put_cursor(story, 0, len("He slept. "))  # the first sentence, and a space that is no part of the passage
     expect(story.find("#rewrite")).to_be_enabled()
@@ -174,10 +176,7 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
 ) -> None:
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     keyboard, box = story.page.keyboard, story.find("#story")
-    story.open(server.url)
-    story.set(n=3, seed=1, max_tokens=30)
-    box.click()
-    keyboard.type(BEFORE + BEHIND)
+    begin(story, server, n=3, seed=1, max_tokens=30)
     expect(story.find("#bridge")).to_be_disabled()
     put_cursor(story, len(BEFORE))
     expect(story.find("#bridge")).to_be_enabled()

@@ -1,5 +1,6 @@
 """`Guess`: what an alternative will probably say next, and how often that was right."""
 
+import math
 from collections.abc import Sequence as Many
 
 from srb.engine.sequence import Sequence
@@ -17,7 +18,7 @@ class Guess:
 
     trust = 0.0
     """How likely each guessed token is the one that is drawn, if the one before it was."""
-    most_rows = 1 << 30
+    most_rows: float = math.inf
     """It isn't asked in a step that has more rows than this."""
 
     def __init__(self, seq: Sequence, most: int) -> None:

@@ -5,7 +5,6 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -19,19 +18,13 @@ from srb.llama.adapters import Pointers, set_adapters
 from srb.llama.control_vectors import set_control_vectors
 from srb.llama.media.projector import LlamaMedia
 from srb.llama.native import log
-from srb.llama.native.params import context_params
+from srb.llama.native.params import engine_params
 from srb.llama.native.positions import Positions
 from srb.llama.native.rows import Rows
 from srb.llama.native.state import relaid, retyped
 from srb.llama.sampling.logprobs import Floats
 from srb.options.settings import Settings
 
-_FLASH_ATTN = {
-    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-}
-_CELLS_STEP = 256  # llama.cpp rounds a context up to this
 _ROTATED = 64  # llama.cpp rotates quantized keys of heads whose size is a multiple of this
 
 
@@ -50,33 +43,6 @@ def new_context(model: Any, params: Any, name: str) -> Any:
         raise ModelLoadError(f"llama.cpp can't make {name}: {complaints.reason}")
     complaints.log()
     return context
-
-
-def engine_params(model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
-    """The `llama_context_params` of a `Context`."""
-    params = context_params(settings)
-    params.n_ctx = n_cells + -n_cells % _CELLS_STEP
-    if settings.reproducible:
-        params.n_ctx = cells_each(n_cells, settings) * (n_seqs + 1)
-    params.n_batch = settings.batch_size + settings.parallel
-    # With a window, llama.cpp 0.3.36 looks for the cells of all ubatches of a decode first. For a later one it may drop
-    # cells that are behind the window then, but that an earlier one still needs (`prepare` doesn't bring them back).
-    params.n_ubatch = params.n_batch if window_of(model) else settings.ubatch_size
-    params.n_seq_max = n_seqs + 1
-    # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
-    params.n_outputs_max = max(n_outputs, params.n_seq_max)
-    params.n_threads = settings.threads or physical_cores()
-    params.n_threads_batch = settings.threads_batch or params.n_threads
-    params.flash_attn_type = _FLASH_ATTN[flash_attn]
-    params.type_k = _ggml_type(settings.cache_type_k)
-    params.type_v = _ggml_type(settings.cache_type_v)
-    params.kv_unified = not settings.reproducible  # so a fork shares cells, and one sequence may use all of them
-    return params
-
-
-def cells_each(n_cells: int, settings: Settings) -> int:
-    """How many cells each sequence has of so many, if each has cells of its own. llama.cpp takes multiples of 256."""
-    return max(1, n_cells // settings.parallel // _CELLS_STEP) * _CELLS_STEP
 
 
 def movable(settings: Settings) -> Settings:
@@ -335,18 +301,3 @@ class Context:
 
 def _bytes_of(state: State) -> Any:
     return np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _ggml_type(name: str | None) -> int:
-    """The number of a ggml type; without a name that of f16. llama_cpp 0.3.36 lacks that of BF16; 30 is from ggml.h."""
-    name = name or "f16"
-    return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
-
-
-def physical_cores() -> int:
-    """The number of physical cores that this process may use. Two threads on one core only slow each other down."""
-    try:
-        topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-        return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1

@@ -8,6 +8,7 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -19,6 +20,12 @@ from srb.options.settings import PLACEMENT, Settings
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2}
+_FLASH_ATTN = {
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
+_CELLS_STEP = 256  # llama.cpp rounds a context up to this
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # llama.cpp's own pattern
 _KEY_BYTES = 127
@@ -106,6 +113,34 @@ def context_params(settings: Settings) -> Any:
     return params
 
 
+def engine_params(model: Any, settings: Settings, *, flash_attn: str, n_cells: int, n_seqs: int, n_outputs: int) -> Any:
+    """The `llama_context_params` of a `Context`."""
+    params = context_params(settings)
+    params.n_ctx = n_cells + -n_cells % _CELLS_STEP
+    if settings.reproducible:
+        params.n_ctx = cells_each(n_cells, settings) * (n_seqs + 1)
+    params.n_batch = settings.batch_size + settings.parallel
+    # With a window, llama.cpp 0.3.36 looks for the cells of all ubatches of a decode first. For a later one it may drop
+    # cells that are behind the window then, but that an earlier one still needs (`prepare` doesn't bring them back).
+    has_window = llama_cpp.llama_model_n_swa(model) > 0
+    params.n_ubatch = params.n_batch if has_window else settings.ubatch_size
+    params.n_seq_max = n_seqs + 1
+    # llama.cpp's default is an output for each token of a batch. With fewer outputs than sequences it ends the process.
+    params.n_outputs_max = max(n_outputs, params.n_seq_max)
+    params.n_threads = settings.threads or physical_cores()
+    params.n_threads_batch = settings.threads_batch or params.n_threads
+    params.flash_attn_type = _FLASH_ATTN[flash_attn]
+    params.type_k = _ggml_type(settings.cache_type_k)
+    params.type_v = _ggml_type(settings.cache_type_v)
+    params.kv_unified = not settings.reproducible  # so a fork shares cells, and one sequence may use all of them
+    return params
+
+
+def cells_each(n_cells: int, settings: Settings) -> int:
+    """How many cells each sequence has of so many, if each has cells of its own. llama.cpp takes multiples of 256."""
+    return max(1, n_cells // settings.parallel // _CELLS_STEP) * _CELLS_STEP
+
+
 def _load_mode(settings: Settings) -> int:
     if settings.mlock:
         return int(llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK if settings.mmap else llama_cpp.LLAMA_LOAD_MODE_MLOCK)
@@ -189,3 +224,18 @@ def _override(text: str) -> Any:
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _ggml_type(name: str | None) -> int:
+    """The number of a ggml type; without a name that of f16. llama_cpp 0.3.36 lacks that of BF16; 30 is from ggml.h."""
+    name = name or "f16"
+    return 30 if name == "bf16" else int(getattr(llama_cpp, f"GGML_TYPE_{name.upper()}"))
+
+
+def physical_cores() -> int:
+    """The number of physical cores that this process may use. Two threads on one core only slow each other down."""
+    try:
+        topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+        return len({Path(topology.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1

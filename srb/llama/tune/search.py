@@ -18,8 +18,8 @@ from pathlib import Path
 
 from srb.errors import BackendError, ModelLoadError
 from srb.llama.files.weights import FILE, convert, converted_path, reason_not_to_convert
-from srb.llama.native.context import physical_cores
 from srb.llama.native.flash_attn import can_choose
+from srb.llama.native.params import physical_cores
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune.background_load import watch_others
 from srb.llama.tune.findings import GAIN, HOPELESS, MAX_DIVERGENCE, TIME_UP, WAYS, Candidate, Findings, shown

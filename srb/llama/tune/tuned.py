@@ -18,8 +18,9 @@ from srb.errors import ModelLoadError
 from srb.files.cache_folder import cache_folder
 from srb.llama.files.model_file import find_model
 from srb.llama.files.weights import FILE, convert, converted_path, identity
-from srb.llama.native.context import movable, physical_cores
+from srb.llama.native.context import movable
 from srb.llama.native.flash_attn import Pace, Paces
+from srb.llama.native.params import physical_cores
 from srb.options.settings import EVALUATION, PLACEMENT, Settings
 
 logger = logging.getLogger("srb.tuned")
