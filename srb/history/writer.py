@@ -48,7 +48,10 @@ class _Record:
 
 
 class Writer:
-    """Writes until it is closed. `submit` and `record` may be called from any thread."""
+    """Writes until it is closed. `submit` and `record` may be called from any thread.
+
+    What comes later is lost, with a line in the log, and those who wait for it are told at once.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,6 +60,8 @@ class Writer:
         self._problem: HistoryError | None = None
         self._dirty = threading.Event()
         self._closing = threading.Event()
+        self._end = threading.Lock()  # nothing is queued behind the end, where nobody would read it
+        self._is_open = True
         self._db = connect(path)
         self._db.execute("PRAGMA wal_autocheckpoint = 0")  # so no transaction waits for the disk; _sync does it
         self._thread = threading.Thread(target=self._main, name="srb-history", daemon=True)
@@ -75,7 +80,7 @@ class Writer:
         The future has what the function returns or raises, when its transaction is in the file.
         """
         future: Future[Result] = Future()
-        self._queue.put(_Job(function, future))
+        self._put(_Job(function, future))
         return future
 
     def record(self, changes: Callable[[], Iterable[Change]], done: Callable[[], object]) -> None:
@@ -83,11 +88,13 @@ class Writer:
 
         Both functions are called in the writer's thread, in the order of the calls of `record`.
         """
-        self._queue.put(_Record(changes, done))
+        self._put(_Record(changes, done))
 
     def close(self) -> None:
         """Writes what waits, and ends."""
-        self._queue.put(None)
+        with self._end:
+            self._is_open = False
+            self._queue.put(None)
         self._thread.join()
         self._closing.set()
         self._dirty.set()
@@ -95,6 +102,18 @@ class Writer:
         self._db.close()
         if self._owed:
             logger.error("the end of the history is lost: %s", self._problem)
+
+    def _put(self, entry: _Job | _Record) -> None:
+        with self._end:
+            if self._is_open:
+                self._queue.put(entry)
+                return
+        problem = HistoryError(f"the history {self._path} is closed, because the server ends")
+        if isinstance(entry, _Job):
+            entry.future.set_exception(problem)
+        else:
+            logger.error("%s; it lacks the events that come now", problem)
+            entry.done()
 
     def _main(self) -> None:
         is_open = True

@@ -212,3 +212,15 @@ def test_preparing_twice_changes_nothing(path: Path) -> None:
     prepare(path)
     with History(path) as history:
         assert titles(history) == []
+
+
+def test_nobody_waits_for_a_history_that_is_closed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An engine that still runs then would wait for ever for its last events, and its server with it."""
+    with History(path) as history:
+        pass
+    told = threading.Event()
+    history.take([], told.set)
+    assert told.is_set()
+    assert "it lacks the events that come now" in caplog.text
+    with pytest.raises(HistoryError, match="is closed"):
+        history.write(stories.make_story, None, "A tale").result()
