@@ -120,7 +120,7 @@ async def main() -> None:
             await reader.goto(url)
             await expect(reader.locator("body[data-ready]")).to_be_visible()
             await reader.locator("#open-options").click()
-            await reader.locator("#probabilities").set_checked(probabilities)
+            await reader.locator("#shades").set_checked(probabilities)
             await reader.locator("#open-options").click()
             await reader.locator("#story").fill("The old lighthouse keeper")
             await reader.locator("#generate").click()

@@ -14,6 +14,7 @@ export class Card {
   constructor(node, actions) {
     this.node = node;
     this.drawn = 0;
+    this.hasBegun = false; // whether there is more than space
     this.element = document.querySelector("#card").content.firstElementChild.cloneNode(true);
     this.element.dataset.node = node.id;
     const find = (name) => this.element.querySelector(`.${name}`);
@@ -40,12 +41,13 @@ export class Card {
     const { pieces } = this.node;
     if (this.drawn > pieces.length) {
       this.drawn = 0;
+      this.hasBegun = false;
+      this.text.classList.remove("paragraph");
       this.text.replaceChildren();
     }
     if (this.drawn < pieces.length) {
       const fragment = document.createDocumentFragment();
-      for (let k = this.drawn; k < pieces.length; k++) fragment.append(drawn(pieces[k], k));
-      this.drawn = pieces.length;
+      for (; this.drawn < pieces.length; this.drawn++) fragment.append(this.#draw(pieces[this.drawn], this.drawn));
       this.text.append(fragment);
     }
     this.#setFacts(isRunning, follow);
@@ -57,6 +59,14 @@ export class Card {
     this.buttons.get("continue").hidden = isRunning;
     for (const name of ["keep", "more", "discard"]) this.buttons.get(name).disabled = isRunning;
     if (hadKeyboard && isLost()) this.text.focus({ preventScroll: true });
+  }
+
+  // The space that a text begins with isn't seen: a paragraph that begins there is set in.
+  #draw(piece, k) {
+    const space = this.hasBegun ? "" : piece.text.match(/^\s*/)[0];
+    this.hasBegun ||= space.length < piece.text.length;
+    if (space.includes("\n")) this.text.classList.add("paragraph");
+    return drawn(piece, k, space);
   }
 
   #setFacts(isRunning, follow) {
@@ -75,10 +85,12 @@ export class Card {
 // Whether it ended otherwise than it should have.
 const isTrouble = ({ end, reason }) => end === undefined || end === LOST || ["abort", "error"].includes(reason?.finish_reason);
 
-function drawn(piece, k) {
-  if (piece.p === undefined || !piece.text) return document.createTextNode(piece.text);
+function drawn({ text, ...piece }, k, space) {
+  const lead = Object.assign(document.createElement("span"), { className: "lead", textContent: space });
+  const parts = [...(space ? [lead] : []), text.slice(space.length)];
   const token = document.createElement("span");
-  token.textContent = piece.text;
+  token.append(...parts);
+  if (piece.p === undefined || !text) return token;
   if (piece.top) Object.assign(token, { tabIndex: -1 }).dataset.k = k; // in an imported tree it isn't there
   const doubt = DOUBTS.filter((p) => piece.p < p).length;
   if (doubt) token.className = `doubt-${doubt}`;

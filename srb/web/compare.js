@@ -70,12 +70,14 @@ export class Compare {
 }
 
 // The fields of a request for columns that are compared: a branch for each alternative, row by row, so that a row has the
-// same seed.
-export function branches(columns, { n, seed, ...fields }) {
+// same seed. In a mix there are n in all, and each has a seed of its own.
+export function branches(columns, { n, seed, ...fields }, isMix = false) {
   if (columns[0].label === null) return { n, seed, ...fields };
-  const rows = Array.from({ length: n }, (_, k) => (seed + k) % 2 ** 32);
-  const branch = (column, each) => ({ ...column.fields, label: column.label, seed: each });
-  return { ...fields, branches: rows.flatMap((each) => columns.map((column) => branch(column, each))) };
+  const branch = (k) => {
+    const column = columns[k % columns.length];
+    return { ...column.fields, label: column.label, seed: (seed + (isMix ? k : Math.floor(k / columns.length))) % 2 ** 32 };
+  };
+  return { ...fields, branches: Array.from({ length: isMix ? n : n * columns.length }, (_, k) => branch(k)) };
 }
 
 // The body of a request, without ahead where its alternatives depend on each other or differ: none of them can come next.

@@ -41,6 +41,7 @@ const KEYS = [
   ["u", "U", "undo", () => press(find("#undo"))],
   ["r", "R", "redo", () => press(find("#redo"))],
   ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
+  ["l", "L", "how sure the model was: shades, or none", () => press(find("#shades"))],
   ["x", "X", "explore what may come next", () => press(find("#explore"))],
   ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
   [",", ",", "the settings", () => press(find("#open-options"))],

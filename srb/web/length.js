@@ -1,7 +1,7 @@
 // How long an alternative is to be, in units that a writer counts in. Pure.
 
 // The tokens that such a length has at most; an alternative that comes to no boundary until then ends there.
-const TOKENS = { words: 4, sentences: 120, paragraphs: 500 };
+const TOKENS = { words: 4, sentences: 60, paragraphs: 500 };
 const ROOM = 100;
 
 export const UNITS = ["tokens", ...Object.keys(TOKENS)];

@@ -161,11 +161,14 @@ async function begin() {
   desk.context = new Context(size, desk.asking);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
-  new Peek(find("#peek"), desk, safely(async (node, k, choice) => {
-    const fork = await desk.add(desk.tree.forked(node.id, k, choice));
-    desk.keep(fork);
-    return writing.generateFrom(fork.id);
-  }));
+  new Peek(find("#peek"), desk, {
+    choose: safely(async (node, k, choice) => {
+      const fork = await desk.add(desk.tree.forked(node.id, k, choice));
+      desk.keep(fork);
+      return writing.generateFrom(fork.id);
+    }),
+    upTo: safely(async (node, k) => desk.keep(await desk.add(desk.tree.upTo(node.id, k)))),
+  });
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
   }));

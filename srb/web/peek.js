@@ -3,15 +3,24 @@
 const REST_MILLISECONDS = 120; // a pointer that crosses the text on its way to a button opens nothing
 const LEAVE_MILLISECONDS = 200;
 
-export const visible = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
+const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
+
+// The text of a token, for people: behind a letter, what is more of its word begins with a hyphen.
+export function visible(text, before = "") {
+  if (areShaded()) return text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "(nothing)";
+  if (!text) return "(the end)";
+  if (!text.trim()) return text.includes("\n") ? "(a new line)" : "(a space)";
+  return `${/[\p{L}\p{N}]\|[\p{L}\p{N}]/u.test(`${before}|${text}`) ? "-" : ""}${text.trim().replace(/\s+/g, " ")}${/\n\s*$/.test(text) ? " (a new line)" : ""}`;
+}
+
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
 
 export class Peek {
-  // choose(node, k, choice) forks. Tokens are the elements with data-k inside those with data-node.
-  constructor(element, desk, choose) {
+  // choose(node, k, choice) forks; upTo(node, k) keeps a part. Tokens are the elements with data-k inside those with data-node.
+  constructor(element, desk, { choose, upTo }) {
     this.element = element;
     this.desk = desk;
-    this.choose = choose;
+    Object.assign(this, { choose, upTo });
     this.token = null;
     // Not where text comes under a pointer that rests, as pointerover does.
     for (const name of ["pointermove", "pointerdown"]) document.addEventListener(name, (event) => this.#point(event));
@@ -54,9 +63,10 @@ export class Peek {
         this.#move(event, this.element.querySelector("button"));
       }
     } else if (this.element.contains(at)) {
-      const row = at.parentElement;
-      if (event.key === "ArrowDown") this.#move(event, row.nextElementSibling?.querySelector("button"));
-      if (event.key === "ArrowUp") this.#move(event, row.previousElementSibling?.querySelector("button") ?? this.token);
+      const buttons = [...this.element.querySelectorAll("button")];
+      const k = buttons.indexOf(at);
+      if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
+      if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
     }
     if (event.key === "Escape") this.#hide();
   }
@@ -75,10 +85,15 @@ export class Peek {
     this.token = token;
     token.classList.add("looked-at");
     const title = document.createElement("p");
-    title.textContent = `${visible(piece.text)} had ${percent(piece.p)}. Instead:`;
+    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Instead:` : `Instead of ${visible(piece.text, before(node, k))}:`;
     const list = document.createElement("ul");
     for (const choice of piece.top) list.append(this.#row(node, k, choice, choice.id === piece.ids?.at(-1)));
-    this.element.replaceChildren(title, list);
+    const upTo = Object.assign(document.createElement("button"), { type: "button", className: "up-to", textContent: "Keep up to here" });
+    upTo.addEventListener("click", () => {
+      this.#hide();
+      this.upTo(node, k);
+    });
+    this.element.replaceChildren(title, list, upTo);
     this.element.showPopover();
     const place = [...token.getClientRects()].at(-1); // where its word is, if its space ends the line before
     const { width, height } = this.element.getBoundingClientRect();
@@ -91,8 +106,8 @@ export class Peek {
     const button = document.createElement("button");
     button.type = "button";
     const chance = document.createElement("span");
-    chance.textContent = percent(choice.p);
-    button.append(visible(choice.text), " ", chance);
+    chance.textContent = areShaded() ? percent(choice.p) : "";
+    button.append(visible(choice.text, before(node, k)), " ", chance);
     if (isTaken) button.className = "taken";
     button.addEventListener("click", () => {
       this.#hide();
@@ -114,6 +129,8 @@ export class Peek {
     this.element.hidePopover();
   }
 }
+
+const before = ({ pieces }, k) => pieces[k - 1]?.text;
 
 function next(token, direction) {
   let at = token[direction];

@@ -1,14 +1,15 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults. So a new
 // sampler needs no line here.
 
-import { AWAY, GROUPS, GUIDE, IN_SIGHT, STYLES, titleOf } from "./guide.js";
+import { AWAY, GROUPS, GUIDE, IN_SIGHT, titleOf } from "./guide.js";
 import { tokens, UNITS } from "./length.js";
+import { Styles } from "./styles.js";
 
 const GUIDED = 1.5; // the scale that a negative prompt begins with
 const SLIDERS = { diversity: 4, guidance_scale: 4 }; // up to where a value is of use
 const TEXTS = ["negative_prompt"]; // which may be lists, too
 const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // lengths that are left empty
-const OWN = new Option("Your own");
+const UNIT = "sentences"; // that a length is in, until another one is chosen
 const LEFT_OUT = ["label", "response_format"];
 const MOST_AVOIDED = 1000; // as many texts as the server takes
 const LIKELIEST = 8; // how many tokens are shown at a place
@@ -31,7 +32,7 @@ export class Settings {
       details.append(summary, ...rows.map((name) => this.#make(name, properties[name])));
       folded.append(details);
     }
-    this.probabilities = document.querySelector("#probabilities");
+    this.shades = document.querySelector("#shades");
     this.unseen = document.querySelector("#unseen");
     this.tints = document.querySelector("#tints");
     this.n = Math.min(8, properties.n.maximum);
@@ -39,12 +40,11 @@ export class Settings {
     this.fields.get("seed").input.placeholder = "any";
     this.unit = document.querySelector("#length-unit");
     this.unit.append(...UNITS.map((unit) => new Option(unit)));
+    this.unit.value = UNIT;
     this.length = this.fields.get("max_tokens").input;
     this.length.after(this.unit);
     this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
-    this.style = document.querySelector("#style");
-    this.style.append(...Object.keys(STYLES).map((name) => new Option(name)), OWN);
-    this.style.addEventListener("input", () => this.#follow(STYLES[this.style.value]));
+    this.styles = new Styles({ values: () => this.#style, set: (style) => this.#follow(style) });
     document.addEventListener("input", () => this.#show());
     this.#show();
   }
@@ -55,30 +55,28 @@ export class Settings {
     return ["temperature", ...Object.keys(chosen), ...Object.keys(repetition)].filter((name) => this.fields.has(name));
   }
 
+  // What is set of those, as texts.
+  get #style() {
+    const set = this.#styled.map((name) => [name, written(this.fields.get(name))]);
+    return Object.fromEntries(set.filter(([, text]) => text.trim()));
+  }
+
   #follow(style) {
-    if (style) for (const name of this.#styled) this.fields.get(name).input.value = style[name] ?? "";
+    for (const name of this.#styled) write(this.fields.get(name), style[name] ?? "");
   }
 
   #show() {
-    const value = (name) => this.fields.get(name).input.value;
-    const isThis = ([, style]) => this.#styled.every((name) => value(name) === String(style[name] ?? ""));
-    this.style.value = Object.entries(STYLES).find(isThis)?.[0] ?? OWN.value;
+    this.styles.draw();
     document.querySelector(".behind").classList.toggle("tinted", this.tints.checked);
-    OWN.hidden = this.style.value !== OWN.value;
+    document.body.classList.toggle("shaded", this.shades.checked);
     this.length.placeholder = this.usual[this.unit.value];
   }
 
   // Leaves all to the server again.
   reset() {
-    for (const { kind, input } of this.fields.values()) {
-      input.checked = false;
-      if (kind === "slider") put(input, input.defaultValue);
-      else input.value = "";
-    }
-    this.unit.value = UNITS[0];
-    this.unseen.checked = false;
-    this.probabilities.checked = true;
-    this.#follow({});
+    for (const each of this.fields.values()) write(each, each.kind === "slider" ? each.input.defaultValue : "");
+    this.unit.value = UNIT;
+    this.unseen.checked = this.shades.checked = this.styles.isMixed = false;
     document.dispatchEvent(new Event("input"));
   }
 
@@ -144,15 +142,14 @@ export class Settings {
 
   // The settings that aren't left to the server, as a request has them. Throws an Error in words.
   read() {
-    const body = { n: this.n };
+    const body = { n: this.n, logprobs: LIKELIEST };
     for (const [name, { kind, input }] of this.fields) {
       if (kind === "slider" && input.value === input.defaultValue) continue;
       if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
-      const text = input.type === "checkbox" ? (input.checked ? "true" : "") : input.value;
+      const text = written({ kind, input });
       if (text.trim()) body[name] = this.parse(name, text);
     }
     if (this.until) body.max_tokens = tokens(this.until);
-    if (this.probabilities.checked) body.logprobs = LIKELIEST;
     return body;
   }
 
@@ -177,12 +174,13 @@ export class Settings {
   // What was typed, to be kept over reloads.
   get values() {
     const inputs = [...this.fields].map(([name, { input }]) => [name, input.type === "checkbox" ? input.checked : input.value]);
-    const [probabilities, unseen, tints] = [this.probabilities, this.unseen, this.tints].map((each) => each.checked);
-    return { ...Object.fromEntries(inputs), probabilities, unseen, tints, unit: this.unit.value };
+    const [shades, unseen, tints] = [this.shades, this.unseen, this.tints].map((each) => each.checked);
+    return { ...Object.fromEntries(inputs), shades, unseen, tints, unit: this.unit.value, mixed: this.styles.isMixed };
   }
 
   set values(values) {
-    if ("probabilities" in values) this.probabilities.checked = values.probabilities;
+    if ("shades" in values) this.shades.checked = values.shades;
+    this.styles.isMixed = values.mixed === true;
     if (UNITS.includes(values.unit)) this.unit.value = values.unit;
     if ("unseen" in values) this.unseen.checked = values.unseen;
     if ("tints" in values) this.tints.checked = values.tints;
@@ -194,6 +192,14 @@ export class Settings {
     }
     this.#show();
   }
+}
+
+// What a setting is set to, as a text that parse() reads; "" where that is left to the server.
+const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "true" : "") : input.value);
+
+function write({ kind, input }, text) {
+  if (kind === "boolean") input.checked = text === "true";
+  else put(input, text);
 }
 
 // Moves a slider; its number follows.

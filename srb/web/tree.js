@@ -173,7 +173,17 @@ export class Tree {
     const text = choice.text.replace(/\ufffd+$/, ""); // a part of a character; the tokens after it complete it
     const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids: [choice.id] }];
     const label = `${node.label ?? `Alternative ${node.order + 1}`}, forked`;
-    return { parent: node.parent, healed: node.healed, pieces, label, kept: true, length: pieces.length, end: "a token of your choice" };
+    return { parent: node.parent, healed: node.healed, pieces, label, kept: true, length: pieces.length, end: "a word of your choice" };
+  }
+
+  // A node, to be added, that is the beginning of this one, up to the word that its piece k belongs to.
+  upTo(id, k) {
+    const { parent, healed, settings, label, order, pieces } = this.nodes.get(id);
+    let last = k;
+    while (/^[\p{L}\p{N}'’]/u.test(pieces[last + 1]?.text)) last++;
+    const kept = pieces.slice(0, last + 1);
+    const name = `${label ?? `Alternative ${order + 1}`}, a part`;
+    return { parent, healed, settings, pieces: kept, label: name, kept: true, length: kept.length, end: "up to a word of your choice" };
   }
 
   // A node, to be added, of explored nodes that follow each other. What goes on from it goes on from their tokens.

@@ -2,61 +2,19 @@
 
 import { cancel, evaluate } from "./api.js";
 import { suffixOf } from "./bridge.js";
-import { branches, drawSeed, withAhead } from "./compare.js";
-import { Generation } from "./generation.js";
-import { titleOf } from "./guide.js";
-import { isLost } from "./keys.js";
+import { branches, drawSeed } from "./compare.js";
 import { lengthOf, promptOf } from "./rewrite.js";
-import { complain, endProgress, tell, tellProgress } from "./say.js";
-import { status } from "./status.js";
+import { Running } from "./running.js";
+import { tellProgress } from "./say.js";
 import { isTurn, textOf } from "./tree.js";
 
-export class Writing {
-  constructor(desk) {
-    this.desk = desk;
-    this.generations = new Map(); // by node, while it runs
-    this.requests = new Set(); // what Stop stops
-    this.over = []; // those of them that have ended since one began alone
-    this.asked = new Set(); // ids of requests whose nodes a shared store is going to tell of
-    this.stopButton = document.querySelector("#stop");
-    this.listener = {
-      changed: (node) => {
-        desk.cards.change(node);
-        desk.saveSoon(node);
-      },
-      ended: (node) => {
-        this.generations.delete(node);
-        desk.cards.update(node);
-        desk.versions.mark();
-        return desk.save(node);
-      },
-      told: hear,
-      moved: () => this.tell(),
-    };
-  }
-
-  isRunning(node) {
-    return this.generations.has(node);
-  }
-
-  // Goes on reading what was being written when the page was closed, or was begun on another device.
-  async resume() {
-    const isLeft = (node) => node.request && node.end === undefined && !this.isRunning(node);
-    const left = Map.groupBy([...this.desk.tree.nodes.values()].filter(isLeft), (node) => node.request);
-    const resume = ([request, nodes]) => {
-      const generation = new Generation(this.listener, request);
-      for (const node of nodes) if (node.after) node.milliseconds = NaN; // nobody knows how long what was missed took
-      const reading = this.#during(generation, () => this.#read(generation, nodes));
-      if (this.asked.delete(request)) this.desk.cards.reveal(nodes[0]);
-      return reading;
-    };
-    await Promise.all([...left].map(resume));
-  }
-
+export class Writing extends Running {
   // New alternatives of the text so far, or of each of the columns to compare. Throws an Error in words.
   async generate() {
     const { desk } = this;
-    const asked = this.#ready(desk.compare.columns());
+    const columns = desk.compare.columns();
+    const mix = columns[0].label === null && desk.settings.styles.mix;
+    const asked = { ...this.#ready(mix || columns), isMix: Boolean(mix) };
     const taken = desk.take();
     const isWhole = ({ prompt }) => prompt !== undefined;
     const parents = await this.#parents(asked.columns.map((each) => (isWhole(each) ? { before: each.prompt } : taken)), asked.fields);
@@ -99,7 +57,7 @@ export class Writing {
 
   // parents: the node that each column goes on from. show() is called when the alternatives are there. instead: what else
   // is sent; its prompt is in place of the text.
-  async #generate({ columns, fields, until, instead }, parents, show) {
+  async #generate({ columns, fields, until, instead, isMix }, parents, show) {
     const { desk } = this;
     const batch = Date.now();
     // Cards stand in rows of columns. Columns of settings are one request, and each text is one of its own.
@@ -107,7 +65,7 @@ export class Writing {
       const node = desk.tree.nodes.get(parent);
       const healed = isHealed(node, [fields, ...asked.map((each) => each.fields)]) || undefined;
       const settings = asked.map((each) => chosen({ ...fields, ...each.fields }));
-      const plan = Array.from({ length: fields.n * asked.length }, (_, index) => {
+      const plan = Array.from({ length: isMix ? fields.n : fields.n * asked.length }, (_, index) => {
         const order = first + (index * columns.length) / asked.length;
         const label = columns[order % columns.length].label ?? undefined;
         return { parent, order, label, batch, healed, until: until && { ...until, from: 0 }, settings: settings[index % asked.length] };
@@ -115,7 +73,7 @@ export class Writing {
       const add = (request) => plan.map((each, index) => desk.tree.add({ ...each, request, index, after: 0 }));
       const avoiding = desk.settings.avoiding(fields, desk.tree.seen(parent));
       const place = instead?.prompt ? desk.store.place(desk.tree, parent) : await this.#place(parent, { ...fields, n: plan.length });
-      return this.#ask({ ...branches(asked, avoiding), heal: healed, ...place, ...instead }, (request) => {
+      return this.ask({ ...branches(asked, avoiding, isMix), heal: healed, ...place, ...instead }, (request) => {
         const nodes = desk.store.isShared ? [] : add(request);
         if (until && desk.store.isShared) desk.limit(request, { ...until, from: 0 });
         show();
@@ -153,7 +111,7 @@ export class Writing {
     if (tree.children(node.id).length) return desk.go(node.id); // its text must stay: others go on from its end
     const fields = { ...settings.read(), n: 1 };
     if (!store.isShared)
-      return this.#ask({ ...fields, ...(await this.#place(node.id, fields)) }, (request) => {
+      return this.ask({ ...fields, ...(await this.#place(node.id, fields)) }, (request) => {
         const until = settings.until && { ...settings.until, from: textOf(node).length };
         Object.assign(node, { request, index: 0, after: 0, until, endsAt: undefined });
         delete node.end;
@@ -161,19 +119,11 @@ export class Writing {
       });
     const column = { label: `${node.label ?? `Alternative ${node.order + 1}`}, continued`, fields: {} };
     fields.seed ??= drawSeed();
-    await this.#ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, (request) => {
+    await this.ask({ ...branches([column], fields), ...(await this.#place(node.id, fields)) }, (request) => {
       if (settings.until) desk.limit(request, { ...settings.until, from: 0 });
       desk.go(tree.current, [...tree.shown, node.id]);
       return [];
     });
-  }
-
-  stop(node) {
-    return this.generations.get(node)?.stop(node);
-  }
-
-  stopAll() {
-    return Promise.all([...this.requests].map((each) => each.stop()));
   }
 
   // The nodes of texts, as desk.write takes them. What was typed gets its token ids from the server, and is evaluated, unless the
@@ -207,72 +157,13 @@ export class Writing {
       const opened = (id) => (reading.id = id);
       const listener = { onOpen: opened, onProgress: tellProgress, onLost: () => move(true), onBack: () => move(false) };
       const evaluating = () => evaluate(text, { ...listener, signal: leaving.signal });
-      const known = await this.#during(reading, evaluating);
+      const known = await this.during(reading, evaluating);
       if (!known) return null;
       node.pieces[0].ids = known;
       node.whole = true;
       desk.save(node);
     }
     return ids;
-  }
-
-  // Asks for a request; begin(its id) says what its nodes are, or none where a shared store is going to tell of them.
-  async #ask(body, begin) {
-    const generation = new Generation(this.listener);
-    await this.#during(generation, async () => {
-      const request = await generation.ask(withAhead(body));
-      const nodes = begin(request);
-      if (nodes.length) return this.#read(generation, nodes);
-      const told = [...this.desk.tree.nodes.values()].find((node) => node.request === request);
-      if (told) this.desk.cards.reveal(told);
-      else this.asked.add(request);
-      generation.leave();
-    });
-  }
-
-  async #read(generation, nodes) {
-    const { desk } = this;
-    for (const node of nodes) {
-      if (node.end === undefined) this.generations.set(node, generation);
-      desk.cards.update(node);
-    }
-    desk.save(...nodes);
-    await generation.read(nodes).finally(() => {
-      for (const node of nodes) {
-        if (this.generations.get(node) === generation) this.generations.delete(node);
-        desk.cards.update(node);
-      }
-      desk.save(...nodes);
-    });
-  }
-
-  // While something runs that Stop can stop.
-  async #during(request, run) {
-    if (!this.requests.size) this.over = [];
-    this.requests.add(request);
-    this.stopButton.disabled = false;
-    this.tell();
-    try {
-      return await run();
-    } finally {
-      this.requests.delete(request);
-      this.over.push(request);
-      this.stopButton.disabled = this.requests.size === 0;
-      if (isLost()) document.querySelector("#generate").focus({ preventScroll: true });
-      endProgress();
-      this.tell();
-    }
-  }
-
-  // Says how things go.
-  tell() {
-    tell(status([...this.requests], this.over));
-  }
-
-  // Says no more of what has ended.
-  forget() {
-    this.over = [];
-    this.tell();
   }
 }
 
@@ -284,10 +175,3 @@ const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothin
 // Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
 const isHealed = (node, fields) =>
   Boolean(node?.typed && node.pieces.length && !node.passage) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
-
-function hear(event) {
-  if (event.event === "progress") tellProgress(event);
-  if (event.event === "start" && event.ignored.length)
-    complain(new Error(`These settings have no effect here: ${event.ignored.map(titleOf).join(", ")}`));
-  if (event.event === "error" && event.index === undefined) complain(new Error(event.error.message));
-}

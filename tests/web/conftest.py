@@ -26,6 +26,7 @@ SET = """(values) => {
         const box = document.querySelector(`#setting-${name}`);
         if (box.type === "checkbox") box.checked = Boolean(value);
         else box.value = value;
+        if (name === "max_tokens") document.querySelector("#length-unit").value = "tokens";
         box.dispatchEvent(new Event("input", { bubbles: true }));
     }
 }"""
@@ -77,7 +78,7 @@ class Story:
         self.find(f"#{name} > .head button").click()
 
     def set(self, **values: object) -> None:
-        """Sets these, as if they had been typed in the settings; `test_hour` does so with the keyboard."""
+        """Sets these, as if they had been typed, a length in tokens; `test_hour` does so with the keyboard."""
         self.page.evaluate(SET, {name: str(value) for name, value in values.items()})
 
     def unfold(self, name: str) -> Locator:

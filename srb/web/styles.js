@@ -1,0 +1,80 @@
+// Styles: settings that go together, under a name. This browser keeps those of one's own, for all stories.
+
+import { STYLES } from "./guide.js";
+import { complain } from "./say.js";
+
+const KEY = "srb-styles";
+const OWN = "Your own";
+const MIXED = "Mixed";
+const MIX = ["Careful", "As the server has it", "Lively", "Wild"];
+const CALLED = { "As the server has it": "Usual" }; // in the mix
+
+const isThePages = (name) => Object.hasOwn(STYLES, name) || [MIXED, OWN].includes(name);
+const same = (style) => JSON.stringify(Object.entries(style).map(([name, value]) => [name, String(value)]).sort());
+
+// The styles of one's own, each as the texts of its settings.
+function kept() {
+  try {
+    return JSON.parse(localStorage.getItem(KEY)) ?? {};
+  } catch {
+    return {}; // the browser keeps nothing
+  }
+}
+
+export class Styles {
+  // values(): the texts of what is set, by name. set(style) sets what a style says, and leaves the rest to the server.
+  constructor({ values, set }) {
+    const find = (selector) => document.querySelector(selector);
+    Object.assign(this, { values, set, isMixed: false });
+    [this.box, this.keep, this.forget] = ["#style", "#keep-style", "#forget-style"].map(find);
+    this.box.addEventListener("input", () => this.#choose(this.box.value));
+    this.keep.addEventListener("click", () => this.#keep());
+    this.forget.addEventListener("click", () => this.#put(this.box.value, undefined));
+    this.#fill();
+  }
+
+  get #all() {
+    return { ...STYLES, ...kept() };
+  }
+
+  #fill() {
+    this.box.replaceChildren(...[...Object.keys(this.#all), MIXED, OWN].map((name) => new Option(name)));
+  }
+
+  #choose(name) {
+    this.isMixed = name === MIXED;
+    if (name !== OWN) this.set(this.#all[name] ?? {});
+  }
+
+  // Shows which style it is that is set.
+  draw() {
+    const style = this.values();
+    this.isMixed &&= !Object.keys(style).length;
+    const [name] = Object.entries(this.#all).find(([, each]) => same(each) === same(style)) ?? [OWN];
+    this.box.value = this.isMixed ? MIXED : name;
+    this.box.lastElementChild.hidden = this.box.value !== OWN;
+    this.keep.hidden = this.box.value !== OWN;
+    this.forget.hidden = isThePages(this.box.value);
+  }
+
+  #keep() {
+    let name = prompt("What is this style called?")?.trim();
+    while (name && isThePages(name)) name = prompt(`The page has a style ${name}. What is yours called?`)?.trim();
+    if (name) this.#put(name, this.values());
+  }
+
+  #put(name, style) {
+    try {
+      localStorage.setItem(KEY, JSON.stringify({ ...kept(), [name]: style }));
+    } catch (error) {
+      complain(new Error(`This browser keeps no styles: ${error.message}`));
+    }
+    this.#fill();
+    this.draw();
+  }
+
+  // The columns of a mix, as Compare has them; null where nothing is mixed.
+  get mix() {
+    return this.isMixed ? MIX.map((name) => ({ label: CALLED[name] ?? name, fields: STYLES[name] })) : null;
+  }
+}
