@@ -29,8 +29,8 @@ MAX_GONE = 10_000
 class _Living:
     """A request that waits or runs.
 
-    early_aborts: what to abort as soon as the engine has taken the request, because the engine ignores ids that it
-        doesn't know; None once the engine has taken it.
+    early_aborts: what to abort again when it is known that the engine has taken the request, because the engine
+        ignores ids that it doesn't know; None from then on.
     given_up: nobody will read it any more, and the engine was told to end it.
     suspended: it goes on after a restart, so its readers are not told that it ends now.
     """
@@ -166,8 +166,7 @@ class Roster:
         living.journal.aborted |= index is None
         if living.early_aborts is not None:
             living.early_aborts.append((index, reason))
-        else:
-            self._end(request_id, index, reason)
+        self._end(request_id, index, reason)  # the engine may have taken it already, and this thread not know it yet
         return True
 
     def shut_down(self, *, waiting: bool) -> None:

@@ -259,7 +259,8 @@ async def test_a_request_that_was_ended_early_has_no_next_one() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
-        await until(lambda: gate.holds)
+        gate.step()
+        await until(lambda: gate.holds and engine.health.running == 1)  # else it would be told of the end too late
         engine.abort(each.id)
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
@@ -272,7 +273,8 @@ async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, each := swipe(ignore_eos=True)))
-        await until(lambda: gate.holds)
+        gate.step()
+        await until(lambda: gate.holds and engine.health.running == 1)  # else it would be told of the end too late
         engine.abort(each.id, 0)
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
