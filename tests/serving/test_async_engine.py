@@ -18,6 +18,8 @@ from srb.engine.telling.events import ErrorEvent, Event, StartEvent
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
 from srb.llama.tune.idle import IdleTuning
 from srb.serving.async_engine import AsyncEngine
+from srb.serving.journal import Journal
+from srb.serving.roster import Roster
 
 
 def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
@@ -112,6 +114,16 @@ async def test_abort_says_whether_there_was_anything_to_abort() -> None:
         events = await task
         assert not engine.abort(each.id)
     assert [stops(events)[k].finish_reason for k in range(2)] == ["length", "abort"]
+
+
+async def test_an_abort_reaches_the_engine_also_before_it_is_known_to_have_the_request() -> None:
+    ended: list[tuple[Any, ...]] = []
+    roster = Roster(lambda *abort: ended.append(abort))
+    roster.add(Journal(each := request(n=2)), 0)
+    assert roster.abort(each.id, 1)
+    assert ended == [(each.id, 1, "cancelled")]
+    roster.taken(each.id)  # the engine may not have known it before
+    assert ended == [(each.id, 1, "cancelled")] * 2
 
 
 class SlowToAdd(FakeBackend):
