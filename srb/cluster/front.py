@@ -5,6 +5,7 @@ come. So a reader notices a pause, and nothing else.
 """
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Coroutine
@@ -168,6 +169,7 @@ class ClusterEngine(EngineClient):
         vocabulary, n_cells = self._ready_vocabulary(), self.n_cells
         self.check(request)
         await asyncio.to_thread(vocabulary.check, request.branches, n_cells)
+        request = dataclasses.replace(request, ahead=0)  # it is drawn for this server, which has what is there
         room = min(each.report.n_parallel for each in self._heard.values())
         whole = Whole(request, split(request, room, max(1, len(self._heard) - len(self.lost))))
         self._runs[request.id] = runs = [Run(self, whole, part) for part in whole.parts]
@@ -265,6 +267,8 @@ class ClusterEngine(EngineClient):
             self._stats = EngineStats.sum([each.report.stats for each in self._heard.values()])
             if self._status == "loading":
                 self._on_loaded()
+        if not any(report.load for report in reports):  # a replica may have made way for another server
+            self.ahead.draw()
 
     def _complain(self, trouble: str | None) -> None:
         """Logs why replicas are missing, once for each reason."""

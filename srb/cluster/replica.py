@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
 from srb.cluster.placement import BLOCK, blocks_of, pack_blocks
-from srb.cluster.replicas import BEAT_SECONDS, Report, Said
+from srb.cluster.replicas import BEAT_SECONDS, BusyError, Report, Said
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.kept.slots import Slots
 from srb.engine.kv.radix import Tokens, pack
 from srb.engine.telling.events import AbortReason, DoneEvent, Event, by_request
 from srb.errors import EngineDeadError, NotSupportedError, SrbError, UnavailableError
+from srb.serving.ahead import draws_ahead
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.engine_client import Record
 from srb.serving.journal import Journal
@@ -35,6 +36,7 @@ class Replica:
         self._fronts: dict[str, float] = {}  # when each was last heard of, in seconds of the event loop's clock
         self._said: dict[str, asyncio.Queue[list[Event] | SrbError]] = {}
         self._blocks = b""
+        self._n_embedding = 0
 
     async def start(self) -> None:
         """Returns when the engine takes requests. Raises `ModelLoadError`."""
@@ -68,6 +70,11 @@ class Replica:
         self._engine.forget(request.id)
         if request.id in self._said or self._has(request.id, front):
             yield UnavailableError(f"request {request.id} is still being ended here; try again soon")
+            return
+        if not draws_ahead(request.id):
+            self._make_way()
+        elif self._load or self._n_embedding:
+            yield BusyError("somebody waits here; try again when nobody does")
             return
         self._said[request.id] = said = asyncio.Queue[list[Event] | SrbError]()
         self._fronts[front] = self._loop.time()
@@ -126,8 +133,8 @@ class Replica:
             engine.identity,
             engine.n_cells,
             health.stats.max_sequences,
-            health.running,
-            health.waiting,
+            sum(journal.started for journal in self._asked),
+            sum(not journal.started for journal in self._asked),
             self._load,
             self._blocks,
             health.stats,
@@ -138,12 +145,28 @@ class Replica:
         """The vectors of a text; see `Embedder.embed`."""
         if self._engine.embedder is None:
             raise NotSupportedError("this replica makes no embeddings")
-        return await asyncio.to_thread(self._engine.embedder.embed, tokens)
+        self._make_way()
+        self._n_embedding += 1
+        try:
+            return await asyncio.to_thread(self._engine.embedder.embed, tokens)
+        finally:
+            self._n_embedding -= 1
+
+    @property
+    def _asked(self) -> list[Journal]:
+        """The requests here that somebody waits for: all but those that draw ahead."""
+        return [journal for journal in self._engine.requests if not draws_ahead(journal.request.id)]
 
     @property
     def _load(self) -> int:
         """How many alternatives wait or run here."""
-        return sum(len(journal.living) for journal in self._engine.requests)
+        return sum(len(journal.living) for journal in self._asked)
+
+    def _make_way(self) -> None:
+        """Ends what is drawn ahead here, for any server, because somebody waits now."""
+        for journal in self._engine.requests:
+            if draws_ahead(journal.request.id):
+                self._engine.abort(journal.request.id, reason="ahead")
 
     async def _watch(self) -> None:
         """Ends the requests of fronts that are silent, again and again until this replica ends."""

@@ -23,6 +23,13 @@ class ReplicaLostError(SrbError):
     code = "replica_lost"
 
 
+class BusyError(SrbError):
+    """A replica draws nothing ahead now, because somebody waits there."""
+
+    status = 503
+    code = "replica_busy"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The state of a replica, as it reports it.

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 from srb.cluster.parts import Part, Whole
 from srb.cluster.placement import Placement, blocks_of
-from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, ReplicaLostError, Replicas
+from srb.cluster.replicas import BEAT_SECONDS, SILENCE_SECONDS, BusyError, ReplicaLostError, Replicas
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import AbortReason, ErrorEvent, Event, NodeEvent, StopEvent, StreamEvent
 from srb.errors import BackendError, EngineDeadError, SrbError, UnavailableError
+from srb.serving.ahead import draws_ahead
 
 logger = logging.getLogger("srb")
 
@@ -76,6 +77,8 @@ class Run:
                     if request is None:  # the part is complete, only its last event is missing
                         return put(whole.end(part, "stop", None))
                     await self._listen(request)
+                except BusyError:
+                    return put(whole.end(part, "abort", "ahead"))
                 except SrbError as error:
                     return put(whole.end(part, "error", None, error))
         except asyncio.CancelledError:
@@ -133,7 +136,8 @@ class Run:
         """Chooses a replica, where the request counts as in flight until `Placement.end`. Raises `ReplicaLostError`."""
         placement = self._engine.placement
         prompts = [blocks_of(prompt, within=request.shared_within) for prompt in request.token_ids]
-        weight = len(request.prompts) * (request.n_rows or len(request.branches))
+        # What is drawn ahead is in nobody's way, so others go where they would go without it.
+        weight = 0 if draws_ahead(request.id) else len(request.prompts) * (request.n_rows or len(request.branches))
         name = placement.choose(prompts, self._engine.lost | self._without_model | self._tried)
         if name is None:
             raise ReplicaLostError("there is none")

@@ -103,7 +103,7 @@ class Settings(ModelOptions, MemoryOptions, SpeedOptions, RequestsOptions, Netwo
             raise SettingsError("--mmproj and --sleep-idle-seconds exclude each other: leave one out")
         if (self.image_min_tokens or 1) > (self.image_max_tokens or math.inf):
             raise SettingsError("--image-min-tokens is more than --image-max-tokens: lower the one or raise the other")
-        for name in ("mmproj", "slot_save_path", "ahead"):
+        for name in ("mmproj", "slot_save_path"):
             if self.is_cluster and getattr(self, name):
                 option = "--" + name.replace("_", "-")
                 raise SettingsError(f"{option} is for one engine; leave it out, or --replicas and --ray-address")

@@ -10,20 +10,34 @@ its last token when the engine is idle again. It has no journal, no line in the 
 somebody asks for it.
 """
 
+import asyncio
 import dataclasses
+import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from srb.engine.asking.combinations import hinders_ahead
 from srb.engine.asking.request import CompletionRequest, new_request_id
 from srb.engine.asking.resume import resume
 from srb.engine.asking.sampling_params import MAX_SEED
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Timings, Usage
+from srb.engine.telling.events import (
+    AbortReason,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Usage,
+)
 from srb.serving.journal import Journal
 
-PREFIX = "ahead-"
-"""How the ids of the requests begin that draw ahead. What they say isn't recorded."""
+_PREFIX = "ahead-"
+"""How the ids of the requests begin that draw ahead."""
 
 MOST_REQUESTS = 16
 """For so many requests the alternatives that were drawn ahead are kept. The request that ended first makes room."""
@@ -62,11 +76,11 @@ class _Next:
         """Whether all that are wanted have ended."""
         return sum(each.stop is not None for each in self.drawn[: self.wanted]) == self.wanted
 
-    def to_draw(self) -> CompletionRequest | None:
+    def to_draw(self, request_id: str) -> CompletionRequest | None:
         """The request for those that aren't complete."""
         self.drawn += [_Drawn() for _ in range(self.wanted - len(self.drawn))]
         branches = self.request.branches[0].alternatives(self.wanted)
-        request = dataclasses.replace(self.request, branches=branches, id=PREFIX + new_request_id())
+        request = dataclasses.replace(self.request, branches=branches, id=request_id)
         return resume(request, self.said(request))
 
     def said(self, request: CompletionRequest) -> list[Event]:
@@ -118,22 +132,32 @@ def _from_seed(request: CompletionRequest, seed: int) -> CompletionRequest:
     return dataclasses.replace(request, branches=(dataclasses.replace(request.branches[0], seed=seed),))
 
 
-class Ahead:
-    """What is drawn ahead for an engine. It belongs to the event loop.
+def draws_ahead(request_id: str) -> bool:
+    """Whether the request with this id draws ahead, for whichever engine or server."""
+    return request_id.startswith(_PREFIX)
 
-    take: makes the engine take a request, and returns at once. end: makes it end this request.
+
+class Ahead:
+    """What is drawn ahead for an engine, or for several. It belongs to the event loop.
+
+    take: makes the engine take a request. end: makes it end this request, once it has taken it.
     setting: what the texts depend on beside their requests: the scales of adapters.
+    is_idle: whether the engine takes requests, and has none.
     """
 
     def __init__(
         self,
-        take: Callable[[CompletionRequest], object],
-        end: Callable[[str], object],
+        take: Callable[[CompletionRequest], Awaitable[None]],
+        end: Callable[[str, None, AbortReason], object],
         setting: Callable[[], Hashable],
+        is_idle: Callable[[], bool],
     ) -> None:
         self._take = take
         self._end = end
         self._setting = setting
+        self._is_idle = is_idle
+        self._prefix = f"{_PREFIX}{uuid.uuid4().hex}-"
+        self._n_paused = 0
         self._next: OrderedDict[_Key, _Next] = OrderedDict()  # those of the request that ended last come last
         self._drawing: tuple[str, _Next] | None = None  # the id of the request that runs now
         self.n_tokens = 0
@@ -146,7 +170,7 @@ class Ahead:
         """Whether it has the engine now."""
         return self._drawing is not None
 
-    def give(self, request: CompletionRequest, owner: str | None) -> tuple[CompletionRequest, list[Event]]:
+    def give(self, request: CompletionRequest, owner: str | None = None) -> tuple[CompletionRequest, list[Event]]:
         """The request with the seeds of what was drawn ahead, if it wants this, and the events that there are of it.
 
         They are given once. What is drawn now is ended.
@@ -181,36 +205,53 @@ class Ahead:
         if len(self._next) > MOST_REQUESTS:
             self._next.popitem(last=False)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While the block runs, nothing is drawn, because somebody waits."""
+        self._n_paused += 1
+        self.make_way()
+        try:
+            yield
+        finally:
+            self._n_paused -= 1
+            self.draw()
+
     def draw(self) -> None:
-        """Goes on with what isn't complete, of the request that ended last. Call it when the engine is idle."""
-        if not self._next or self.is_drawing:
+        """Goes on with what isn't complete, of the request that ended last, if nobody waits now."""
+        if not self._next or self.is_drawing or self._n_paused or not self._is_idle():
             return
         setting = self._setting()
         there = [each for (_, its, _), each in self._next.items() if its == setting and not each.is_complete]
-        if there and (request := (found := there[-1]).to_draw()):
+        if there and (request := (found := there[-1]).to_draw(self._prefix + new_request_id())):
             self._drawing = request.id, found
-            self._take(request)
+            taking = asyncio.ensure_future(self._take(request))
+            taking.add_done_callback(partial(self._on_taken, request.id))
 
     def make_way(self) -> None:
         """Ends what is drawn now. What it has is kept."""
         if self._drawing:
             request_id, _ = self._drawing
             self._drawing = None
-            self._end(request_id)
+            self._end(request_id, None, "ahead")
 
-    def draws(self, request_id: str) -> bool:
-        """Whether it draws with this request now."""
+    def is_own(self, request_id: str) -> bool:
+        """Whether this draws, or has drawn, with the request of this id. May be called from any thread."""
+        return request_id.startswith(self._prefix)
+
+    def _draws(self, request_id: str) -> bool:
         return self._drawing is not None and self._drawing[0] == request_id
 
-    def refused(self, request_id: str) -> None:
-        """Says that the engine hasn't taken a request. It isn't tried again."""
-        if self._drawing and self.draws(request_id):
-            self._forget(self._drawing[1])
+    def _on_taken(self, request_id: str, taking: asyncio.Future[None]) -> None:
+        if taking.cancelled() or taking.exception():  # it isn't tried again
+            if self._drawing and self._draws(request_id):
+                self._forget(self._drawing[1])
+        elif not self._draws(request_id):  # it had to make way meanwhile
+            self._end(request_id, None, "ahead")
 
-    def put(self, events: Sequence[Event]) -> bool:
-        """Takes what it was given of the events of a step. Returns whether the engine has now ended what was drawn."""
+    def put(self, events: Sequence[Event]) -> None:
+        """Takes what it was given of the events of a step."""
         for event in events:
-            if self._drawing is None or not self.draws(event.request_id):
+            if self._drawing is None or not self._draws(event.request_id):
                 continue
             found = self._drawing[1]
             if isinstance(event, StartEvent):
@@ -221,11 +262,12 @@ class Ahead:
             elif isinstance(event, ErrorEvent):  # it would come again
                 self._forget(found)
             elif isinstance(event, StopEvent):
-                found.drawn[event.index].stop = event
+                if event.finish_reason != "abort":  # else it goes on later: a replica has made way for somebody
+                    found.drawn[event.index].stop = event
             elif isinstance(event, DoneEvent):
                 self._drawing = None
-                return True
-        return False
+                if found.is_complete:
+                    self.draw()
 
     def _forget(self, found: _Next) -> None:
         self.make_way()

@@ -26,9 +26,7 @@ from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
 from srb.llama.tune.idle import IdleTuning
 from srb.options.settings import Settings, check_settings
-from srb.serving.ahead import PREFIX, Ahead
 from srb.serving.engine_client import EngineClient, Record, client_options
-from srb.serving.journal import Journal
 from srb.serving.log_format import loggable
 from srb.serving.making import make_engine
 
@@ -63,7 +61,6 @@ class AsyncEngine(EngineClient):
         self._engine: Engine | None = None
         self._wake = threading.Event()
         self._closing = False
-        self.ahead = self._ahead = Ahead(self._take_ahead, self._end_ahead, self._setting)
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
 
     @classmethod
@@ -82,7 +79,7 @@ class AsyncEngine(EngineClient):
         check_settings(settings)
 
         def observe_asked(measure: Measure, seconds: float) -> None:
-            if not client._ahead.is_drawing:  # nobody waits for that
+            if not client.ahead.is_drawing:  # nobody waits for that
                 observe(measure, seconds)
 
         client = cls(
@@ -173,10 +170,7 @@ class AsyncEngine(EngineClient):
     async def _take(self, request: CompletionRequest) -> None:
         assert self._engine is not None
         await asyncio.to_thread(self._engine.add_request, request)
-
-    def _on_taken(self, request_id: str, adding: asyncio.Future[None]) -> None:
-        self._wake.set()
-        super()._on_taken(request_id, adding)
+        self._loop.call_soon(self._wake.set)  # with what `_on_taken` ends because it was aborted meanwhile
 
     def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
         assert self._engine is not None
@@ -184,44 +178,9 @@ class AsyncEngine(EngineClient):
         self._wake.set()
 
     async def _close(self) -> None:
-        self.make_way()
         self._closing = True
         self._wake.set()
         await asyncio.to_thread(self._thread.join)
-
-    # What is drawn while nobody waits
-
-    def drawn_ahead(
-        self, request: CompletionRequest, owner: str | None = None
-    ) -> tuple[CompletionRequest, Sequence[Event]]:
-        """See `EngineClient.drawn_ahead`."""
-        return self._ahead.give(request, owner)
-
-    def make_way(self) -> None:
-        """See `EngineClient.make_way`."""
-        self._ahead.make_way()
-
-    def _on_ended(self, journal: Journal) -> None:
-        self._ahead.note(journal)
-
-    def _on_idle(self) -> None:
-        if self._status == "ready":
-            self._ahead.draw()
-
-    def _take_ahead(self, request: CompletionRequest) -> None:
-        taking = self._loop.run_in_executor(None, self._ready_engine().add_request, request)
-        taking.add_done_callback(partial(self._on_ahead_taken, request.id))
-
-    def _on_ahead_taken(self, request_id: str, taking: asyncio.Future[None]) -> None:
-        if taking.cancelled() or taking.exception():
-            self._ahead.refused(request_id)
-        else:
-            self._wake.set()
-            if not self._ahead.draws(request_id):  # it had to make way meanwhile
-                self._end_ahead(request_id)
-
-    def _end_ahead(self, request_id: str) -> None:
-        self._end(request_id, None, "ahead")
 
     def _setting(self) -> tuple[float, ...]:
         assert self._engine is not None
@@ -242,9 +201,7 @@ class AsyncEngine(EngineClient):
     def _on_step(self, events: list[Event]) -> None:
         if events:
             self._is_sleeping = False
-        self._roster.put(events)
-        if self._ahead.put(events) and self._roster.is_empty:
-            self._on_idle()
+        self._tell(events)
 
     def _on_death(self, error: EngineDeadError, events: list[Event]) -> None:
         self._status = "dead"
@@ -292,12 +249,7 @@ class AsyncEngine(EngineClient):
 
         def hand_over(events: list[Event], take: Callable[[list[Event]], None]) -> None:
             self._stats = engine.stats()  # not with the events: these wait until they are recorded, and may come later
-            told = partial(call, take, events)
-            asked = [event for event in events if not event.request_id.startswith(PREFIX)]
-            if self._record and asked:
-                self._record(asked, told)
-            else:
-                told()
+            self._put_on_record(events, partial(call, take, events))
 
         try:
             call(self._on_made, engine, stats)

@@ -8,7 +8,7 @@ Everything that is the same for both is here: the requests' journals, their read
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -49,6 +49,7 @@ class EngineClient(AsyncForPrograms):
     """Takes requests, and has their journals. Use it as a context manager, or call `start`, `ready` and `stop`.
 
     max_queue: how many requests may wait. kept: how long they may take and are kept, see `Roster`.
+    ahead: what is drawn while nobody waits. Who submits a request asks it first what there is of that.
     record: gets events, and a function that it calls when readers may see these; it may be called from any thread.
         Whoever passes it can go on with detached requests after a restart, so `stop` leaves these in the middle.
     """
@@ -56,7 +57,8 @@ class EngineClient(AsyncForPrograms):
     def __init__(self, *, max_queue: int = 128, record: Record | None = None, **kept: Any) -> None:
         self._max_queue = max_queue
         self._record = record
-        self._roster = Roster(self._end, ended=self._on_ended, idle=self._on_idle, **kept)
+        self.ahead = Ahead(self._take, self._end, self._setting, self._is_idle)
+        self._roster = Roster(self._end, ended=self.ahead.note, idle=self.ahead.draw, **kept)
         self._status: Status = "loading"
         self._progress = 0.0
         self._failure: EngineDeadError | None = None
@@ -101,6 +103,7 @@ class EngineClient(AsyncForPrograms):
         except TimeoutError:
             self._roster.shut_down(waiting=False)
             await self._roster.empty()
+        self.ahead.make_way()
         await self._close()
         self._loaded.cancel()
 
@@ -111,9 +114,6 @@ class EngineClient(AsyncForPrograms):
         running = sum(journal.started for journal in requests)
         waiting = len(requests) - running
         return Health(self._status, self._progress, running, waiting, self._stats, self._replicas, self._is_sleeping)
-
-    ahead: Ahead | None = None
-    """What it draws while nobody waits; None where several engines run."""
 
     urls: Sequence[str] = ()
     """The addresses of the server that has this client."""
@@ -148,23 +148,23 @@ class EngineClient(AsyncForPrograms):
         earlier events already.
         linger: for how many seconds the request goes on without readers. With `Journal.detach` it always goes on.
         is_new: whether the request may be refused because too many wait. An interrupted one had its place already.
-        said: events of the request that are there already, and that its readers get at once; see `drawn_ahead`.
+        said: events of the request that are there already, and that its readers get at once; see `Ahead.give`.
 
         Raises `InvalidRequestError` if the request can never run, `QueueFullError` if too many wait, and
         `UnavailableError` if the engine takes no requests now.
         """
-        self.make_way()
-        self.check_ready()
-        if is_new:
-            self.check_queue()
-        if journal is None:
-            if has_texts(request):  # in a thread, because long texts take a while
-                request = await asyncio.to_thread(with_tokens, request, self.tokenize)
-                self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
-            request, said = self.drawn_ahead(request)
-            journal = Journal(request)
-        journal.arrived = self._loop.time()
-        stream = self._roster.add(journal, linger)
+        with self.ahead.paused():
+            self.check_ready()
+            if is_new:
+                self.check_queue()
+            if journal is None:
+                if has_texts(request):  # in a thread, because long texts take a while
+                    request = await asyncio.to_thread(with_tokens, request, self.tokenize)
+                    self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
+                request, said = self.ahead.give(request)
+                journal = Journal(request)
+            journal.arrived = self._loop.time()
+            stream = self._roster.add(journal, linger)
         self.put([*said])
         rest = resume(request, said) if said else request
         if rest is None:
@@ -178,26 +178,12 @@ class EngineClient(AsyncForPrograms):
             raise
         return stream
 
-    def drawn_ahead(
-        self, request: CompletionRequest, owner: str | None = None
-    ) -> tuple[CompletionRequest, Sequence[Event]]:
-        """A request, with the seeds of the alternatives that were drawn ahead for it, and the events that they have.
-
-        What isn't submitted with these events is lost. With several engines there never are any.
-        """
-        return request, ()
-
-    def make_way(self) -> None:
-        """Ends what runs while nobody waits, because somebody does now."""
-
     def put(self, events: list[Event]) -> None:
-        """Gives the events of a request to its readers, after they were recorded."""
-        if not events:
-            return
+        """Gives the events of requests to their readers, after they were recorded."""
         if self._record:
-            self._record(events, partial(self._loop.call_soon_threadsafe, self._roster.put, events))
+            self._put_on_record(events, partial(self._loop.call_soon_threadsafe, self._tell, events))
         else:
-            self._roster.put(events)
+            self._tell(events)
 
     def find(self, request_id: str, owner: str | None = None) -> Journal:
         """The journal of a request that waits or runs, or has finished and is kept.
@@ -296,11 +282,24 @@ class EngineClient(AsyncForPrograms):
         if not self._loaded.done():
             self._loaded.set_exception(error)
 
-    def _on_ended(self, journal: Journal) -> None:
-        """Is called when a request has ended, with all its events."""
+    def _setting(self) -> Hashable:
+        """What texts depend on beside their requests, as far as it can be changed."""
+        return None
 
-    def _on_idle(self) -> None:
-        """Is called when no request waits or runs any more."""
+    def _is_idle(self) -> bool:
+        """Whether it takes requests, and none waits or runs."""
+        return self._status == "ready" and self._roster.is_empty
+
+    def _put_on_record(self, events: list[Event], told: Callable[[], object]) -> None:
+        """Records events, but not what it draws ahead, and then calls a function. May be called from any thread."""
+        if self._record and (asked := [event for event in events if not self.ahead.is_own(event.request_id)]):
+            self._record(asked, told)
+        else:
+            told()
+
+    def _tell(self, events: list[Event]) -> None:
+        self._roster.put(events)
+        self.ahead.put(events)
 
     def _on_taken(self, request_id: str, adding: asyncio.Future[None]) -> None:
         """Is called when the engine has taken a request, or refused it."""

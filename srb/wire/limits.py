@@ -16,7 +16,7 @@ class Limits:
     openai: whether a request that doesn't name a format gets OpenAI's instead of native events.
     linger: seconds that a native stream goes on without readers.
     context_shift, n_keep, cache_reuse: the values for requests that don't send them.
-    ahead: how many alternatives are drawn ahead for requests that don't say; None: that isn't done here.
+    ahead: how many alternatives are drawn ahead for requests that don't say.
     sampling: by name, the values of fields of `SamplingParams` for requests that don't send them.
     """
 
@@ -33,5 +33,5 @@ class Limits:
     context_shift: bool = False
     n_keep: int = 0
     cache_reuse: int = 0
-    ahead: int | None = 0
+    ahead: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -1,6 +1,8 @@
 """Alternatives that are drawn ahead, in each format, with a history, and for each key."""
 
+import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from fake_backend import FakeBackend
 from mixed import ascii_babble
 from server.conftest import Client, Connect
+from server.test_embeddings import FakeEmbedder
 from waiting import until
 
 from srb.history.history import History
@@ -26,7 +29,6 @@ async def idle(client: Client, fake: FakeBackend) -> int:
     """Waits until all is drawn ahead; returns how many decodes that took, with all before."""
     assert client.app
     ahead = client.app[ENGINE].ahead
-    assert ahead
     await until(lambda: not ahead.is_drawing and fake.cells == 0)
     return fake.decodes
 
@@ -97,7 +99,6 @@ async def test_other_formats(connect: Connect, path: str, body: dict[str, Any], 
     assert fake.decodes == n
     assert client.app
     ahead = client.app[ENGINE].ahead
-    assert ahead
     assert ahead.n_given == 1
 
 
@@ -137,3 +138,23 @@ async def test_it_is_counted_apart(connect: Connect) -> None:
     ahead = float(numbers["srb:ahead_tokens_total"])
     assert float(numbers["llamacpp:tokens_predicted_total"]) == length + ahead
     assert numbers["llamacpp:requests_processing"] == "0.0"
+
+
+async def test_nothing_is_drawn_while_a_text_is_embedded(connect: Connect) -> None:
+    may_end = threading.Event()
+    embedder = FakeEmbedder(on_embed=lambda: _true(may_end.wait(60)))
+    client = await connect(fake := FakeBackend(n_cells=2000, script=ascii_babble, embedder=embedder))
+    embedding = asyncio.create_task(client.post("/v1/embeddings", json={"input": "a"}))
+    await asked(client, **NATIVE)
+    await idle(client, fake)
+    assert client.app
+    ahead = client.app[ENGINE].ahead
+    assert ahead.n_tokens == 0
+    may_end.set()
+    assert (await embedding).status == 200
+    await idle(client, fake)
+    assert ahead.n_tokens > 0
+
+
+def _true(value: bool) -> None:
+    assert value

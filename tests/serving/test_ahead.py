@@ -15,7 +15,7 @@ from srb.engine.asking.sampling_params import MAX_SEED, SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.prompts.adapters import Adapter
 from srb.engine.telling.events import DoneEvent, Event, StartEvent
-from srb.errors import InvalidRequestError
+from srb.errors import InvalidRequestError, QueueFullError
 from srb.serving.ahead import MOST_REQUESTS, Ahead
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.journal import Journal
@@ -32,7 +32,7 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | None = None) -> list[Event]:
     """The events of a request, as the server asks for them."""
-    each, said = engine.drawn_ahead(each, owner)
+    each, said = engine.ahead.give(each, owner)
     async with await engine.submit(each, journal=Journal(each, owner=owner), said=said) as stream:
         events = await stream.collect()
     check_order(events, each)
@@ -41,7 +41,6 @@ async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | Non
 
 async def drawn(engine: AsyncEngine, backend: FakeBackend) -> None:
     """Returns when all is drawn ahead that is to be, and the engine is idle."""
-    assert engine.ahead
     ahead = engine.ahead
     await until(lambda: not ahead.is_drawing and backend.cells == 0)
 
@@ -72,12 +71,11 @@ async def test_the_next_swipes_are_there() -> None:
         await drawn(engine, backend)
         n = backend.decodes
         for seed in (1, 2):
-            each, said = engine.drawn_ahead(swipe(seed=99 + seed))
+            each, said = engine.ahead.give(swipe(seed=99 + seed))
             assert isinstance(said[-1], DoneEvent)
             assert (seed_of([*said]), each.branches[0].seed) == (seed, seed)
             assert text(said) == text_of(seed)
         assert backend.decodes == n
-        assert engine.ahead
         assert engine.ahead.n_given == 2
 
 
@@ -87,7 +85,6 @@ async def test_a_program_gets_them_too() -> None:
             events = [event async for event in engine.generate(swipe())]
             assert (seed_of(events), text(events)) == (seed, text_of(seed))
             await drawn(engine, backend)
-        assert engine.ahead
         assert engine.ahead.n_given == 2
 
 
@@ -100,7 +97,6 @@ async def test_after_one_was_taken_the_next_are_drawn() -> None:
                 assert first == 99
             assert text(events) == text_of(first + seed)
             await drawn(engine, backend)
-        assert engine.ahead
         assert engine.ahead.n_given == 5
         assert engine.health.stats
         ahead = [len(tokens_of(alone(99 + k), 0)) for k in range(1, 8)]
@@ -114,7 +110,6 @@ async def test_without_the_field_nothing_is_drawn() -> None:
         n = backend.decodes
         await drawn(engine, backend)
         assert (await engine.ask(-1, lambda _slots: backend.decodes)) == n
-        assert engine.ahead
         assert engine.ahead.n_tokens == 0
 
 
@@ -135,17 +130,17 @@ async def test_who_asks_for_something_else_gets_none(other: CompletionRequest) -
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe())
         await drawn(engine, backend)
-        assert engine.drawn_ahead(other) == (other, [])
-        assert engine.drawn_ahead(swipe(seed=1, any_seed=False))[1]
+        assert engine.ahead.give(other) == (other, [])
+        assert engine.ahead.give(swipe(seed=1, any_seed=False))[1]
 
 
 async def test_nobody_gets_what_was_drawn_for_another_key() -> None:
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe(), "one")
         await drawn(engine, backend)
-        assert not engine.drawn_ahead(swipe(), "other")[1]
-        assert not engine.drawn_ahead(swipe())[1]
-        assert engine.drawn_ahead(swipe(), "one")[1]
+        assert not engine.ahead.give(swipe(), "other")[1]
+        assert not engine.ahead.give(swipe())[1]
+        assert engine.ahead.give(swipe(), "one")[1]
 
 
 async def test_several_alternatives_are_taken_and_the_rest_is_drawn() -> None:
@@ -163,14 +158,13 @@ async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
     async with engine_on(backend) as engine:
         task = asyncio.create_task(collect(engine, swipe(ignore_eos=True)))
         await until(lambda: gate.holds)
-        assert engine.ahead
         ahead = engine.ahead
         while not ahead.n_tokens:
             gate.step()
             await until(lambda: gate.holds)
         await task
         assert ahead.is_drawing
-        each, said = engine.drawn_ahead(swipe(ignore_eos=True))
+        each, said = engine.ahead.give(swipe(ignore_eos=True))
         assert len(text(said)) >= 1
         assert not isinstance(said[-1], DoneEvent)
         stream = await engine.submit(each, journal=Journal(each), said=said)
@@ -186,7 +180,6 @@ async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
 
 async def until_it_draws(engine: AsyncEngine, gate: Gate) -> Ahead:
     """Lets the backend go on until something was drawn ahead."""
-    assert engine.ahead
     await until(lambda: gate.holds)
     while not engine.ahead.n_tokens:
         gate.step()
@@ -217,6 +210,34 @@ async def test_a_request_that_comes_meanwhile_runs_with_the_next_step() -> None:
         assert text(await collect(engine, swipe(ahead=3, ignore_eos=True))) == text_of(1, ignore_eos=True)
 
 
+async def test_it_goes_on_behind_a_request_that_was_refused() -> None:
+    gate = Gate(backend := FakeBackend(script=babble))
+    async with engine_on(backend) as engine:
+        first = asyncio.create_task(collect(engine, swipe()))
+        ahead = await until_it_draws(engine, gate)
+        await first
+        with pytest.raises(InvalidRequestError):
+            await engine.submit(request(max_tokens=10_000))
+        engine._max_queue = 0
+        with pytest.raises(QueueFullError):
+            await engine.submit(request())
+        gate.open()
+        await until(lambda: ahead.n_tokens == sum(len(tokens_of(alone(k), 0)) for k in (1, 2)))
+
+
+async def test_while_it_is_paused_nothing_is_drawn() -> None:
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        with engine.ahead.paused():
+            await collect(engine, swipe())
+            with engine.ahead.paused():
+                await collect(engine, swipe(prompt="q"))
+            assert not engine.ahead.is_drawing
+        assert engine.ahead.is_drawing
+        await drawn(engine, backend)
+        assert engine.ahead.give(swipe())[1]
+        assert engine.ahead.give(swipe(prompt="q"))[1]
+
+
 async def test_it_is_nowhere_to_be_seen() -> None:
     recorded: list[Event] = []
 
@@ -243,7 +264,6 @@ async def test_an_end_of_the_server_waits_for_nothing() -> None:
     gate = Gate(backend := FakeBackend(script=babble))
     async with engine_on(backend) as engine:
         first = asyncio.create_task(collect(engine, swipe(ignore_eos=True, max_tokens=100)))
-        assert engine.ahead
         ahead = engine.ahead
         while not ahead.is_drawing:
             await until(lambda: gate.holds or ahead.is_drawing)
@@ -265,7 +285,7 @@ async def test_a_request_that_was_ended_early_has_no_next_one() -> None:
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
         await drawn(engine, backend)
-        assert engine.drawn_ahead(swipe(ignore_eos=True))[1] == []
+        assert engine.ahead.give(swipe(ignore_eos=True))[1] == []
 
 
 async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
@@ -279,7 +299,7 @@ async def test_alternatives_that_were_ended_early_have_a_next_one() -> None:
         gate.open()
         assert stops(await first)[0].finish_reason == "abort"
         await drawn(engine, backend)
-        assert text(engine.drawn_ahead(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
+        assert text(engine.ahead.give(swipe(ignore_eos=True))[1]) == text_of(1, ignore_eos=True)
 
 
 async def test_other_scales_of_adapters_give_other_texts() -> None:
@@ -288,10 +308,10 @@ async def test_other_scales_of_adapters_give_other_texts() -> None:
         await collect(engine, swipe())
         await drawn(engine, backend)
         engine.adapters.set_scales((("a", 0.5),))
-        assert not engine.drawn_ahead(swipe())[1]
+        assert not engine.ahead.give(swipe())[1]
         engine.adapters.set_scales(())
         engine.adapters.set_scales((("a", 1.0),))
-        assert engine.drawn_ahead(swipe())[1]
+        assert engine.ahead.give(swipe())[1]
 
 
 async def test_the_oldest_make_room() -> None:
@@ -299,7 +319,7 @@ async def test_the_oldest_make_room() -> None:
         for k in range(MOST_REQUESTS + 1):
             await collect(engine, swipe(prompt=chr(97 + k), ahead=1, max_tokens=2))
             await drawn(engine, backend)
-        given = [bool(engine.drawn_ahead(swipe(prompt=chr(97 + k), max_tokens=2))[1]) for k in range(MOST_REQUESTS + 1)]
+        given = [bool(engine.ahead.give(swipe(prompt=chr(97 + k), max_tokens=2))[1]) for k in range(MOST_REQUESTS + 1)]
         assert given == [False] + [True] * MOST_REQUESTS
 
 

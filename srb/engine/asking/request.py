@@ -198,8 +198,8 @@ class CompletionRequest:
     ahead: int = described(
         0,
         "how many further alternatives may be drawn when this request has ended, while nobody waits: those with the "
-        "next seeds. Who then asks for the same with the next seed, or with any_seed, gets them at once. Only an "
-        "`AsyncEngine` does so.",
+        "next seeds. Who then asks for the same with the next seed, or with any_seed, gets them at once. An "
+        "`Engine`, which has no time of its own, doesn't do so.",
     )
     any_seed: bool = described(
         False, "the first seed was drawn, so that it may be replaced by the next one of what was drawn ahead."

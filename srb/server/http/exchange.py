@@ -90,40 +90,41 @@ async def submit(
     """
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
     completion = _shared(completion, await shared_within(request))
-    completion, said = engine.drawn_ahead(completion, owner_of(request))
-    created, exact = int(time.time() if created is None else created), answers.again is not None
-    # In a thread, because looking at many settings takes a while.
-    held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
-    journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created, held=held)
-    # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
-    linger = 0 if answers.own else request.app[LIMITS].linger
-    try:
-        if keeper.is_on and completion.explore is None:
-            engine.check(completion)  # first: `_title` needs token ids that the vocabulary has
-            nodes = await keeper.begin(
-                Submitted(
-                    completion,
-                    journal.owner,
-                    detach,
-                    journal.created,
-                    path=request.path,
-                    model=request.app[LIMITS].model,
-                    body=await request.read(),
-                    title=_title(engine, completion),
-                    story=story,
-                    node=node,
+    with engine.ahead.paused():
+        completion, said = engine.ahead.give(completion, owner_of(request))
+        created, exact = int(time.time() if created is None else created), answers.again is not None
+        # In a thread, because looking at many settings takes a while.
+        held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
+        journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created, held=held)
+        # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
+        linger = 0 if answers.own else request.app[LIMITS].linger
+        try:
+            if keeper.is_on and completion.explore is None:
+                engine.check(completion)  # first: `_title` needs token ids that the vocabulary has
+                nodes = await keeper.begin(
+                    Submitted(
+                        completion,
+                        journal.owner,
+                        detach,
+                        journal.created,
+                        path=request.path,
+                        model=request.app[LIMITS].model,
+                        body=await request.read(),
+                        title=_title(engine, completion),
+                        story=story,
+                        node=node,
+                    )
                 )
-            )
-            answers = replace(answers, nodes=nodes or None)
-        # This is set before the engine has the request: a detached one lives on even if its client leaves right now.
-        request.app[ANSWERS][journal] = answers
-        if story is not None:
-            keeper.feeds.add_writer(completion.id, story)
-        stream = await engine.submit(completion, journal=journal, linger=linger, said=said)
-    except BaseException:  # the request was refused, or its client has left
-        if journal not in engine.requests:
-            keeper.forget(completion.id)
-        raise
+                answers = replace(answers, nodes=nodes or None)
+            # Set before the engine has the request: a detached one lives on even if its client leaves right now.
+            request.app[ANSWERS][journal] = answers
+            if story is not None:
+                keeper.feeds.add_writer(completion.id, story)
+            stream = await engine.submit(completion, journal=journal, linger=linger, said=said)
+        except BaseException:  # the request was refused, or its client has left
+            if journal not in engine.requests:
+                keeper.forget(completion.id)
+            raise
     async with stream:
         return await (first or answers.own or answer_natively)(request, stream)
 

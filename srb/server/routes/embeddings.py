@@ -41,10 +41,10 @@ class Turns:
     def taken(self, engine: EngineClient) -> Iterator[None]:
         """Counts a request while the block runs. Raises what `check` raises."""
         self.check(engine)
-        engine.make_way()
         self.count += 1
         try:
-            yield
+            with engine.ahead.paused():
+                yield
         finally:
             self.count -= 1
 

@@ -104,11 +104,10 @@ class _Snapshot(Collector):
         health = self.engine.health
         yield GaugeMetricFamily("llamacpp:requests_processing", "Requests that run", health.running)
         yield GaugeMetricFamily("llamacpp:requests_deferred", "Requests that wait", health.waiting)
-        if ahead := self.engine.ahead:
-            text = "Of the tokens generated, those drawn while nobody waited (ahead)"
-            yield CounterMetricFamily("srb:ahead_tokens", text, ahead.n_tokens)
-            text = "Alternatives that were drawn ahead, in part or whole, and then asked for"
-            yield CounterMetricFamily("srb:ahead_taken", text, ahead.n_given)
+        text = "Of the tokens generated, those drawn while nobody waited (ahead)"
+        yield CounterMetricFamily("srb:ahead_tokens", text, self.engine.ahead.n_tokens)
+        text = "Alternatives that were drawn ahead, in part or whole, and then asked for"
+        yield CounterMetricFamily("srb:ahead_taken", text, self.engine.ahead.n_given)
         if health.replicas:
             replicas = {each.name: each for each in health.replicas}
             yield _family(

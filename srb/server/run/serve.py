@@ -53,7 +53,7 @@ async def serve(settings: Settings) -> None:
         context_shift=settings.context_shift,
         n_keep=settings.keep,
         cache_reuse=settings.cache_reuse,
-        ahead=None if settings.is_cluster else settings.ahead,
+        ahead=settings.ahead,
         sampling=sampling_of(settings),
     )
     check_fd(settings)

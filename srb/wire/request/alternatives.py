@@ -78,13 +78,8 @@ def with_ahead(request: CompletionRequest, fields: CompletionFields, limits: Lim
     `InvalidRequestError` if the body asks for what can't be done.
     """
     ahead = limits.ahead if fields.ahead is None else fields.ahead
-    if not ahead or limits.ahead is None or (fields.ahead is None and hinders_ahead(request)):
+    if not ahead or (fields.ahead is None and hinders_ahead(request)):
         return request
     if not 0 <= ahead <= limits.max_n:
         raise InvalidRequestError(f"ahead must be from 0 to {limits.max_n} (--max-n), got {ahead!s:.60}", param="ahead")
     return dataclasses.replace(request, ahead=ahead)
-
-
-def ignored_of_ahead(fields: CompletionFields, limits: Limits) -> list[str]:
-    """The field's name, if it has no effect because nothing is drawn ahead here."""
-    return ["ahead"] if fields.ahead and limits.ahead is None else []

@@ -14,7 +14,6 @@ from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.request.alternatives import (
     count_alternatives,
-    ignored_of_ahead,
     make_branches,
     take_all_room,
     takes_any_seed,
@@ -210,7 +209,6 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
     mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
     ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
-    ignored += ignored_of_ahead(fields, limits)
     of_searches = {name for names in (*SEARCH_FIELDS.values(), BRIDGE_FIELDS) for name in names}
     ignored += sorted((of_searches - {*fields.search_fields}) & fields.model_fields_set)
     if fields.id_slot is not None and not limits.saved_slots:

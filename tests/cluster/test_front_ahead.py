@@ -1,0 +1,196 @@
+"""Alternatives that are drawn ahead on replicas: they are in nobody's way, whichever server asks."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from driver import check_order, request, run, texts
+from fake_backend import FakeBackend, Gate, babble
+from replicas_here import FakeVocabulary, ReplicasHere
+from waiting import until
+
+from srb.cluster import front, replica
+from srb.cluster import run as run_of_part
+from srb.cluster.front import ClusterEngine
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.engine import Engine
+from srb.engine.telling.events import DoneEvent, Event
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (front, replica, run_of_part):
+        monkeypatch.setattr(module, "BEAT_SECONDS", 0.02)
+
+
+def swipe(n: int = 1, *, ahead: int = 2, prompt: str = "p", **params: Any) -> CompletionRequest:
+    """A request of a reader who asks again. The first one has the seed 0."""
+    return replace(request(prompt, n, **{"max_tokens": 12, "ignore_eos": True} | params), ahead=ahead, any_seed=True)
+
+
+def text_of(seed: int) -> str:
+    alone = request(seed=seed, max_tokens=12, ignore_eos=True)
+    return texts(run(Engine(FakeBackend(script=babble)), alone)).get(0, "")
+
+
+@asynccontextmanager
+async def cluster(
+    make: Callable[[], FakeBackend] = lambda: FakeBackend(script=babble), names: str = "ab", **options: Any
+) -> AsyncIterator[tuple[ClusterEngine, ReplicasHere]]:
+    replicas = ReplicasHere(make, names)
+    async with ClusterEngine(replicas, FakeVocabulary, **options) as engine:
+        yield engine, replicas
+
+
+async def collect(engine: ClusterEngine, each: CompletionRequest) -> list[Event]:
+    return [event async for event in engine.generate(each)]
+
+
+def drawn(engine: ClusterEngine, n_tokens: int) -> Callable[[], bool]:
+    return lambda: engine.ahead.n_tokens == n_tokens and not engine.ahead.is_drawing
+
+
+class Held:
+    """Makes replicas that stand before each decode until they may take another step."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self.backends: list[FakeBackend] = []
+        self.gates: list[Gate] = []
+
+    def __call__(self) -> FakeBackend:
+        self.backends.append(backend := FakeBackend(script=babble, **self._options))
+        self.gates.append(Gate(backend))
+        return backend
+
+    async def until_it_draws(self, engine: ClusterEngine) -> None:
+        """Lets the replicas go on until something was drawn ahead, and one stands before the next decode."""
+        while not engine.ahead.n_tokens:
+            for gate in self.gates:
+                if gate.holds:
+                    gate.step()
+            await asyncio.sleep(0)
+        await until(lambda: any(gate.holds for gate in self.gates))
+
+    def open(self) -> None:
+        for gate in self.gates:
+            gate.open()
+
+
+async def test_the_next_swipes_are_there() -> None:
+    recorded: list[Event] = []
+
+    def record(events: list[Event], told: Callable[[], object]) -> None:
+        recorded.extend(events)
+        told()
+
+    async with cluster(record=record) as (engine, replicas):
+        await collect(engine, first := swipe())
+        await until(drawn(engine, 24))
+        assert {event.request_id for event in recorded} == {first.id}
+        assert [each.ahead for _, each in replicas.ran] == [0, 0]  # no replica draws for itself
+        for seed in (1, 2):
+            each, said = engine.ahead.give(swipe(seed=99))
+            assert isinstance(said[-1], DoneEvent)
+            check_order([*said], each)
+            assert texts([*said]) == {0: text_of(seed)}
+        assert engine.ahead.n_given == 2
+
+
+async def test_more_than_a_replica_has_room_for() -> None:
+    async with cluster() as (engine, _replicas):
+        await collect(engine, swipe(ahead=16))
+        await until(lambda: bool(engine.ahead.n_tokens) and not engine.ahead.is_drawing)
+        events = await collect(engine, each := swipe(16, ahead=0))
+        assert engine.ahead.n_given == 16
+    check_order(events, each)
+    assert texts(events) == {k: text_of(1 + k) for k in range(16)}
+
+
+async def test_a_request_of_another_server_runs_with_the_next_step() -> None:
+    async with cluster(held := Held(), names="a") as (engine, replicas):
+        first = asyncio.create_task(collect(engine, swipe(ahead=3)))
+        await held.until_it_draws(engine)
+        await first
+        (gate,) = held.gates
+        report = await replicas.there["a"].report("front")
+        assert (report.load, report.running, report.waiting) == (0, 0, 0)
+        assert report.stats.cells > 0
+        stream = replicas.there["a"].run(other := request("other", max_tokens=5), front="another")
+        said = [await anext(stream)]
+        (backend,) = held.backends
+        n = backend.decodes
+        gate.step()
+        await until(lambda: gate.holds)
+        assert backend.decodes == n + 1
+        said.append(await anext(stream))
+        assert (await replicas.there["a"].report("front")).running == 1
+        await until(lambda: not engine.ahead.is_drawing)
+        engine.ahead.draw()  # as when a request has ended here
+        await until(lambda: not engine.ahead.is_drawing)  # but somebody waits there
+        gate.open()
+        said += [each async for each in stream]
+        events = [event for each in said if isinstance(each, list) for event in each]
+        assert texts(events) == texts(run(Engine(FakeBackend(script=babble)), other))
+        await until(drawn(engine, 36))  # what it had was kept
+        assert [texts(await collect(engine, swipe(ahead=0)))[0] for _ in range(3)] == [text_of(k) for k in (1, 2, 3)]
+
+
+async def test_it_changes_nothing_in_where_others_go() -> None:
+    async with cluster(held := Held()) as (engine, replicas):
+        first = asyncio.create_task(collect(engine, swipe(prompt="p" * 200)))
+        await held.until_it_draws(engine)
+        await first
+        assert {engine.placement.load(name) for name in "ab"} == {0}
+        held.open()
+        await collect(engine, request("p" * 200, max_tokens=5))
+        assert len({name for name, _ in replicas.ran}) == 1  # the one that knows the prompt
+
+
+async def test_it_outlives_its_replica() -> None:
+    async with cluster(held := Held()) as (engine, replicas):
+        first = asyncio.create_task(collect(engine, swipe()))
+        await held.until_it_draws(engine)
+        await first
+        name, _ = replicas.ran[-1]
+        held.open()
+        await replicas.kill(name)
+        await until(drawn(engine, 24))
+        assert replicas.ran[-1][0] != name
+        assert [texts(await collect(engine, swipe(ahead=0)))[0] for _ in range(2)] == [text_of(1), text_of(2)]
+
+
+class SlowToEmbed:
+    """An embedder that takes until it is told to end."""
+
+    max_tokens, pools, rank_template = 100, True, None
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
+        assert self.may_end.wait(60)
+        return [[1.0]]
+
+
+async def test_it_makes_way_for_what_is_embedded() -> None:
+    embedder = SlowToEmbed()
+    async with cluster(held := Held(embedder=embedder), names="a") as (engine, replicas):
+        first = asyncio.create_task(collect(engine, swipe()))
+        await held.until_it_draws(engine)
+        await first
+        embedding = asyncio.create_task(replicas.there["a"].embed((1,)))
+        await asyncio.sleep(0)
+        n = held.backends[0].decodes
+        held.open()
+        await until(lambda: not engine.ahead.is_drawing)
+        engine.ahead.draw()
+        await until(lambda: not engine.ahead.is_drawing)
+        assert held.backends[0].decodes == n
+        embedder.may_end.set()
+        await embedding
+        await until(drawn(engine, 24))
