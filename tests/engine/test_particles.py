@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from driver import check_order, few, request, run, run_interrupted, stops, texts, tokens_of
 from fake_backend import END, ByteTokenizer, FakeBackend, FakeSampler, score, scores
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mixed import ASCII, ascii_babble
 
@@ -268,6 +268,7 @@ def test_a_seed_gives_the_same_texts() -> None:
     weights=st.lists(st.floats(0, 1), min_size=1, max_size=20).filter(lambda each: sum(each) > 1e-3),
     offset=st.floats(0, 1, exclude_max=True),
 )
+@example(weights=[0.0, 0.0, 0.75, 1.0, 1.0], offset=0.9999999999999998)
 def test_systematic_resampling(weights: list[float], offset: float) -> None:
     total = sum(weights)
     weights = [each / total for each in weights]

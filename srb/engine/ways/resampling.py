@@ -46,7 +46,7 @@ def systematic(weights: Sequence[float], offset: float) -> list[int]:
         until = min(n, max(taken, math.ceil(n * total - offset)))
         copies.append(until - taken)
         taken = until
-    copies[max(range(n), key=weights.__getitem__)] += n - taken  # rounding may have lost the last one
+    copies[max(k for k in range(n) if weights[k])] += n - taken  # rounding may have lost the last one
     return copies
 
 
