@@ -199,10 +199,7 @@ class DiskCache:
         path = self._paths.get(name)
         self._forget(name)  # first, so that a piece that still waits isn't written
         if path:
-            with suppress(OSError):
-                size = path.stat().st_size
-                if _unlink(path):
-                    self._count(disk_bytes=-size)
+            self._discard(path)
 
     def touch(self, names: Iterable[str]) -> None:
         """Marks pieces as just used, children before their parents."""
@@ -267,16 +264,30 @@ class DiskCache:
                 self._make_room()
 
     def _write(self, piece: _Piece) -> None:
+        name = piece.record.name
         size = write_state(piece.path, piece.record, piece.state, piece.logits)
+        self._count(disk_bytes=size, disk_bytes_written=size)
         # The file gets the time at which its piece was last used, not the time of writing. Its parents were touched
         # later, so they stay younger, and aren't removed before it.
         with self._lock:
-            os.utime(piece.path, ns=(piece.used, piece.used))
-            self._verified.discard(piece.record.name)
-            if piece.record.name not in self._paths:  # it was removed while it was written
-                piece.path.unlink(missing_ok=True)
-                return
-        self._count(disk_bytes=size, disk_bytes_written=size)
+            with suppress(FileNotFoundError):  # it was removed since
+                os.utime(piece.path, ns=(piece.used, piece.used))
+            self._verified.discard(name)
+            is_removed = name not in self._paths
+        if is_removed:  # perhaps before there was a file
+            self._discard(piece.path)
+
+    def _discard(self, path: Path) -> None:
+        """Removes a file. It counts where it is this call that removed it, and not another thread or server."""
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("%s can't be removed: %s", path, error.strerror or error)
+        else:
+            self._count(disk_bytes=-size)
 
     def _make_room(self) -> None:
         """Counts what all servers and models have in the folder, and removes the oldest if that is too much."""

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driver import request, run, texts, tokens_of
@@ -14,7 +15,8 @@ from fake_backend import FakeBackend
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import State
 from srb.engine.engine import Engine
-from srb.engine.kept.state_file import read_state
+from srb.engine.kept.state_file import read_state, write_state
+from srb.engine.kept.store import Record
 from srb.engine.kv.radix import pack
 from srb.engine.telling.events import Event
 from srb.errors import SettingsError
@@ -305,6 +307,23 @@ def test_a_removed_piece_is_gone_whether_it_was_written_or_not(tmp_path: Path) -
     cache.close()
     assert not list(tmp_path.rglob("*.state"))
     assert cache.stats().disk_bytes == 0
+
+
+def test_a_piece_that_is_removed_the_moment_it_is_written_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = store(tmp_path)
+
+    def write(path: Path, record: Record, *content: Any) -> int:
+        size = write_state(path, record, *content)
+        cache.remove(record.name)
+        return size
+
+    monkeypatch.setattr(disk_cache, "write_state", write)
+    one(cache)
+    cache.close()
+    assert not list(tmp_path.rglob("*.state"))
+    assert (cache.stats().disk_bytes, cache.stats().disk_faults) == (0, 0)
 
 
 def test_what_a_prompt_begins_with_is_compared_with_its_hashes_before_the_engine_needs_it(
