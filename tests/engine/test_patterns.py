@@ -77,6 +77,7 @@ def test_what_matches_is_what_re_finds(expression: str, text: str, any_case: boo
         ("/(a{100}){3}/", "more than 200 characters"),
         ("/" + "a" * 201 + "/", "up to 201 characters; the limit is 200"),
         ("/" + "a?" * 501 + "/", "longer than 1000 characters"),
+        ("/a/gm", "has the flag m, which"),
         ("/a?/", "matches the empty text"),
         ("/()/", "matches the empty text"),
         ("/(a/", '"(" without a ")"'),
@@ -112,7 +113,7 @@ def few(alphabet: str, end: float = 0.05) -> Script:
     "banned",
     [
         (r"/b{1,2}a/",),
-        (r"/\ba\b/i",),
+        (r"/\ba\b/gi",),
         (r"/b\b/", "aa"),
         (r"/[ab]{3}/", "(?i)A a"),
         (r"/a.{0,3}b/",),
@@ -124,8 +125,8 @@ def test_no_text_has_a_pattern_and_everything_is_given_back(banned: tuple[str, .
     events = run(engine, request("p", 8, banned_strings=banned, max_tokens=40, seed=3))
     said = texts(events)
     for each in banned:
-        pattern = each.strip("/").removesuffix("/i") if each.startswith("/") else re.escape(each.removeprefix("(?i)"))
-        flags = re.IGNORECASE if each.endswith("/i") or each.startswith("(?i)") else 0
+        pattern = each.strip("/").removesuffix("/gi") if each.startswith("/") else re.escape(each.removeprefix("(?i)"))
+        flags = re.IGNORECASE if each.endswith("/gi") or each.startswith("(?i)") else 0
         assert not any(re.search(pattern, text, flags) for text in said.values()), each
     assert any(len(text) > 3 for text in said.values())
     assert sum(stop.rewinds or 0 for stop in stops(events).values()) > 5

@@ -115,6 +115,7 @@ async def test_lists_for_each_context_and_tokens(connect: Connect) -> None:
         ({"branches": [{}, {"guidance_scale": 2}]}, "branches", "branches[1] has guidance_scale"),
         ({"branches": [{}] * 101}, "branches", "at most 100"),
         ({"branches": [{"lora": [{"id": 0}]}]}, "lora", "there is no adapter 0"),
+        ({"stream": "x"}, "stream", 'true, false or "events", got "x"'),
         ({"stream": False, "contexts": ["a"] * 300, "continuations": ["b"] * 400}, "stream", "120000 rows"),
     ],
 )

@@ -67,7 +67,7 @@ def test_what_cant_be_scored_is_told(srb: Run, capsys: pytest.CaptureFixture[str
     assert srb("score", path) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[1].startswith("   1 ")
-    assert out[2].startswith("   -  continuations[1] and the text before it have more tokens together than the context")
+    assert out[2].startswith("   -  continuations[1] and the text before it are too long together: ")
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def _check_particles(request: Any) -> None:
         raise InvalidRequestError("suffix and a beam search exclude each other; leave one out", param="suffix")
     if request.particles is not None and request.particles < n:
         raise InvalidRequestError(
-            f"particles must be at least n ({n}), got {request.particles!s:.60}", param="particles"
+            f"particles (candidates) must be at least n ({n}), got {request.particles!s:.60}", param="particles"
         )
     for name in ("explore", "candidates"):
         if getattr(request, name):

@@ -1,8 +1,9 @@
 """The syntax of patterns: `/delv(e|es|ing)\\b/i`. A pure function from a text to an `Expression`.
 
-A pattern stands between slashes, and an `i` behind the last one means small and capital letters alike. It has the usual
-notation: `.`, `[a-z]`, `[^a-z]`, `\\d \\w \\s` and `\\D \\W \\S`, `\\b` and `\\B`, `( )` and `(?: )`, `|`, `?`, `{3}`
-and `{1,20}`. What has no bound (`*`, `+`, `{3,}`), and `^`, `$`, look-arounds and references, are refused.
+A pattern stands between slashes, and an `i` behind the last one means small and capital letters alike. JavaScript's `g`
+and `u` say what is so anyway; its other flags are refused. A pattern has the usual notation: `.`, `[a-z]`, `[^a-z]`,
+`\\d \\w \\s` and `\\D \\W \\S`, `\\b` and `\\B`, `( )` and `(?: )`, `|`, `?`, `{3}` and `{1,20}`. What has no bound
+(`*`, `+`, `{3,}`), and `^`, `$`, look-arounds and references, are refused.
 """
 
 import re
@@ -20,7 +21,7 @@ Expression = tuple[Any, ...]
 """("char", Test), ("boundary", bool), ("all", parts), ("any", parts), or ("times", part, least, most)."""
 
 _MAX_DEPTH = 50
-_PATTERN = re.compile(r"/(.+)/(i?)", re.DOTALL)
+_PATTERN = re.compile(r"/(.+)/([dgimsuvy]*)", re.DOTALL)
 _BOUNDS = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 
@@ -48,13 +49,18 @@ class _Parser:
         found = _PATTERN.fullmatch(text)
         assert found, "is_pattern says so"
         self._text = text
-        self._source, self._any_case = found[1], bool(found[2])
+        self._source, self._flags = found[1], found[2]
+        self._any_case = "i" in self._flags
         self._at = 0
         self._depth = 0
 
     def parse(self) -> Expression:
         if len(self._source) > MAX_PATTERN_CHARS:
             raise self._error(f"is longer than {MAX_PATTERN_CHARS} characters")
+        if unknown := self._flags.strip("giu"):
+            raise self._error(
+                f"has the flag {unknown[0]}, which srb doesn't know; i means small and capital letters alike"
+            )
         expression = self._any()
         if self._at < len(self._source):
             raise self._error('has a ")" without a "("; write \\) for the character')

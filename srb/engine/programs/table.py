@@ -281,9 +281,10 @@ class Tabulating:
                 name = self._table.name(number, k)
                 message = error.message.replace("candidates[0]", name)
                 if error.code == "context_length_exceeded":
+                    numbers = error.message.partition("; ")[0]
                     message = (
-                        f"{name} and the text before it have more tokens together than the context has cells; shorten "
-                        "one of them, or start with a larger --ctx-size"
+                        f"{name} and the text before it are too long together: {numbers}; shorten one of them, or "
+                        "start with a larger --ctx-size"
                     )
                 error = InvalidRequestError(message, param=self._table.called, code=error.code)
                 for branch in range(len(self._table.branches)):
