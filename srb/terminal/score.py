@@ -46,10 +46,12 @@ def score(settings: Settings, arguments: argparse.Namespace) -> int:
     Raises `SrbError`. What is wrong in the file is found before the model is loaded.
     """
     check_url_options(settings, arguments)
-    lines = list(_lines(arguments.file))
     asked: Body = {} if arguments.logprobs is None else {"logprobs": arguments.logprobs}
+    lines = list(_lines(arguments.file, asked))
     bodies = [asked | body for body in _bodies(lines)]
-    count = sum(read(json.dumps(body).encode(), "").table.count for body in bodies)
+    count = sum(len(line["continuations"]) for line in lines)
+    if others := {name: None for line in lines for name in line if name not in ("context", "continuations")}:
+        print(f"srb: without effect: {', '.join(others)}", file=sys.stderr)
     source = open_source(settings)
     show = _lines_of_json(sys.stdout) if arguments.json else _table(sys.stdout, lines)
     return asyncio.run(_score(source, bodies, count, show))
@@ -72,8 +74,8 @@ async def _score(source: Source, bodies: list[Body], count: int, show: Callable[
     return int(failed)
 
 
-def _lines(name: str) -> Iterator[dict[str, Any]]:
-    """The objects in the lines of a file. Raises `InvalidRequestError`."""
+def _lines(name: str, asked: Body) -> Iterator[dict[str, Any]]:
+    """The objects in the lines of a file. asked: what is asked for beside them. Raises `InvalidRequestError`."""
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig") if name == "-" else Path(name).read_text("utf-8-sig")
     except OSError as error:
@@ -94,6 +96,13 @@ def _lines(name: str) -> Iterator[dict[str, Any]]:
             raise InvalidRequestError(
                 f'line {number} of {name} must be an object with "context" and a list of "continuations"', param="file"
             )
+        try:
+            read(json.dumps(asked | {"contexts": [found["context"]], "continuations": ends}).encode(), "")
+        except InvalidRequestError as error:
+            if error.param in asked:
+                raise
+            message = error.message.replace("contexts[0]", "context")
+            raise InvalidRequestError(f"line {number} of {name}: {message}", param="file") from None
         yield found
     if not n_lines:
         raise InvalidRequestError(f"{name} has no lines", param="file")

@@ -35,7 +35,7 @@ def test_each_context_has_its_continuations_below_it_the_likeliest_first(
 ) -> None:
     assert srb("score", path) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    assert err == "srb: without effect: more\n"
     lines = out.splitlines()
     assert lines[0] == "0: Once upon\\n a time "
     assert lines[6] == "2: …" + "x" * 69
@@ -79,8 +79,11 @@ def test_what_cant_be_scored_is_told(srb: Run, capsys: pytest.CaptureFixture[str
         ("", "- has no lines"),
         ('{"context": "a", "continuations": "b"}', "line 1 of - must be an object with"),
         ('{"context": "a", "continuations": [1]}', "line 1 of - must be an object with"),
-        ('{"context": "a", "continuations": []}', "continuations"),
-        ('{"context": "", "continuations": ["b"]}', "contexts[0] is empty"),
+        ('\n{"context": "a", "continuations": []}', "line 2 of -: continuations takes a list of texts"),
+        ('{"context": "a", "continuations": ["b", ""]}', "line 1 of -: continuations[1] is empty"),
+        ('{"context": "", "continuations": ["b"]}', "line 1 of -: context is empty"),
+        ('{"context": null, "continuations": ["b"]}', "line 1 of -: context must be a text"),
+        ('{"context": [1, 2], "continuations": [[3], ["x"]]}', "line 1 of -: continuations[1] must be a text"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_before_the_model_is_loaded(
