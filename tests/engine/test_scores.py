@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from driver import request, run, run_interrupted, seeds, stops, tokens_of
+from driver import few, request, run, run_interrupted, seeds, stops, tokens_of
 from fake_backend import FakeBackend, scores
 from memory_store import MemoryStore
 from mixed import COSTS
@@ -63,7 +63,7 @@ def evaluated(engine: Engine, *requests: CompletionRequest) -> int:
 
 
 @pytest.mark.parametrize("window", [None, 0, 8])
-@pytest.mark.parametrize("n_outputs", [128, 7])
+@pytest.mark.parametrize("n_outputs", few(7, many=[128]))
 def test_a_context_is_scored_once_for_all_that_go_on_with_it(window: int | None, n_outputs: int) -> None:
     engine, backend = make(window=window, n_outputs=n_outputs)
     assert evaluated(engine, scoring(TABLE)) == IDEAL

@@ -57,7 +57,7 @@ def reference(params: SamplingParams, n: int, n_cells: int, n_keep: int, n_disca
     return bytes(said).decode()
 
 
-@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize("n", few(3, many=[1, 8]))
 @pytest.mark.parametrize(("n_keep", "n_discard"), [(0, 0), (5, 0), (-1, 0), (5, 1), (5, 1000)])
 def test_a_text_that_is_longer_than_the_context_goes_on_without_a_part(n: int, n_keep: int, n_discard: int) -> None:
     backend = small()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
+from driver import few
 from fake_backend import FakeBackend, Gate, says
 from server.conftest import Client, Connect
 from waiting import Clock, until
@@ -480,7 +481,7 @@ async def test_a_request_that_has_finished_can_be_read_after_a_restart(connect: 
         await get(client, f"/v1/completions/{request_id}", 404)
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", few(True, many=[False]))
 @pytest.mark.parametrize("path", ["/v1/completions", "/openai/v1/completions/", "/v1/chat/completions"])
 async def test_openais_formats_are_read_again_after_a_restart(
     connect: Connect, tmp_path: Path, path: str, stream: bool

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from fake_backend import IN_STEP, FakeBackend
+from fake_backend import IN_STEP, FakeBackend, Gate
 from prometheus_client.parser import text_string_to_metric_families
 from pytest_aiohttp.plugin import AiohttpClient
 from server.conftest import Client
@@ -68,10 +68,12 @@ async def test_guessed_tokens_are_counted(aiohttp_client: AiohttpClient) -> None
 
 
 async def test_a_cancelled_request_is_counted_by_its_reason(aiohttp_client: AiohttpClient) -> None:
-    async with AsyncEngine(lambda _progress: FakeBackend(n_cells=10_000)) as engine:
+    gate = Gate(backend := FakeBackend())
+    async with AsyncEngine(lambda _progress: backend) as engine:
         client: Client = await aiohttp_client(create_app(engine, Limits("fake", n=4, max_n=8)))
-        response = await client.post("/v1/completions", json={"prompt": "p", "max_tokens": 9_000, "ignore_eos": True})
+        response = await client.post("/v1/completions", json={"prompt": "p"})
         await client.delete(f"/v1/completions/{response.headers['X-Request-Id']}")
+        gate.open()
         await response.read()
         assert (await values_of(client))["srb:aborts_totalcancelled"] == 1
 

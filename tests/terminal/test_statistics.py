@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driver import few
 
 from srb.terminal.comparison.measures import Findings, Result, groups_of, shared_means
 from srb.terminal.comparison.measures import tests_of as compared
@@ -25,7 +26,7 @@ def result(setting: str, seed: int, logprob: float | None, *, prompt: str = "p",
     return Result(prompt, setting, seed, f"{setting} {seed}", 3, "stop", None, logprob, prompt_text="Once", **fields)
 
 
-@pytest.mark.parametrize("groups", [2, 3, 4, 8, 20])
+@pytest.mark.parametrize("groups", few(3, 8, many=[2, 4, 20]))
 def test_what_isnt_there_is_found_in_5_percent_of_runs_at_most(groups: int) -> None:
     chance = np.random.default_rng(groups)
     effects = chance.normal(size=(RUNS, groups))  # each prompt has its own, and they average to zero
