@@ -199,7 +199,10 @@ class Ahead:
         seed = (request.branches[-1].seed + 1) % (MAX_SEED + 1)
         found = self._next.pop(key, None)
         if found is None or found.seed != seed:
-            found = _Next(_from_seed(dataclasses.replace(request, any_seed=False, resumed=()), seed), request.ahead)
+            first = dataclasses.replace(request.branches[0], seed=seed)
+            if first.max_tokens == -1:  # each has the room that this had, though they are more
+                first = dataclasses.replace(first, max_tokens=journal.max_tokens)
+            found = _Next(dataclasses.replace(request, branches=(first,), any_seed=False, resumed=()), request.ahead)
         found.wanted = request.ahead
         self._next[key] = found
         if len(self._next) > MOST_REQUESTS:

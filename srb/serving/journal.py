@@ -92,6 +92,7 @@ class Journal:
         self.arrived = arrived
         self.created = created
         self.started = False
+        self.max_tokens = 0  # `StartEvent.max_tokens`, if it has started
         self.living = set(range(request.count))
         self.lengths = [0] * request.count  # how many tokens of each alternative were reported
         self.stops: list[StopEvent] = []
@@ -151,7 +152,7 @@ class Journal:
                 self._say(event)
                 continue
             if isinstance(event, StartEvent):
-                self.started = True
+                self.started, self.max_tokens = True, event.max_tokens
             elif isinstance(event, StopEvent):
                 self.living.discard(event.index)
                 self.lengths[event.index] = event.length

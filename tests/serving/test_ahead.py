@@ -45,10 +45,14 @@ async def drawn(engine: AsyncEngine, backend: FakeBackend) -> None:
     await until(lambda: not ahead.is_drawing and backend.cells == 0)
 
 
-def seed_of(events: list[Event]) -> int:
+def start_of(events: list[Event]) -> StartEvent:
     start = events[0]
     assert isinstance(start, StartEvent)
-    return start.seeds[0]
+    return start
+
+
+def seed_of(events: list[Event]) -> int:
+    return start_of(events).seeds[0]
 
 
 def text_of(seed: int, **params: Any) -> str:
@@ -351,3 +355,20 @@ async def test_seeds_go_on_behind_the_last_one() -> None:
 def test_what_cannot_be_drawn_ahead_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="ahead"):
         replace(request(n=2), **{"ahead": 2} | fields)
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+async def test_who_asks_for_as_many_tokens_as_there_is_room_for_gets_them(ahead: int) -> None:
+    """What is drawn ahead shares the room, so its end isn't that of a text that has the room alone."""
+    params: dict[str, Any] = {"max_tokens": -1, "ignore_eos": True}
+    async with engine_on(backend := FakeBackend(script=babble, n_cells=64)) as engine:
+        await collect(engine, swipe(ahead=ahead, **params))
+        await drawn(engine, backend)
+        for seed in range(1, 1 + ahead):
+            events = await collect(engine, swipe(ahead=0, **params))
+            whole = run(Engine(FakeBackend(script=babble, n_cells=64)), request(seed=seed, **params))
+            assert (text(events), stops(events)[0].length) == (text(whole), stops(whole)[0].length)
+            assert replace(start_of(events), request_id="", cached_tokens=0) == replace(
+                start_of(whole), request_id="", cached_tokens=0
+            )
+            await drawn(engine, backend)
