@@ -90,8 +90,12 @@ def test_what_cant_be_scored_is_told_and_the_rest_is_scored() -> None:
     errors = {(row.context, row.continuation): row.error.message for row in rows if row.error}
     assert set(errors) == {(0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2)}
     assert errors[0, 1].startswith("continuations[0][1] goes on behind an end token")
-    assert errors[1, 0] == errors[2, 2].replace("[2][2]", "[1][0]")
-    assert "shorten one of them" in errors[1, 0]
+    for (context, k), n_tokens in ((1, 0), 41), ((2, 2), 45):
+        assert errors[context, k].startswith(
+            f"continuations[{context}][{k}] and the text before it are too long together"
+        )
+        assert f"{n_tokens} tokens, more than the 40 cells" in errors[context, k]
+        assert "shorten one of them" in errors[context, k]
     assert [row.rank for row in rows if row.context == 0 and row.score] in ([1, 2], [2, 1])
     assert backend.cells == 0
 
