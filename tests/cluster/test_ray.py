@@ -159,6 +159,16 @@ def test_many_alternatives_are_spread(cluster: Server, alone: Server) -> None:
     assert all(now - before[name] < 2 * n_tokens - 1 for name, now in evaluated(cluster).items())
 
 
+def test_what_comes_next_is_there(cluster: Server, alone: Server) -> None:
+    body = {"prompt": "Where it ends, " * 9, "n": 1, "max_tokens": 20, "ignore_eos": True}
+    cluster.events(**body, ahead=2, seed=5)
+    until(lambda: "srb:ahead_tokens_total 40.0" in cluster.request("/metrics")[1])
+    for seed in (6, 7):
+        events = cluster.events(**body)
+        assert events[-1]["timings"]["predicted_ms"] == 0
+        assert outcome(events) == outcome(alone.events(**body, seed=seed))
+
+
 def evaluated(server: Server) -> dict[str, int]:
     """How many prompt tokens each replica has evaluated by its last report, which may be a second old."""
     return {each["name"]: each["prompt_tokens_evaluated"] for each in server.health()["replicas"]}
