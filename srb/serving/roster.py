@@ -29,8 +29,8 @@ MAX_GONE = 10_000
 class _Living:
     """A request that waits or runs.
 
-    early_aborts: what to abort again when it is known that the engine has taken the request, because the engine
-        ignores ids that it doesn't know; None from then on.
+    early_aborts: what to abort as soon as it is known that the engine has taken the request, because the engine ignores
+        ids that it doesn't know; None from then on.
     given_up: nobody will read it any more, and the engine was told to end it.
     suspended: it goes on after a restart, so its readers are not told that it ends now.
     """
@@ -166,7 +166,8 @@ class Roster:
         living.journal.aborted |= index is None
         if living.early_aborts is not None:
             living.early_aborts.append((index, reason))
-        self._end(request_id, index, reason)  # the engine may have taken it already, and this thread not know it yet
+        if living.early_aborts is None or living.journal.started:  # it may run before this thread knows of it
+            self._end(request_id, index, reason)
         return True
 
     def shut_down(self, *, waiting: bool) -> None:

@@ -116,14 +116,17 @@ async def test_abort_says_whether_there_was_anything_to_abort() -> None:
     assert [stops(events)[k].finish_reason for k in range(2)] == ["length", "abort"]
 
 
-async def test_an_abort_reaches_the_engine_also_before_it_is_known_to_have_the_request() -> None:
+async def test_an_abort_of_what_runs_reaches_the_engine_also_before_it_is_known_to_have_the_request() -> None:
     ended: list[tuple[Any, ...]] = []
     roster = Roster(lambda *abort: ended.append(abort))
     roster.add(Journal(each := request(n=2)), 0)
+    assert roster.abort(each.id, 0)
+    assert ended == []  # the engine may not know it yet
+    roster.put([StartEvent(each.id, 2, 1, 0, 20, (0, 1), (None, None))])
     assert roster.abort(each.id, 1)
     assert ended == [(each.id, 1, "cancelled")]
-    roster.taken(each.id)  # the engine may not have known it before
-    assert ended == [(each.id, 1, "cancelled")] * 2
+    roster.taken(each.id)  # a request that was interrupted has started before the engine takes it
+    assert ended[1:] == [(each.id, 0, "cancelled"), (each.id, 1, "cancelled")]
 
 
 class SlowToAdd(FakeBackend):
