@@ -42,6 +42,9 @@ _PREFIX = "ahead-"
 MOST_REQUESTS = 16
 """For so many requests the alternatives that were drawn ahead are kept. The request that ended first makes room."""
 
+MOST_TOKENS = 500_000
+"""So many tokens may the alternatives have that are kept: each takes 0.23 KB of memory, more with `logprobs`."""
+
 _Key = tuple[str | None, Hashable, CompletionRequest]
 """The owner, the setting, and what is asked for."""
 
@@ -59,10 +62,12 @@ class _Next:
     """The alternatives that come next for a request.
 
     request: it has one branch, with the seed of the first of them. wanted: how many are to be there.
+    max_tokens: how many tokens each may have.
     """
 
     request: CompletionRequest
-    wanted: int
+    max_tokens: int
+    wanted: int = 0
     start: StartEvent | None = None
     drawn: list[_Drawn] = field(default_factory=list)
 
@@ -202,10 +207,11 @@ class Ahead:
             first = dataclasses.replace(request.branches[0], seed=seed)
             if first.max_tokens == -1:  # each has the room that this had, though they are more
                 first = dataclasses.replace(first, max_tokens=journal.max_tokens)
-            found = _Next(dataclasses.replace(request, branches=(first,), any_seed=False, resumed=()), request.ahead)
-        found.wanted = request.ahead
+            request = dataclasses.replace(request, branches=(first,), any_seed=False, resumed=())
+            found = _Next(request, max(1, journal.max_tokens))
+        found.wanted = max(1, min(request.ahead, MOST_TOKENS // found.max_tokens))
         self._next[key] = found
-        if len(self._next) > MOST_REQUESTS:
+        while len(self._next) > MOST_REQUESTS or self._n_tokens > MOST_TOKENS:
             self._next.popitem(last=False)
 
     @contextmanager
@@ -271,6 +277,11 @@ class Ahead:
                 self._drawing = None
                 if found.is_complete:
                     self.draw()
+
+    @property
+    def _n_tokens(self) -> int:
+        """How many tokens there may be, when all is drawn."""
+        return sum(each.wanted * each.max_tokens for each in self._next.values())
 
     def _forget(self, found: _Next) -> None:
         self.make_way()

@@ -14,8 +14,9 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import MAX_SEED, SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.prompts.adapters import Adapter
-from srb.engine.telling.events import DoneEvent, Event, StartEvent
+from srb.engine.telling.events import DoneEvent, Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError, QueueFullError
+from srb.serving import ahead as ahead_module
 from srb.serving.ahead import MOST_REQUESTS, Ahead
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.journal import Journal
@@ -325,6 +326,20 @@ async def test_the_oldest_make_room() -> None:
             await drawn(engine, backend)
         given = [bool(engine.ahead.give(swipe(prompt=chr(97 + k), max_tokens=2))[1]) for k in range(MOST_REQUESTS + 1)]
         assert given == [False] + [True] * MOST_REQUESTS
+
+
+async def test_so_many_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead_module, "MOST_TOKENS", 12)
+    async with engine_on(backend := FakeBackend(script=babble)) as engine:
+        for prompt, n in ("a", 5), ("b", 1), ("c", 1):
+            await collect(engine, swipe(prompt=prompt, ahead=n, max_tokens=4, ignore_eos=True))
+            await drawn(engine, backend)
+        given = [engine.ahead.give(swipe(5, prompt=each, max_tokens=4, ignore_eos=True))[1] for each in "abc"]
+        assert [len({event.index for event in said if isinstance(event, StopEvent)}) for said in given] == [0, 1, 1]
+        await collect(engine, swipe(prompt="d", ahead=5, max_tokens=4, ignore_eos=True))
+        await drawn(engine, backend)
+        _, said = engine.ahead.give(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
+        assert len({event.index for event in said if isinstance(event, StopEvent)}) == 3
 
 
 async def test_seeds_go_on_behind_the_last_one() -> None:
