@@ -64,6 +64,8 @@ def generate(settings: Settings, arguments: argparse.Namespace) -> int:
     """
     check_url_options(settings, arguments)
     body = _body(settings, arguments)
+    if settings.url is None and "ahead" in body:
+        raise SettingsError("--ahead goes with --url: without a server nothing is drawn when the command has ended")
     if settings.url is None:  # a server checks the body itself
         checked = {name: value for name, value in body.items() if name != "messages"} | {"prompt": "x"}
         parse(json.dumps(checked).encode(), Limits("", settings.n, settings.max_n), tokenize_nothing)

@@ -38,6 +38,7 @@ REQUEST_FIELDS = (
     "n_keep",
     "n_discard",
     "n_cache_reuse",
+    "ahead",
 )
 """The fields of a whole request that are options. `n` and `max_tokens` aren't here, because they are settings."""
 
@@ -78,6 +79,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         "what is kept of it, and what is left out of a long one",
         ("cache_prompt", "context_shift", "n_keep", "n_discard"),
     ),
+    "what comes next": ("with --url: what the server draws when nobody waits", ("ahead",)),
     "how to draw": ("the samplers, by llama-server's names", ()),
 }
 """The groups of `--help`, each with a description and its fields. The last group has all other fields."""

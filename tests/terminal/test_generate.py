@@ -112,6 +112,7 @@ def test_a_broken_alternative_is_said_and_the_exit_code_is_1(srb: Run, capsys: p
         ([""], "prompt must not be empty"),
         (["p", "--url", "localhost:9090"], "--url must begin with http:// or https://, got 'localhost:9090'"),
         (["p", "--url", "http://localhost", "-c", "5"], "--ctx-size has no effect with --url"),
+        (["p", "--ahead", "2"], "--ahead goes with --url"),
     ],
 )
 def test_wrong_options_are_named(
