@@ -52,6 +52,12 @@ export async function tokenize(prompt) {
   return (await response.json()).tokens;
 }
 
+// The text of some token ids.
+export async function detokenize(tokens) {
+  const response = await call("detokenize", { method: "POST", body: JSON.stringify({ tokens }) });
+  return (await response.json()).content;
+}
+
 // Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
 // reached, `controller` ends the reading at least.
 export async function cancel(id, controller, index) {

@@ -1,29 +1,35 @@
-// How much of a text the model sees: all of it, or its end where it is longer than the context; and the note before it.
+// How much of a text the model sees: all of it, or its end where it is longer than the context; and what stands beside it.
 
-import { tokenize } from "./api.js";
+import { detokenize, tokenize } from "./api.js";
 import { Count } from "./count.js";
+import { matching } from "./lore.js";
+import { arranged, beginning, tail } from "./prompt.js";
+import { ROOT } from "./tree.js";
 
 const REST = 400; // milliseconds without a key, until the server counts
 const USUAL = 128; // tokens of an alternative, where that is left to the server
 const MOST_LETTERS = 12_000; // of a story, that the model sees of it beside a passage
 const STEP = 1 / 8; // of the context: so far the beginning moves at once, so that most requests have it in common
+const MOST_BESIDE = 1 / 2; // of a prompt, for what stands beside the text
+
+const MOST_COSTS = 200; // that are remembered
 
 const numbers = new Intl.NumberFormat();
+const NOTHING = { memory: "", note: "", lore: [] };
 
 export class Context {
-  // size: of the context, in tokens; undefined where the server doesn't say. asking: whose conversations have a system prompt in place of a note.
-  constructor(size = Infinity, asking) {
-    Object.assign(this, { size, asking });
+  #costs = new Map(); // tokens, by text
+  used = 0; // tokens, by what stands beside the text
+
+  // size: of the context, in tokens; undefined where the server doesn't say. asking: whose conversations have a system prompt in
+  // place of what `beside` has.
+  constructor(size = Infinity, asking, beside) {
+    Object.assign(this, { size, asking, beside });
     this.count = new Count();
-    this.box = document.querySelector("#note");
     this.meter = document.querySelector("#meter");
     this.words = document.querySelector("#meter-words");
     if (size < Infinity) this.meter.max = size;
     else this.meter.parentElement.hidden = true;
-  }
-
-  get note() {
-    return this.asking.isOn ? "" : this.box.value.trim();
   }
 
   // The tokens that a prompt may have, so that the alternatives have room behind it.
@@ -37,41 +43,118 @@ export class Context {
     return Math.min(2 * this.#room(fields), MOST_LETTERS);
   }
 
-  // What is sent in place of a prompt, which is token ids or a text; null where that can be sent as it is.
-  async fit(prompt, fields) {
+  // What stands beside a text, at its end. isStory: whether that is one, and no conversation.
+  #beside(text, isStory) {
+    const { memory, note, depth, lore } = isStory ? this.beside.values : NOTHING;
+    const entries = matching(lore, text);
+    return { memory, note, depth, entries, isEmpty: !memory.trim() && !note.trim() && !entries.length };
+  }
+
+  #isStory(tree, id) {
+    return !this.asking.isOn && tree.beginning(id) === ROOT;
+  }
+
+  // What is sent in place of the prompt of a node; null where that can be sent as it is.
+  async fit(tree, id, fields) {
+    const text = tree.text(id);
+    const isStory = this.#isStory(tree, id);
+    if (this.#beside(text, isStory).isEmpty) return this.#fit(tree.prompt(id), fields);
+    const { parts, place } = await this.compose(text, isStory, fields);
+    const { ids, letters, isHealed } = tail(text, place, tree.drawn(id));
+    const whole = parts.map((part) => part.text).join("");
+    const head = await tokenize(whole.slice(0, whole.length - letters));
+    return [...(isHealed ? head.slice(0, -1) : head), ...ids];
+  }
+
+  async #fit(prompt, fields) {
     const ids = Array.isArray(prompt) ? prompt : await this.#count(prompt, fields);
     const room = this.#room(fields);
-    if (!ids || (!this.note && ids.length <= room)) return null;
-    const [first, note] = await Promise.all([tokenize(""), tokenize(this.note && `${this.note}\n\n`)]);
-    const text = first.every((id, k) => ids[k] === id) ? ids.slice(first.length) : ids; // it begins only once
-    const pinned = note.slice(0, room / 2);
-    const left = text.length - (room - pinned.length);
+    if (!ids || ids.length <= room) return null;
+    const first = await this.#first;
+    const text = first.every((id, k) => ids[k] === id) ? ids.slice(first.length) : ids;
+    return text.slice(this.#cut(text.length, room));
+  }
+
+  // How many tokens are left out at the beginning of a text, so that the rest has room.
+  #cut(length, room) {
+    const left = length - room;
     const step = this.size * STEP;
-    return [...pinned, ...text.slice(left > 0 ? Math.min(Math.ceil(left / step) * step, text.length - 1) : 0)];
+    return left > 0 ? Math.min(Math.ceil(left / step) * step, length - 1) : 0;
   }
 
   // The token ids of a text that isn't sent as it is, so that evaluating it would be in vain; else null.
   async #count(text, fields) {
-    if (!this.note && text.length <= this.#room(fields)) return null;
+    if (text.length <= this.#room(fields)) return null;
     return tokenize(text);
   }
 
-  async idsOfCut(text, fields) {
+  async idsOfCut(tree, id, fields) {
+    const text = tree.text(id);
+    if (!this.#beside(text, this.#isStory(tree, id)).isEmpty) return tokenize(text);
     const ids = await this.#count(text, fields);
-    return ids && (this.note || ids.length > this.#room(fields)) ? ids : null;
+    return ids && ids.length > this.#room(fields) ? ids : null;
+  }
+
+  // The tokens of a text that stands behind another one.
+  async #cost(text) {
+    if (this.#costs.size > MOST_COSTS) this.#costs.clear();
+    if (!this.#costs.has(text)) this.#costs.set(text, (await tokenize(text)).length);
+    return this.#costs.get(text) - (await this.#first).length;
+  }
+
+  // What every prompt begins with.
+  get #first() {
+    return (this.first ??= tokenize(""));
+  }
+
+  // What stands beside a text, as far as it has room, with the tokens that are `used`, and the entries that are `omitted`.
+  async #priced({ memory, note, depth, entries }, room) {
+    const told = [memory, note, ...entries.map((entry) => entry.text)].map((each) => each.trim());
+    const [one, two, ...costs] = await Promise.all(told.map((each) => (each ? this.#cost(`${each}\n\n`) : 0)));
+    const most = Math.floor(room * MOST_BESIDE);
+    const kept = [];
+    let used = one + two;
+    const [has, may] = [used, most].map((each) => numbers.format(each));
+    if (used > most) throw new Error(`Memory and the author's note have ${has} tokens, and may have ${may}. Make them shorter.`);
+    entries.forEach((entry, k) => {
+      if (used + costs[k] > most) return;
+      used += costs[k];
+      kept.push(entry);
+    });
+    return { memory, note, depth, entries: kept, omitted: entries.filter((entry) => !kept.includes(entry)), used };
+  }
+
+  // What the model sees of a text, as prompt.js arranges it: {parts, place, from, omitted}. A part has its `tokens`, and the text begins
+  // with the letter `from`. omitted: entries that have no room. Throws an Error in words.
+  async compose(text, isStory, fields) {
+    const room = this.#room(fields);
+    const beside = this.#beside(text, isStory);
+    const { used, omitted, ...others } = await this.#priced(beside, room);
+    const [ids, first] = await Promise.all([tokenize(text), this.#first]);
+    const cut = this.#cut(ids.length - first.length, room - used - first.length);
+    const least = cut && (await detokenize(ids.slice(first.length, first.length + cut))).length;
+    const from = cut && !beside.isEmpty ? beginning(text, least) : least;
+    const { parts, place } = arranged({ ...others, text, from });
+    const tokens = await Promise.all(parts.map((part) => this.#cost(part.text)));
+    return { parts: parts.map((part, k) => ({ ...part, tokens: tokens[k] })), place, from, omitted };
   }
 
   // Shows how full it is with a text. ids: those of its tokens, where they are known; else the server counts them.
-  draw(text, ids) {
+  draw(text, isStory, ids) {
     if (ids) this.count.know(text, ids.length);
+    const isAlone = !isStory || this.beside.isEmpty; // which entries apply is looked up when nobody types
+    if (isAlone) this.used = 0;
     this.#show(text);
     clearTimeout(this.resting);
-    if (this.size < Infinity && !this.count.of(text).isExact) this.resting = setTimeout(() => this.#ask(text), REST);
+    const isKnown = isAlone && this.count.of(text).isExact;
+    if (this.size < Infinity && !isKnown) this.resting = setTimeout(() => this.#ask(text, isStory), REST);
   }
 
-  async #ask(text) {
-    const ids = await tokenize(text).catch(() => null); // it stays an estimate
+  async #ask(text, isStory) {
+    const asked = [tokenize(text), this.#priced(this.#beside(text, isStory), this.#room())];
+    const [ids, { used }] = await Promise.all(asked).catch(() => [null, {}]); // it stays an estimate
     if (!ids || text !== this.text) return;
+    this.used = used;
     this.count.know(text, ids.length);
     this.#show(text);
   }
@@ -79,9 +162,10 @@ export class Context {
   #show(text) {
     this.text = text;
     const { tokens, isExact } = this.count.of(text);
-    this.meter.value = tokens;
-    const words = `${isExact ? "" : "about "}${numbers.format(tokens)}`;
-    const [room, size] = [this.#room(), this.size].map((each) => numbers.format(each));
-    this.words.textContent = tokens > this.#room() ? `${words} tokens: the model sees the last ${room}` : `${words} of ${size} tokens`;
+    const room = this.#room() - this.used;
+    const [own, all, last, size] = [tokens, tokens + this.used, room, this.size].map((each) => numbers.format(each));
+    const about = isExact ? "" : "about ";
+    this.meter.value = tokens + this.used;
+    this.words.textContent = tokens > room ? `${about}${own} tokens: the model sees the last ${last}` : `${about}${all} of ${size} tokens`;
   }
 }

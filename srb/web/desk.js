@@ -1,6 +1,7 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { Asking } from "./ask.js";
+import { Beside } from "./beside.js";
 import { Doing } from "./doing.js";
 import { Drafts, nodeOf, placeOf } from "./drafts.js";
 import { Steps } from "./edits.js";
@@ -24,7 +25,7 @@ export class Desk {
     this.doing = new Doing(this);
     story.step = (change) => this.doing.push({ kind: "text", place: this.place, ...change });
     this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
-    this.note = document.querySelector("#note");
+    this.beside = new Beside(document.querySelector("#seen"), () => this.measure());
     this.cards = null;
     this.versions = new Versions(this);
     this.context = null;
@@ -51,7 +52,7 @@ export class Desk {
     this.compare.texts = page.texts ?? [];
     this.compare.values = page.compare ?? {};
     this.asking.values = page.asking ?? {};
-    this.note.value = page.note ?? "";
+    this.beside.values = page.beside ?? { memory: page.note };
     this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
     // An older page has kept what was in the box, and showed conversations as their templates write them.
@@ -68,7 +69,7 @@ export class Desk {
 
   // Takes what a shared store says of a node. While that runs here, its request says the rest.
   hear(heard, writing) {
-    const { pieces, ...said } = heard;
+    const { pieces, healed, ...said } = heard; // what was healed in fact is known where it was read
     const node = this.tree.add(heard);
     node.until ??= this.untils[node.request];
     const { kept, discarded, endsAt } = heard;
@@ -79,7 +80,7 @@ export class Desk {
     else {
       if (textOf(node) !== textOf(heard)) {
         this.cards.forget(node);
-        node.pieces = pieces;
+        Object.assign(node, { pieces, healed });
       }
       Object.assign(node, said);
     }
@@ -147,7 +148,10 @@ export class Desk {
     const before = asking.isOn ? story.value : story.value.slice(0, story.selection[1]);
     const isHere = before === (asking.isOn ? asking.text(tree) : tree.own(tree.current));
     const ids = isHere ? tree.prompt(tree.current) : null;
-    this.context.draw(tree.text(asking.before(tree)) + before, Array.isArray(ids) ? ids : undefined);
+    const text = tree.text(asking.before(tree)) + before;
+    const isStory = !asking.isOn && asking.before(tree) === ROOT;
+    this.context.draw(text, isStory, Array.isArray(ids) ? ids : undefined);
+    this.seen?.draw(text, isStory);
   }
 
   // Between continuing a text and asking.
@@ -280,7 +284,7 @@ export class Desk {
   #write(items) {
     const { current, shown } = this.tree;
     const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
-    const typed = { note: this.note.value, texts: this.compare.texts };
+    const typed = { beside: this.beside.values, texts: this.compare.texts };
     const marks = this.story.drafts.allMarks;
     const page = { current, shown, steps: this.doing.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
     return this.store.save(items.filter((item) => item.pieces), page, drafts);

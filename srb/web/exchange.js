@@ -1,6 +1,7 @@
 // Stories in files: what one is made of, without what was only there to be looked at. Pure.
 
 import { nodeOf } from "./drafts.js";
+import { isBeside } from "./lore.js";
 import { check, isObject, isText } from "./sound.js";
 import { ROOT, spoken } from "./tree.js";
 
@@ -23,7 +24,8 @@ function unpack(piece) {
 
 const isSet = ([, value]) => value !== "" && value !== false;
 
-// drafts: [place, text] of what was typed and isn't in the tree. about: what else the file says: model, title, settings.
+// drafts: [place, text] of what was typed and isn't in the tree. about: what else the file says: model, title,
+// settings, and what stands beside the story.
 export function exported(tree, drafts, { settings = {}, ...about } = {}) {
   const nodes = [...tree.nodes.values()].map((node) => ({ ...fieldsOf(node), pieces: node.pieces.map(pack) }));
   const set = Object.fromEntries(Object.entries(settings).filter(isSet));
@@ -31,20 +33,21 @@ export function exported(tree, drafts, { settings = {}, ...about } = {}) {
   return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...said, nodes };
 }
 
-// The story of a file of any version: {title, current, drafts, nodes}. Throws an Error in words.
+// The story of a file of any version: {title, current, drafts, nodes, beside}. Throws an Error in words.
 export function imported(data) {
   if (data?.format !== "srb-tree" || ![1, 2].includes(data.version) || !Array.isArray(data.nodes))
     throw new Error("this file is not a tree that this page has exported");
   const isPacked = (node) => data.version === 2 && Array.isArray(node?.pieces);
   const read = data.nodes.map((node) => (isPacked(node) ? { ...node, pieces: node.pieces.map(unpack) } : node));
   check(read);
-  const { title = "", current = ROOT, drafts = {} } = data;
+  const { title = "", current = ROOT, drafts = {}, beside } = data;
   if (!isText(title)) throw new Error("the title in this file is no text");
+  if (beside !== undefined && !isBeside(beside)) throw new Error("memory, note or lore in this file can't be read");
   const places = new Set([ROOT, ...read.map((node) => node.id)]);
   const isDraft = ([place, text]) => places.has(nodeOf(place)) && isText(text);
   if (!isObject(drafts) || !Object.entries(drafts).every(isDraft)) throw new Error("a draft in this file belongs to no text");
   const nodes = read.map((node) => ({ ...fieldsOf(node), pieces: node.pieces }));
-  return { title, current: places.has(current) ? current : ROOT, drafts: Object.entries(drafts), nodes };
+  return { title, current: places.has(current) ? current : ROOT, drafts: Object.entries(drafts), nodes, beside };
 }
 
 // What is on the page as Markdown: a story, or a conversation whose questions are quoted. path: what stands above the box.

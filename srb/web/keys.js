@@ -43,6 +43,7 @@ const KEYS = [
   ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
   ["l", "L", "how sure the model was: shades, or none", () => press(find("#shades"))],
   ["x", "X", "explore what may come next", () => press(find("#explore"))],
+  ["v", "V", "what the model sees, with memory, note and lore", () => press(find("#open-seen"))],
   ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
   [",", ",", "the settings", () => press(find("#open-options"))],
   ["?", "?", "these keys", () => press(find("#open-keys"))],

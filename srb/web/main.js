@@ -15,6 +15,7 @@ import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
 import { Rewriter } from "./rewrite.js";
+import { Seen } from "./seen.js";
 import { Settings } from "./settings.js";
 import { open as openStory, Shelf } from "./shelf.js";
 import { BrowserStories, Stories } from "./store.js";
@@ -68,7 +69,7 @@ function listen(desk, writing, shelf) {
     story.focus();
   }));
   onClick("#export", () => {
-    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values };
+    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values, beside: desk.beside.values };
     download("story.json", "application/json", JSON.stringify(exported(desk.tree, story.drafts.all, about)));
   });
   onClick("#markdown", () => {
@@ -90,6 +91,7 @@ function listen(desk, writing, shelf) {
       generate();
     });
   panel(find("#open-options"), find("#options"));
+  panel(find("#open-seen"), find("#seen"), () => desk.measure());
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToKeys(find("#keys"));
@@ -158,7 +160,8 @@ async function begin() {
   const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
   const story = new Manuscript(find("#manuscript"));
   const desk = new Desk(settings, new Compare(settings, story), story);
-  desk.context = new Context(size, desk.asking);
+  desk.context = new Context(size, desk.asking, desk.beside);
+  desk.seen = new Seen(find("#seen"), desk);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
   new Peek(find("#peek"), desk, {

@@ -1,4 +1,4 @@
-// The panels beside the text: the story's, and the settings'. Where the window is narrow they are sheets over it.
+// The panels beside the text: the story's on the left, the others on the right, one at a time. Where the window is narrow they are sheets over it.
 
 import { isLost } from "./keys.js";
 
@@ -9,6 +9,9 @@ export function panel(button, dialog, onOpen = () => {}) {
   button.setAttribute("aria-expanded", "false");
   button.addEventListener("click", async () => {
     if (dialog.open) return dialog.close();
+    const isThere = (other) => other.classList.contains("right") === dialog.classList.contains("right");
+    for (const other of document.querySelectorAll(".panel[open]")) if (isThere(other)) other.close();
+    button.focus({ preventScroll: true }); // or else Chromium goes back to the text, at its beginning, when the panel closes
     button.setAttribute("aria-expanded", "true");
     document.body.classList.add(`${dialog.id}-open`); // for CSS: with :has() each key in the text would cost a look at all of the page
     if (isNarrow.matches) dialog.showModal();

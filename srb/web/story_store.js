@@ -183,7 +183,7 @@ class StoryStore extends Store {
     const node = {
       id,
       parent,
-      pieces: [{ text: each.text, ids: each.tokens }],
+      pieces: [{ text: each.text, ids: healed ? null : each.tokens }], // the server doesn't say whether something could be healed
       typed: isTyped,
       ...(isTyped && { behind, passage, marks }),
       kept: each.kept === true,

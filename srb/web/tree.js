@@ -114,19 +114,30 @@ export class Tree {
     return path.map(marksOf).join("") + known;
   }
 
+  // What was drawn at the end of a path: the pieces behind the node `before`, whose tokens are all known. isHealed: the first token
+  // has the place of the last one before it.
+  drawn(id) {
+    const path = this.path(id);
+    const isKnown = (node) => node.pieces.every((piece) => piece.ids) && !this.nodes.get(node.parent)?.passage; // else drawn behind something else
+    let start = path.length;
+    while (start > 0 && !path[start - 1].whole && isKnown(path[start - 1])) start--;
+    const pieces = [];
+    for (const node of path.slice(start)) {
+      const last = node.healed && node.pieces.length && pieces.pop();
+      if (last) pieces.push({ ...last, ids: last.ids.slice(0, -1) });
+      pieces.push(...node.pieces);
+    }
+    const before = path[start - 1];
+    const isHealed = Boolean(path.slice(start).find((node) => node.pieces.length)?.healed);
+    return { before: before && isKnown(before) ? before : null, pieces, isHealed };
+  }
+
   // What a request continues this node with: token ids where all are known, so that nothing is evaluated again; or text.
   prompt(id) {
-    let ids = [];
-    let isHealed = false; // whether the token before these has another in its place
-    for (const node of this.path(id).reverse()) {
-      if (node.pieces.some((piece) => !piece.ids)) break;
-      if (this.nodes.get(node.parent)?.passage) break; // it was drawn behind something else
-      const own = node.pieces.flatMap((piece) => piece.ids);
-      ids = [...(isHealed ? own.slice(0, -1) : own), ...ids];
-      isHealed = Boolean(node.healed && node.pieces.length);
-      if (node.whole) return ids;
-    }
-    return this.text(id);
+    const { before, pieces, isHealed } = this.drawn(id);
+    if (!before) return this.text(id);
+    const own = before.pieces.flatMap((piece) => piece.ids);
+    return [...(isHealed ? own.slice(0, -1) : own), ...pieces.flatMap((piece) => piece.ids)];
   }
 
   // The newest batch first, and each in its own order.

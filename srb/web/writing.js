@@ -93,14 +93,13 @@ export class Writing extends Running {
     const [id] = (await this.#parents([taken], {})) ?? [];
     if (id === undefined) return undefined;
     desk.settle(taken, id, [id]);
-    const prompt = desk.tree.prompt(id);
-    return { id, prompt: (await desk.context.fit(prompt)) ?? prompt };
+    return { id, prompt: (await desk.context.fit(desk.tree, id)) ?? desk.tree.prompt(id) };
   }
 
   // Where a request of these fields goes on from, and what it sends of the text.
   async #place(id, fields) {
     const { context, store, tree } = this.desk;
-    const cut = await context.fit(tree.prompt(id), fields);
+    const cut = await context.fit(tree, id, fields);
     return { ...store.place(tree, id), ...(cut && { prompt: cut }) };
   }
 
@@ -137,7 +136,7 @@ export class Writing extends Running {
       const node = desk.tree.nodes.get(id);
       if (!node?.typed || !node.pieces.length || node.pieces[0].ids) continue;
       const text = desk.tree.text(id);
-      const cut = await desk.context.idsOfCut(text, fields);
+      const cut = await desk.context.idsOfCut(desk.tree, id, fields);
       if (cut) {
         Object.assign(node.pieces[0], { ids: cut });
         node.whole = true;

@@ -41,14 +41,14 @@ def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: 
     assert "".join(reversed(texts)) == prompt
 
 
-def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_a_note(blank: Story, server: Scripted) -> None:
+def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_the_memory(blank: Story, server: Scripted) -> None:
     blank.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "max_cells": 960}))
     blank.open(server.url)
     blank.set(n=2, max_tokens=5)
     text = "".join(f"Night {k}: the lamp burned. " for k in range(40))
-    blank.find(".pinned summary").click()
     note = "The keeper is called Ada."
-    blank.find("#note").fill(note)
+    with blank.panel("seen"):
+        blank.find("#memory").fill(note)
     with blank.page.expect_request("**/v1/completions") as asked:
         blank.generate(text, cards=2)
     sent = json.loads(server.request("/detokenize", {"tokens": json.loads(asked.value.post_data or "")["prompt"]})[1])
@@ -59,7 +59,7 @@ def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_a_note(blank:
     expect(blank.find("#meter-words")).to_contain_text("the model sees the last")
     blank.pictures("longer-than-the-context")
     blank.reload()
-    expect(blank.find("#note")).to_have_value(note)
+    expect(blank.find("#memory")).to_have_value(note)
 
 
 def test_answers_are_read_as_answers_and_tokens_are_counted(story: Story) -> None:

@@ -72,8 +72,8 @@ def test_what_two_devices_write_at_the_same_time_is_there_on_both(blank: Story, 
     for story in (blank, other):
         story.set(n=1, max_tokens=5)
         story.find("#open-shelf").click()
-    blank.find(".pinned summary").click()
-    blank.find("#note").fill("It is a hot summer.")  # what is sent is not what the story has
+    blank.find("#open-seen").click()
+    blank.find("#memory").fill("It is a hot summer.")  # what is sent is not what the story has
     blank.find("#story").fill("The king slept.")
     other.find("#story").fill("The queen rode.")
     blank.find("#generate").click()

@@ -125,15 +125,15 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     story.page.mouse.click(5, 600)
     keyboard.type("Suddenly a gull")
     expect(story.find("#story")).to_have_value(kept)
-    story.find("#note").evaluate("(each) => (each.parentElement.open = true)")
-    story.find("#note").fill("Ada is ninety.")
+    with story.panel("seen"):
+        story.find("#memory").fill("Ada is ninety.")
 
     # The tab ends without a word, as when the browser is killed.
     after = Story(story.page.context.new_page())
     after.page.goto(story.page.url)
     after.wait_ready()
     assert after.text == kept
-    assert after.find("#note").input_value() == "Ada is ninety."
+    assert after.find("#memory").input_value() == "Ada is ninety."
     after.find("label", has_text="Ask").click()
     assert after.text == "Who?"
     after.page.close()
@@ -214,8 +214,8 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
     story.press(story.cards.first, "Keep")
     keyboard.type(" Suddenly a gull")
     kept = story.text
-    story.find(".pinned summary").click()
-    story.find("#note").fill("Ada is ninety.")
+    with story.panel("seen"):
+        story.find("#memory").fill("Ada is ninety.")
     story.find("#open-shelf").click()
     story.leave("#new")
     keyboard.type("Nothing but a draft")
@@ -236,7 +236,7 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
         expect(story.find("#story-list li")).to_have_count(3)
         if each:
             story.leave(f"#story-list li:nth-child({each + 1}) a")
-        texts.append((story.text, story.find("#note").input_value()))
+        texts.append((story.text, story.find("#memory").input_value()))
         path.append(story.find("#path button").count())
         story.reload()
     assert sorted(texts) == [("", ""), ("Nothing but a draft", ""), (kept, "Ada is ninety.")]

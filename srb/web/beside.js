@@ -1,0 +1,89 @@
+// What stands beside a story, and is no part of it: the memory, the author's note and the lorebook; in the panel that shows what
+// the model sees.
+
+import { readJson } from "./files.js";
+import { isLost } from "./keys.js";
+import { DEPTH, EMPTY, importedLore, isBeside } from "./lore.js";
+
+const TEXTS = ["name", "keys", "also", "never", "text"];
+const CHOICES = ["always", "off"];
+
+export class Beside {
+  // changed() when something is another, or was taken out.
+  constructor(panel, changed) {
+    const find = (selector) => panel.querySelector(selector);
+    [this.memory, this.note, this.depth, this.list] = ["#memory", "#note", "#note-depth", "#lore"].map(find);
+    Object.assign(this, { changed, lore: [] });
+    this.template = document.querySelector("#entry");
+    panel.addEventListener("input", changed);
+    find("#add-entry").addEventListener("click", () => this.#add([{ ...EMPTY }]));
+    this.told = find("#lore-told");
+    const fail = (error) => (this.told.textContent = `Nothing was imported: ${error.message}.`);
+    find("#import-lore").addEventListener("change", ({ target }) => this.#import(target).catch(fail));
+  }
+
+  get values() {
+    return { memory: this.memory.value, note: this.note.value, depth: Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH), lore: this.lore };
+  }
+
+  set values({ memory = "", note = "", depth = DEPTH, lore = [] }) {
+    const sound = isBeside({ memory, note, depth, lore }) ? { note, depth, lore } : { note: "", depth: DEPTH, lore: [] };
+    this.memory.value = memory;
+    this.note.value = sound.note;
+    this.depth.value = sound.depth;
+    this.lore = sound.lore;
+    this.list.replaceChildren(...this.lore.map((entry) => this.#row(entry)));
+  }
+
+  get isEmpty() {
+    return !this.memory.value.trim() && !this.note.value.trim() && !this.lore.length;
+  }
+
+  async #import(input) {
+    const [file] = input.files;
+    if (!file) return;
+    const { entries, ignored } = importedLore(await readJson(file).finally(() => (input.value = "")));
+    this.#add(entries);
+    const count = `${entries.length} ${entries.length === 1 ? "entry" : "entries"} imported.`;
+    this.told.textContent = ignored.length ? `${count} This means nothing here, and was left out: ${ignored.join(", ")}.` : count;
+  }
+
+  #add(entries) {
+    const rows = entries.map((entry) => this.#row(entry));
+    this.lore = [...this.lore, ...entries];
+    this.list.append(...rows);
+    if (entries.length === 1) {
+      rows[0].open = true;
+      rows[0].querySelector("[name=keys]").focus();
+    }
+    this.list.dispatchEvent(new Event("input", { bubbles: true })); // so that it's kept
+  }
+
+  #row(entry) {
+    const row = this.template.content.cloneNode(true).firstElementChild;
+    const box = (name) => row.querySelector(`[name=${name}]`);
+    const title = row.querySelector(".named");
+    const draw = () => {
+      title.textContent = entry.name || entry.keys || "New entry";
+      row.classList.toggle("off", entry.off);
+      box("keys").disabled = box("also").disabled = box("never").disabled = entry.always;
+    };
+    for (const name of TEXTS) box(name).value = entry[name];
+    for (const name of CHOICES) box(name).checked = entry[name];
+    box("depth").value = entry.depth ?? "";
+    row.addEventListener("input", () => {
+      for (const name of TEXTS) entry[name] = box(name).value;
+      for (const name of CHOICES) entry[name] = box(name).checked;
+      entry.depth = Math.max(1, Math.round(box("depth").valueAsNumber)) || null;
+      draw();
+    });
+    row.querySelector("[value=remove]").addEventListener("click", () => {
+      this.lore = this.lore.filter((each) => each !== entry);
+      row.remove();
+      if (isLost()) document.querySelector("#add-entry").focus();
+      this.list.dispatchEvent(new Event("input", { bubbles: true }));
+    });
+    draw();
+    return row;
+  }
+}

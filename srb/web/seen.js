@@ -1,0 +1,59 @@
+// What the model sees, shown: all parts of the prompt, tinted by where they come from, with what each costs.
+
+const REST = 400; // milliseconds without a key
+const numbers = new Intl.NumberFormat();
+
+const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
+
+const words = (text) => text.split(/\s+/).filter(Boolean).length;
+const made = (tag, fields, ...children) => {
+  const element = Object.assign(document.createElement(tag), fields);
+  element.append(...children);
+  return element;
+};
+
+export class Seen {
+  // desk: what its context composes of the settings is shown.
+  constructor(panel, desk) {
+    const find = (selector) => panel.querySelector(selector);
+    [this.costs, this.out, this.prompt] = ["#costs", "#left-out", "#prompt"].map(find);
+    Object.assign(this, { panel, desk });
+  }
+
+  // Shows what the model sees of a text, when nothing has changed for a while; soon: at once.
+  draw(text, isStory, soon) {
+    clearTimeout(this.resting);
+    if (this.panel.open) this.resting = setTimeout(() => this.#show(text, isStory), soon ? 0 : REST);
+  }
+
+  async #show(text, isStory) {
+    const asked = (this.asked = {});
+    const { context, settings } = this.desk;
+    let seen;
+    let fault;
+    try {
+      seen = await context.compose(text, isStory, settings.read());
+    } catch (error) {
+      fault = error.message;
+    }
+    if (asked !== this.asked) return;
+    const { parts, from, omitted } = seen ?? { parts: [], from: 0, omitted: [] };
+    const sums = Map.groupBy(parts, (part) => part.origin);
+    const rows = [...sums].map(([origin, all]) => {
+      const tokens = all.reduce((sum, part) => sum + part.tokens, 0);
+      return made("li", {}, made("span", { className: `seen-${origin}`, textContent: NAMES[origin] }), ` ${numbers.format(tokens)} tokens`);
+    });
+    this.costs.replaceChildren(...rows);
+    const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text have no room, and are left out.`] : [];
+    if (omitted.length) left.push(`No room for the lore of ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
+    if (!isStory) left.push("Memory, note and lore are for a story, and no part of a conversation.");
+    this.out.textContent = fault ?? left.join(" ");
+    this.prompt.replaceChildren(...parts.map(drawn));
+  }
+}
+
+function drawn({ origin, name, text, tokens }) {
+  const title = name ? `${NAMES[origin]}: ${name}` : NAMES[origin];
+  const head = made("h4", { textContent: `${title} · ${numbers.format(tokens)} tokens` });
+  return made("section", {}, head, made("p", { className: `seen-${origin}`, textContent: text.trim() }));
+}

@@ -1,0 +1,111 @@
+"""What stands beside a story: memory, an author's note and a lorebook; and what the model sees of all."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from scripted import Scripted
+from web.conftest import Story
+
+pytestmark = pytest.mark.web
+
+TEXT = "The keeper slept.\n\nAda lit the lamp.\n\nA boat came in.\n\nShe heard it"
+LORE = {
+    "entries": {"0": {"key": ["Ada"], "content": "Ada limps.", "order": 1, "probability": 50, "comment": "Her leg"}}
+}
+
+
+def shown(story: Story) -> list[str]:
+    """The parts of the prompt as the panel has them."""
+    return story.find("#prompt p").all_text_contents()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_the_panel_shows_is_sent_and_the_story_has_none_of_it(
+    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    story.open(server.url)
+    story.set(n=2, max_tokens=6)
+    story.find("#story").fill(TEXT)
+    (tmp_path / "lore.json").write_text(json.dumps(LORE))
+    with story.panel("seen"):
+        story.find("#memory").fill("Ada is ninety.")
+        story.find("#note").fill("[Night.]")
+        story.find("#note-depth").fill("2")
+        story.find("#import-lore").set_input_files(tmp_path / "lore.json")
+        told = "1 entry imported. This means nothing here, and was left out: a probability (1)."
+        expect(story.find("#lore-told")).to_have_text(told)
+        expect(story.find("#prompt p")).to_have_count(5)
+        before, after = TEXT[: TEXT.index("A boat")].strip(), TEXT[TEXT.index("A boat") :]
+        assert shown(story) == ["Ada is ninety.", "Ada limps.", before, "[Night.]", after]
+        expect(story.find("#costs li").last).to_have_text(f"Author's note {len('[Night.]') + 2} tokens")
+        story.find(".entry summary").click()
+        story.pictures("seen", axe=True)
+
+    def sent(press: Callable[[], Any]) -> str:
+        with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+            press()
+        prompt = json.loads(asked.value.post_data or "")["prompt"]
+        return str(json.loads(server.request("/detokenize", {"tokens": prompt})[1])["content"])
+
+    prompt = f"Ada is ninety.\n\nAda limps.\n\n{before}\n\n[Night.]\n\n{after}"
+    assert sent(lambda: story.generate(cards=2)) == prompt
+    said = story.said(story.cards.first)
+    story.press(story.cards.first, "Keep")
+    assert sent(lambda: story.generate(cards=2)) == prompt + said
+    assert story.text == TEXT + said
+    story.reload()
+    assert story.text == TEXT + said
+    story.find("#open-seen").click()
+    expect(story.find("#prompt p").last).to_have_text(after + said)
+    if is_shared:
+        path = f"/v1/stories/{story.page.url.partition('#')[2]}"
+        nodes = json.loads(server.request(path)[1])["nodes"]
+        assert [node["text"] for node in nodes if node["parent"] is None] == [TEXT]
+        assert {node["text"] for node in nodes if node["kept"]} == {said}
+
+    # Without a key word in sight the entry goes, and it's there again in the story that the exported tree makes.
+    story.find("#story").fill("Nobody was there.")
+    expect(story.find("#prompt p")).to_have_text(["Ada is ninety.", "[Night.]", "Nobody was there."])
+    with story.page.expect_download() as download:
+        story.find("#open-shelf").click()
+        story.find("#export").click()
+    story.page.evaluate("document.body.dataset.left = true")
+    story.find("#import").set_input_files(download.value.path())
+    expect(story.find("body[data-ready]:not([data-left])")).to_be_visible()
+    story.find("#open-seen").click()
+    expect(story.find("#memory")).to_have_value("Ada is ninety.")
+    expect(story.find("#note-depth")).to_have_value("2")
+    expect(story.find(".entry summary")).to_have_text("Her leg")
+
+
+def test_what_has_no_room_is_left_out_at_a_paragraph_and_the_panel_says_how_much(
+    blank: Story, server: Scripted
+) -> None:
+    story = blank
+    story.page.route("**/health", lambda route: route.fulfill(json={"model": "small", "max_cells": 800}))
+    story.open(server.url)
+    story.set(n=1, max_tokens=50)
+    story.find("#story").fill("\n\n".join(f"Night {k}: the lamp burned, and nobody came up." for k in range(20)))
+    story.find("#open-seen").click()
+    story.find("#memory").fill("Ada is ninety.")
+    story.find("#add-entry").click()
+    story.find("[name=always]").check()
+    story.find("[name=text]").fill("x" * 400)
+    story.find("[name=name]").fill("Much")
+    expect(story.find("#left-out")).to_have_text(re.compile("^The first .*left out. No room for the lore of Much.$"))
+    (first,) = re.findall(r"^Night (\d+): the lamp", shown(story)[1])
+    words = 9 * int(first)
+    expect(story.find("#left-out")).to_contain_text(f"The first {words} words of your text have no room")
+    story.find("#memory").fill("x" * 400)
+    expect(story.find("#left-out")).to_contain_text("have 402 tokens, and may have 374")
+    story.find("#generate").click()
+    expect(story.find("#error")).to_contain_text("Make them shorter")
+    story.find("#memory").fill("")
+    story.find("[name=off]").check()
+    story.generate(cards=1)
