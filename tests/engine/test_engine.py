@@ -37,6 +37,21 @@ def test_the_events_of_a_request() -> None:
     assert (done.timings.prompt_n, done.timings.predicted_n) == (1, 5)
 
 
+def test_its_times_are_those_of_the_clock() -> None:
+    now = 1000.0
+    engine = Engine(backend := FakeBackend(n_batch=8), clock=lambda: now)
+
+    def decode() -> None:
+        nonlocal now
+        now += 0.0625
+
+    backend.on_decode = decode
+    done = run(engine, request("p" * 20, max_tokens=5, ignore_eos=True))[-1]
+    assert isinstance(done, DoneEvent)
+    times = done.timings
+    assert (times.queued_ms, times.prompt_ms, times.predicted_ms) == (0, 3 * 62.5, 4 * 62.5)
+
+
 def test_a_prompt_is_evaluated_once_for_all_alternatives() -> None:
     backend = FakeBackend(script=says(b""))
     engine = Engine(backend)
