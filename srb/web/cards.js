@@ -24,6 +24,7 @@ export class Card {
     this.seed = find("seed");
     this.title = find("title");
     this.follows = find("follows");
+    this.begun = find("begun");
     this.buttons = new Map();
     for (const button of this.element.querySelectorAll("button")) {
       this.buttons.set(button.value, button);
@@ -34,6 +35,12 @@ export class Card {
     this.title.setAttribute("aria-label", label);
     this.text.setAttribute("aria-label", `Text of ${label}`);
     this.state = null;
+  }
+
+  // Shows the stem of its text, where it has one.
+  begin(text) {
+    this.begun.textContent = text;
+    this.begun.hidden = !text;
   }
 
   // follow: how many alternatives follow this one.
@@ -110,7 +117,7 @@ export class Cards {
   // Shows the alternatives of the tree's shown nodes: each batch in a grid of its own, the newest first.
   show() {
     const { tree } = this.desk;
-    const nodes = tree.shown.flatMap((id) => tree.children(id)).filter((node) => !node.typed);
+    const nodes = tree.shown.flatMap((id) => tree.alternatives(id));
     const batches = [...Map.groupBy(nodes, (node) => node.batch)].sort(([a], [b]) => b - a);
     const shown = { cards: new Map(), grids: new Map() };
     for (const [id, batch] of batches) {
@@ -148,8 +155,14 @@ export class Cards {
     const card = this.cards.get(node.id);
     if (!card) return;
     const isRunning = this.writing.isRunning(node);
+    card.begin(this.#begun(node));
     card.update(isRunning, isRunning ? 0 : this.desk.tree.children(node.id).length);
     if (node.follows !== undefined) this.#compare(node);
+  }
+
+  #begun({ parent }) {
+    const { tree } = this.desk;
+    return parent === tree.current ? "" : tree.own(parent).slice(tree.own(tree.start(parent)).length).trim();
   }
 
   // Says how well what stands behind follows each of the alternatives that came with this one.

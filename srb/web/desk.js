@@ -97,10 +97,11 @@ export class Desk {
   // Goes to where something was written, if it's further on from here, and nothing else is in sight or typed.
   #follow(node) {
     const { tree } = this;
-    const id = node.typed ? node.id : node.parent;
+    const below = node.typed ? node.id : node.parent;
+    const id = tree.start(below);
     const isOnTheWay = tree.current === ROOT || tree.path(id).some((each) => each.id === tree.current);
     if (id === tree.current || !isOnTheWay || this.cards.cards.size || this.#isTyped) return;
-    tree.go(id); // which the writer hasn't done, and can't undo
+    tree.go(id, [...new Set([below, id])]); // which the writer hasn't done, and can't undo
     this.#draw();
     this.save();
   }
@@ -190,13 +191,14 @@ export class Desk {
     this.#takeAlong(node);
     this.go(node.id, undefined, kept);
     const end = tree.own(node.id).length;
-    story.shade(tree.own(node.parent).length, end);
+    story.shade(tree.own(tree.start(node.parent)).length, end);
     story.resume();
   }
 
   // What the writer has changed behind the cursor while alternatives were written stays behind the one that is kept.
-  #takeAlong({ id, parent }) {
+  #takeAlong({ id, ...node }) {
     const { tree, story } = this;
+    const parent = tree.start(node.parent);
     const before = tree.own(parent);
     const { passage = "", behind } = tree.nodes.get(parent) ?? {};
     const start = before.length + passage.length;
@@ -222,7 +224,7 @@ export class Desk {
     const { value: text, marks } = this.story;
     const [from, to] = this.asking.isOn ? [text.length, text.length] : selection;
     const [before, passage, behind] = [text.slice(0, from), text.slice(from, to), text.slice(to)];
-    return { place: this.place, text, before, passage, behind, marks };
+    return { place: this.place, text, draft: this.story.drafts.at(this.place), before, passage, behind, marks };
   }
 
   // The id of the node of what was taken, or of another text: {before, passage, behind, marks}.
@@ -236,17 +238,17 @@ export class Desk {
 
   // Goes on from a node that has what was taken, and shows these. Whoever has typed on meanwhile stays where that is, and
   // whoever has gone elsewhere isn't called back.
-  settle({ place, text }, id, shown) {
+  settle({ place, text, draft }, id, shown) {
     const { story, tree } = this;
     const isHere = place === this.place;
-    const hasTyped = text !== story.value;
+    const hasTyped = story.drafts.at(place) !== draft; // there, wherever one is now
     if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // it's kept with what takes the draft away
     story.drafts.settle(place, text);
     this.doing.steps.close();
-    const old = { place, state: { current: nodeOf(place), asks: isHere ? this.asking.isOn : place !== nodeOf(place) } };
+    const asks = isHere ? this.asking.isOn : place !== nodeOf(place);
+    const old = { place, state: { current: nodeOf(place), asks } };
     if (isHere) tree.go(hasTyped ? tree.current : id, shown);
-    const { asks } = this.state;
-    if (!hasTyped || !isHere) this.doing.steps.rename(old, { place: placeOf(id, asks), state: { current: id, shown, asks } });
+    if (!hasTyped) this.doing.steps.rename(old, { place: placeOf(id, asks), state: { current: id, shown, asks } });
     this.show();
   }
 

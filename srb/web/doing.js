@@ -55,12 +55,15 @@ export class Doing {
     tree.go(current, shown);
   }
 
-  #type({ place, at, removed, added, marks }, isBack) {
+  #type(step, isBack) {
+    const { place, at, removed, added, marks } = step;
     const { desk } = this;
     const current = nodeOf(place);
     if (place !== desk.place) this.#go({ current, shown: [current], asks: place !== current });
     desk.show();
     const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added });
-    if (!isDone) tell("The text is another one now, so that this can't be taken back.");
+    if (isDone) return;
+    this.steps.drop(step);
+    tell("The text is another one now, so that this can't be taken back.");
   }
 }

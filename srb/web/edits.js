@@ -77,17 +77,21 @@ export class Steps {
     return step ?? null;
   }
 
-  // What was last typed at a place is in the tree, where it has another place.
+  // What is typed at a place is in the tree, where it has another place: all that was typed, and the last time that one was there.
   rename(from, to) {
+    for (const step of [...this.done, ...this.undone]) if (step.kind === "text" && step.place === from.place) step.place = to.place;
     for (const [steps, arrival, start] of [[this.done, "to", "from"], [this.undone, "from", "to"]])
-      for (const step of steps.toReversed()) {
-        if (step.kind === "text" && step.place === from.place) step.place = to.place;
-        if (step.kind !== "go") continue;
-        if (isAt(step[start], from)) step[start] = to.state;
-        if (!isAt(step[arrival], from)) continue;
-        step[arrival] = to.state;
-        break;
+      for (const step of steps.filter(({ kind }) => kind === "go").toReversed()) {
+        const [hasLeft, hasCome] = [step[start], step[arrival]].map((state) => isAt(state, from));
+        if (hasLeft) step[start] = to.state;
+        if (hasCome) step[arrival] = to.state;
+        if (hasCome && !hasLeft) break; // else only what is shown there is another
       }
+  }
+
+  // A step that can't be taken back, or not again, is none any more: its other half alone would double or lose what was typed.
+  drop(step) {
+    for (const steps of [this.done, this.undone]) if (steps.at(-1) === step) steps.pop();
   }
 }
 

@@ -8,7 +8,7 @@ import { ROOT, spoken } from "./tree.js";
 // What a node has in a file as it is.
 const FIELDS = [
   "id", "parent", "typed", "label", "kept", "discarded", "batch", "created",
-  "order", "seed", "settings", "until", "length", "end", "whole", "healed", "follows", "behind", "passage", "marks",
+  "order", "seed", "settings", "until", "length", "end", "whole", "healed", "stem", "follows", "behind", "passage", "marks",
 ];
 
 const fieldsOf = (node) => Object.fromEntries(FIELDS.filter((name) => (node[name] ?? null) !== null).map((name) => [name, node[name]]));

@@ -11,6 +11,14 @@ export const tokens = ({ unit, count }) => TOKENS[unit] * count + ROOM;
 const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
 const words = (text) => text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
 
+// How a text begins that is to be varied: its first sentence, or the first half of the words of its only one.
+export function opening(text) {
+  const [first, second] = Array.from(sentences.segment(text)).filter(({ segment }) => words(segment));
+  if (second) return text.slice(0, first.index + first.segment.length).trimEnd();
+  const all = text.match(/\s*\S+/g) ?? [];
+  return all.slice(0, Math.ceil(all.length / 2)).join("");
+}
+
 // Where a text that is being written has got so long: the end of a sentence, or of a paragraph; -1 if it hasn't yet. That
 // something has ended is known when the next has begun: "He left." may go on with a quotation mark.
 export function end(text, { unit, count }) {

@@ -29,10 +29,7 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 // What the buttons of a card do.
 const cardActions = (desk, writing) => ({
   keep: (node) => desk.keep(node),
-  more: safely((node) => {
-    desk.keep(node);
-    return writing.generateFrom(node.id);
-  }),
+  more: safely((node) => writing.like(node)),
   stop: safely((node) => writing.stop(node)),
   continue: safely((node) => writing.continue(node)),
   copy: safely(async (node) => {

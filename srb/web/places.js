@@ -69,7 +69,7 @@ const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle:
 
 // What was generated from a place: a line for each time.
 function generations(tree, id) {
-  const batches = Map.groupBy(tree.children(id).filter((node) => !node.typed), (node) => node.batch);
+  const batches = Map.groupBy(tree.alternatives(id), (node) => node.batch);
   return [...batches].flatMap(([batch, nodes]) => {
     const all = nodes.flatMap(({ settings }) => settings ?? []);
     if (!all.length) return []; // nothing was generated: a word was chosen

@@ -15,8 +15,8 @@ const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null });
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
 // What the page alone knows of a typed text is in its settings; what a text was drawn with is in those of the others.
-function settingsOf({ typed, settings, healed, behind, passage, marks }) {
-  const own = typed ? { behind, passage, marks } : { ...settings, heal: healed };
+function settingsOf({ typed, settings, healed, stem, behind, passage, marks }) {
+  const own = typed ? { behind, passage, marks } : { ...settings, heal: healed, stem };
   return Object.values(own).some((value) => value !== undefined) ? own : null;
 }
 
@@ -176,7 +176,7 @@ class StoryStore extends Store {
     const each = { ...known, ...this.unsent.get(String(known.id)) };
     const { request, index, label, seed, length, settings } = each;
     const isTyped = each.author === "person";
-    const { heal: healed, behind, passage, marks, ...others } = settings ?? {};
+    const { heal: healed, stem, behind, passage, marks, ...others } = settings ?? {};
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
@@ -196,6 +196,7 @@ class StoryStore extends Store {
       settings: settings && !isTyped ? others : undefined,
       created: each.created * 1000,
       healed,
+      stem,
       endsAt: each.ends_at ?? undefined,
     };
     if (!request) return { ...node, end: "" };

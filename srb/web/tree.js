@@ -7,7 +7,7 @@
 //
 // A node is a place in a text: `behind` is what stands behind a node that was typed, and behind all that was generated below it.
 // `passage` is what is rewritten there: alternatives come in its place. `marks` say who wrote the text, the passage and what is
-// behind, as marks.js packs it. So what stands behind the cursor is stored once for each place where something was asked for.
+// behind, as marks.js packs it. A `stem` is the beginning of an alternative from which more like it go on. So what stands behind the cursor is stored once for each place where something was asked for.
 
 import { MODEL, packed, unpacked, WRITER } from "./marks.js";
 
@@ -147,6 +147,16 @@ export class Tree {
       .sort((a, b) => b.batch - a.batch || a.order - b.order);
   }
 
+  // Those of them that a writer chooses from.
+  alternatives(id) {
+    return this.children(id).filter((node) => !node.typed && !node.stem);
+  }
+
+  // The place whose alternatives those below a stem are, too.
+  start(id) {
+    return this.nodes.get(id)?.stem ? this.start(this.nodes.get(id).parent) : id;
+  }
+
   // The texts of all that was written below a node, discarded ones too.
   seen(id) {
     return (this.#children.get(id) ?? []).filter((node) => !node.typed).map(textOf);
@@ -195,6 +205,18 @@ export class Tree {
     const kept = pieces.slice(0, last + 1);
     const name = `${label ?? `Alternative ${order + 1}`}, a part`;
     return { parent, healed, settings, pieces: kept, label: name, kept: true, length: kept.length, end: "up to a word of your choice" };
+  }
+
+  // The stem of a node: as many of its pieces as are within so many letters. One that isn't there yet has no id, and where no piece
+  // is, it's the place that the node goes on from.
+  stem(id, letters) {
+    const { parent, healed, pieces } = this.nodes.get(id);
+    const text = (k) => textOf({ pieces: pieces.slice(0, k) });
+    const isWithin = (_, k) => text(k).length < letters && text(k + 1).trimEnd().length <= letters;
+    const own = pieces.filter(isWithin);
+    if (!own.length) return { id: parent };
+    const isSame = (node) => node.stem && textOf(node) === textOf({ pieces: own });
+    return this.children(parent).find(isSame) ?? { parent, healed, pieces: own, stem: true, length: own.length, end: "" };
   }
 
   // A node, to be added, of explored nodes that follow each other. What goes on from it goes on from their tokens.

@@ -21,9 +21,8 @@ export class Versions {
   // The place of the alternatives in sight, if it isn't the end of the text.
   get #place() {
     const { tree } = this.desk;
-    const hasCards = (id) => tree.children(id).some((node) => !node.typed);
-    const id = tree.shown.find((each) => hasCards(each) && tree.after(each));
-    return tree.nodes.get(id);
+    const id = tree.shown.find((each) => tree.alternatives(each).length && tree.after(each));
+    return tree.nodes.get(tree.start(id));
   }
 
   show() {
@@ -45,7 +44,7 @@ export class Versions {
     if (!globalThis.Highlight) return;
     const { cards, tree } = this.desk;
     const node = this.button.ariaPressed === "true" && this.#place;
-    const all = node?.passage ? tree.children(node.id).filter((each) => cards.cards.has(each.id)) : [];
+    const all = node?.passage ? [...cards.cards.values()].map((card) => card.node) : [];
     const ranges = all.flatMap((each) => {
       const { text } = cards.cards.get(each.id);
       return differing(node.passage, textOf(each)).map(([from, to]) => within(text, from, to));

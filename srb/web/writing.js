@@ -3,6 +3,7 @@
 import { cancel, evaluate } from "./api.js";
 import { suffixOf } from "./bridge.js";
 import { branches, drawSeed } from "./compare.js";
+import { opening } from "./length.js";
 import { lengthOf, promptOf } from "./rewrite.js";
 import { Running } from "./running.js";
 import { tellProgress } from "./say.js";
@@ -45,6 +46,33 @@ export class Writing extends Running {
     const parents = await this.#parents([taken], fields);
     const wanted = { suffix: suffixOf(taken), stop_at_suffix: true };
     if (parents) return this.#generate({ columns, fields, instead: wanted }, parents, () => desk.settle(taken, parents[0], parents));
+  }
+
+  // More alternatives like one: at its place, with its beginning, and drawn as it was; how many and how long, as is set now.
+  async like(node) {
+    const { desk } = this;
+    const { settings, tree } = desk;
+    const { fields: now, until } = this.#ready([]);
+    const drawn = Object.entries(node.settings ?? now).filter(([name]) => settings.fields.has(name)); // a server's story has others, too
+    const fields = { ...Object.fromEntries(drawn), n: now.n, logprobs: now.logprobs, seed: drawSeed() };
+    const isBridge = node.follows !== undefined;
+    const label = isBridge ? null : (node.label ?? `Like alternative ${node.order + 1}`);
+    const stem = tree.stem(node.id, isConstrained([fields]) ? 0 : opening(textOf(node)).length); // what fits a grammar does so as a whole
+    const id = stem.id ?? (await desk.add(stem)).id;
+    const place = tree.start(id);
+    const before = tree.own(place);
+    const { passage, behind = tree.after(place) } = tree.nodes.get(place) ?? {};
+    const asked = { columns: [{ label, fields: {} }], fields };
+    if (passage) {
+      const prompt = await promptOf({ before, passage, behind }, node.label, desk.context.letters(fields));
+      asked.instead = { prompt: prompt + tree.own(id).slice(before.length) };
+    } else if (isBridge) asked.instead = { suffix: suffixOf({ before, behind }), stop_at_suffix: true };
+    else Object.assign(asked, { until, fields: { ...fields, max_tokens: now.max_tokens } });
+    const show = () => {
+      const isHere = tree === desk.tree && tree.shown.includes(node.parent); // whoever has gone elsewhere meanwhile isn't called back
+      if (isHere) desk.go(tree.current, [...new Set([id, ...tree.shown])]);
+    };
+    return this.#generate(asked, [id], show);
   }
 
   // What is asked for, as it is set now.
@@ -171,6 +199,8 @@ const chosen = ({ n, logprobs, ...others }) => others;
 
 const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
 
+const isConstrained = (fields) => fields.some((each) => CONSTRAINTS.some((name) => name in each));
+
 // Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
 const isHealed = (node, fields) =>
-  Boolean(node?.typed && node.pieces.length && !node.passage) && !isTurn(node) && !fields.some((each) => CONSTRAINTS.some((name) => name in each));
+  Boolean(node?.typed && node.pieces.length && !node.passage) && !isTurn(node) && !isConstrained(fields);

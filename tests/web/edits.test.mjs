@@ -49,6 +49,19 @@ test("what was typed at a place moves with it into the tree, and another story s
   typed(steps, "x");
   steps.rename({ place: "a", state: at("a") }, { place: "c", state: at("c") });
   assert.deepEqual(steps.all.done.map(({ from, to, place }) => place ?? `${from.current}${to.current}`), ["ab", "bc", "c"]);
+  // Also what was typed there before one was elsewhere, and before only other alternatives were shown.
+  const more = { ...at("a"), shown: ["more", "a"] };
+  const later = new Steps();
+  typed(later, "abc");
+  for (const [from, to] of [["a", "b"], ["b", "a"]]) later.push({ kind: "go", from: at(from), to: at(to) });
+  typed(later, "d", 3);
+  later.push({ kind: "go", from: at("a"), to: more });
+  typed(later, "e", 4);
+  later.rename({ place: "a", state: at("a") }, { place: "c", state: at("c") });
+  assert.deepEqual(later.all.done.map(({ from, to, place }) => place ?? `${from.current}${to.current}`), ["c", "ab", "bc", "c", "cc", "c"]);
+  const step = later.undo();
+  later.drop(step);
+  assert.deepEqual([later.redo(), later.all.done.length], [null, 5], "a step that can't be taken back isn't done again");
   const opening = new Steps({ done: [{ kind: "story", id: "s" }] });
   assert.deepEqual([opening.undo().id, opening.undo().id, opening.redo()], ["s", "s", null]);
 });

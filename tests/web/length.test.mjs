@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { end, tokens } from "../../srb/web/length.js";
+import { end, opening, tokens } from "../../srb/web/length.js";
 import { status } from "../../srb/web/status.js";
 
 for (const [text, unit, count, whole] of [
@@ -35,3 +35,11 @@ for (const [going, over, said] of [
   [[], [done(1)], "Done: one alternative."],
 ])
   test(`the status is: ${said}`, () => assert.equal(status(going, over), said));
+
+for (const [text, begun] of [
+  ["\n\nThe door opened. Nobody came.", "\n\nThe door opened."],
+  [" one two three four five.", " one two three"],
+  ["Nobody", "Nobody"],
+  ["", ""],
+])
+  test(`what varies ${JSON.stringify(text)} begins with`, () => assert.equal(opening(text), begun));

@@ -1,9 +1,13 @@
 """Styles, and what is done with a card besides keeping it."""
 
 import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Dialog, Locator, expect
+from scripted import Scripted
 from web.conftest import PROMPT, Story
 
 pytestmark = pytest.mark.web
@@ -65,6 +69,71 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         keep.click()
         expect(story.find("#error")).to_contain_text("This browser keeps no styles: not allowed here")
         expect(style).to_have_value("Your own")
+
+
+def test_more_like_one_begin_as_it_does_and_are_drawn_as_it_was(story: Story) -> None:
+    story.set(n=2, max_tokens=12, temperature=0.7)
+    story.generate(PROMPT, cards=2)
+    like = story.said(story.cards.last)
+    story.set(temperature=1.2, n=3)
+    for count in (5, 8):  # what they begin with is there once
+        with story.page.expect_request("**/v1/completions") as asked:
+            story.press(story.cards.last, "More like this")
+        expect(story.cards).to_have_count(count)
+        story.wait_done()
+        sent = json.loads(asked.value.post_data or "")
+        assert (sent["temperature"], len(sent["branches"])) == (0.7, 3)
+    first = story.cards.filter(has_text="Like alternative 2").first
+    begun = first.locator(".begun").inner_text()
+    assert begun
+    assert like.strip().startswith(begun)
+    assert bytes(sent["prompt"]).decode() == (PROMPT + like)[: (PROMPT + like).index(begun, len(PROMPT)) + len(begun)]
+    story.pictures("more")
+
+    # Nothing is kept by it; Undo takes them out of sight, and Redo brings them back.
+    expect(story.find("#story")).to_have_value(PROMPT)
+    story.find("#undo").click()
+    story.find("#undo").click()
+    expect(story.cards).to_have_count(2)
+    story.find("#redo").click()
+    story.find("#redo").click()
+    expect(story.cards).to_have_count(8)
+    text = story.said(first)
+    story.press(first, "Keep")
+    expect(story.find("#story")).to_have_value(bytes(sent["prompt"]).decode() + text)
+    story.find("#undo").click()
+    expect(story.find("#story")).to_have_value(PROMPT)
+    expect(story.cards).to_have_count(8)
+    story.reload()
+    expect(story.cards).to_have_count(8)
+    expect(story.cards.first.locator(".begun")).to_have_text(begun)
+
+
+def test_more_like_one_is_there_on_another_device_too(
+    blank: Story, other: Story, start_scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db")
+    story.open(server.url)
+    story.set(n=2, max_tokens=12)
+    story.generate(PROMPT, cards=2)
+    with story.page.expect_request("**/v1/completions") as asked:
+        story.press(story.cards.last, "More like this")
+    expect(story.cards).to_have_count(4)
+    story.wait_done()
+    like = story.cards.filter(has_text="Like alternative 2").first
+    begun, said = like.locator(".begun").inner_text(), story.said(like)
+    with urllib.request.urlopen(f"{server.url}/v1/stories/{story.page.url.partition('#')[2]}") as answer:
+        nodes = {each["id"]: each for each in json.load(answer)["nodes"]}
+    stem = nodes[json.loads(asked.value.post_data or "")["node"]]
+    assert (stem["text"].strip(), stem["settings"]["stem"], stem["kept"]) == (begun, True, None)
+    story.press(like, "Keep")
+    kept = PROMPT + stem["text"] + said
+    expect(story.find("#story")).to_have_value(kept)
+    other.open(server.url)
+    expect(other.find("#story")).to_have_value(PROMPT)  # not with a beginning that wasn't kept there
+    expect(other.cards).to_have_count(4)
+    other.press(other.cards.filter(has_text="Like alternative 2").first, "Keep")
+    expect(other.find("#story")).to_have_value(kept)
 
 
 def test_shades_and_probabilities_come_on_demand(story: Story) -> None:

@@ -165,3 +165,19 @@ test("a look at a node costs its children and not the tree", () => {
   other.places(ROOT);
   assert(reads < 10, `${reads} reads`);
 });
+
+test("a stem has the tokens of a beginning, and what goes on from it is an alternative of the place before", () => {
+  const tree = new Tree();
+  const place = tree.add({ parent: ROOT, pieces: [{ text: "Once", ids: [1] }], typed: true, whole: true, behind: " The end." }).id;
+  const pieces = [" It", " rained", ".", "\n\n", "Nobody"].map((text, k) => ({ text, ids: [k + 2] }));
+  const whole = tree.add({ parent: place, pieces }).id;
+  const stem = tree.add(tree.stem(whole, " It rained.".length)).id;
+  const like = tree.add({ parent: stem, pieces: [{ text: " Ada slept.", ids: [9] }] }).id;
+  assert.deepEqual([tree.text(stem), tree.prompt(like)], ["Once It rained.", [1, 2, 3, 4, 9]]);
+  assert.deepEqual([tree.stem(whole, " It rained.".length).id, tree.stem(whole, 2).id], [stem, place], "there is one of each");
+  assert.deepEqual([tree.start(stem), tree.start(place)], [place, place]);
+  assert.deepEqual([place, stem].map((id) => tree.alternatives(id).map((node) => node.id)), [[whole], [like]]);
+  assert.equal(tree.after(like), " The end.");
+  const nested = tree.add(tree.stem(like, " Ada slept.".length)).id;
+  assert.deepEqual([tree.start(nested), tree.text(nested)], [place, "Once It rained. Ada slept."]);
+});
