@@ -11,7 +11,8 @@ export function panel(button, dialog, onOpen = () => {}) {
     if (dialog.open) return dialog.close();
     const isThere = (other) => other.classList.contains("right") === dialog.classList.contains("right");
     for (const other of document.querySelectorAll(".panel[open]")) if (isThere(other)) other.close();
-    button.focus({ preventScroll: true }); // or else Chromium goes back to the text, at its beginning, when the panel closes
+    // Chromium goes back to where the keyboard was when the panel closes, and in a text to its beginning.
+    if (document.activeElement.matches("textarea")) button.focus({ preventScroll: true });
     button.setAttribute("aria-expanded", "true");
     document.body.classList.add(`${dialog.id}-open`); // for CSS: with :has() each key in the text would cost a look at all of the page
     if (isNarrow.matches) dialog.showModal();
