@@ -207,14 +207,15 @@ export class Tree {
     return { parent, healed, settings, pieces: kept, label: name, kept: true, length: kept.length, end: "up to a word of your choice" };
   }
 
-  // The stem of a node: as many of its pieces as are within so many letters. One that isn't there yet has no id, and where no piece
-  // is, it's the place that the node goes on from.
+  // The stem of a node: as many of its pieces as are within so many letters, or so much of its first one, which is all that a server's
+  // story has. One that isn't there yet has no id, and without letters it's the place that the node goes on from.
   stem(id, letters) {
     const { parent, healed, pieces } = this.nodes.get(id);
+    if (!letters) return { id: parent };
     const text = (k) => textOf({ pieces: pieces.slice(0, k) });
     const isWithin = (_, k) => text(k).length < letters && text(k + 1).trimEnd().length <= letters;
-    const own = pieces.filter(isWithin);
-    if (!own.length) return { id: parent };
+    const whole = pieces.filter(isWithin);
+    const own = whole.length ? whole : [{ text: pieces[0].text.slice(0, letters), ids: null }];
     const isSame = (node) => node.stem && textOf(node) === textOf({ pieces: own });
     return this.children(parent).find(isSame) ?? { parent, healed, pieces: own, stem: true, length: own.length, end: "" };
   }

@@ -4,6 +4,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Dialog, Locator, Request, expect
@@ -127,9 +128,14 @@ def test_more_like_one_is_there_on_another_device_too(
     story.wait_done()
     like = story.cards.filter(has_text="Like alternative 2").first
     begun, said = like.locator(".begun").inner_text(), story.said(like)
-    with urllib.request.urlopen(f"{server.url}/v1/stories/{story.page.url.partition('#')[2]}") as answer:
-        nodes = {each["id"]: each for each in json.load(answer)["nodes"]}
-    stem = nodes[json.loads(asked.value.post_data or "")["node"]]
+
+    def begins(asked: Request) -> dict[str, Any]:
+        """What was asked for goes on from this node."""
+        with urllib.request.urlopen(f"{server.url}/v1/stories/{story.page.url.partition('#')[2]}") as answer:
+            nodes = {each["id"]: each for each in json.load(answer)["nodes"]}
+        return dict(nodes[json.loads(asked.post_data or "")["node"]])
+
+    stem = begins(asked.value)
     assert (stem["text"].strip(), stem["settings"]["stem"], stem["kept"]) == (begun, True, None)
     story.press(like, "Keep")
     kept = PROMPT + stem["text"] + said
@@ -137,7 +143,12 @@ def test_more_like_one_is_there_on_another_device_too(
     other.open(server.url)
     expect(other.find("#story")).to_have_value(PROMPT)  # not with a beginning that wasn't kept there
     expect(other.cards).to_have_count(4)
-    other.press(other.cards.filter(has_text="Like alternative 2").first, "Keep")
+    other.set(n=2, max_tokens=12)
+    with other.page.expect_request(is_generation) as asked:  # of a text that came as a whole
+        other.press(other.cards.last, "More like this")
+    expect(other.cards).to_have_count(6)
+    assert begins(asked.value)["text"].strip() == begun
+    other.press(other.cards.filter(has_text="Like alternative 2").nth(2), "Keep")
     expect(other.find("#story")).to_have_value(kept)
 
 

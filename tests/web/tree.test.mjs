@@ -174,10 +174,12 @@ test("a stem has the tokens of a beginning, and what goes on from it is an alter
   const stem = tree.add(tree.stem(whole, " It rained.".length)).id;
   const like = tree.add({ parent: stem, pieces: [{ text: " Ada slept.", ids: [9] }] }).id;
   assert.deepEqual([tree.text(stem), tree.prompt(like)], ["Once It rained.", [1, 2, 3, 4, 9]]);
-  assert.deepEqual([tree.stem(whole, " It rained.".length).id, tree.stem(whole, 2).id], [stem, place], "there is one of each");
+  assert.deepEqual([tree.stem(whole, " It rained.".length).id, tree.stem(whole, 0).id], [stem, place], "there is one of each");
   assert.deepEqual([tree.start(stem), tree.start(place)], [place, place]);
   assert.deepEqual([place, stem].map((id) => tree.alternatives(id).map((node) => node.id)), [[whole], [like]]);
   assert.equal(tree.after(like), " The end.");
+  const heard = tree.add({ parent: place, pieces: [{ text: " It snowed. Nobody", ids: [20, 21] }] }).id; // by a server, in one piece
+  assert.deepEqual(tree.stem(heard, " It snowed.".length).pieces, [{ text: " It snowed.", ids: null }]);
   const nested = tree.add(tree.stem(like, " Ada slept.".length)).id;
   assert.deepEqual([tree.start(nested), tree.text(nested)], [place, "Once It rained. Ada slept."]);
 });
