@@ -279,15 +279,10 @@ class DiskCache:
 
     def _discard(self, path: Path) -> None:
         """Removes a file. It counts where it is this call that removed it, and not another thread or server."""
-        try:
+        with suppress(OSError):
             size = path.stat().st_size
-            path.unlink()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            logger.warning("%s can't be removed: %s", path, error.strerror or error)
-        else:
-            self._count(disk_bytes=-size)
+            if _unlink(path, missing_ok=False):
+                self._count(disk_bytes=-size)
 
     def _make_room(self) -> None:
         """Counts what all servers and models have in the folder, and removes the oldest if that is too much."""
@@ -332,10 +327,12 @@ def _in_order(records: dict[str, Record], known: Collection[str]) -> list[Record
     return list(ordered.values())
 
 
-def _unlink(path: Path) -> bool:
-    """Removes a file. Returns whether the file is gone."""
+def _unlink(path: Path, *, missing_ok: bool = True) -> bool:
+    """Removes a file. Returns whether it is gone; if it must not be missing, whether this call removed it."""
     try:
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=missing_ok)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         logger.warning("%s can't be removed: %s", path, error.strerror or error)
         return False

@@ -247,22 +247,24 @@ class Ahead:
         """Whether this draws, or has drawn, with the request of this id. May be called from any thread."""
         return request_id.startswith(self._prefix)
 
-    def _draws(self, request_id: str) -> bool:
-        return self._drawing is not None and self._drawing[0] == request_id
+    def _drawn_with(self, request_id: str) -> _Next | None:
+        """What is drawn now, if it is with the request of this id."""
+        return self._drawing[1] if self._drawing and self._drawing[0] == request_id else None
 
     def _on_taken(self, request_id: str, taking: asyncio.Future[None]) -> None:
+        found = self._drawn_with(request_id)
         if taking.cancelled() or taking.exception():  # it isn't tried again
-            if self._drawing and self._draws(request_id):
-                self._forget(self._drawing[1])
-        elif not self._draws(request_id):  # it had to make way meanwhile
+            if found:
+                self._forget(found)
+        elif found is None:  # it had to make way meanwhile
             self._end(request_id, None, "ahead")
 
     def put(self, events: Sequence[Event]) -> None:
         """Takes what it was given of the events of a step."""
         for event in events:
-            if self._drawing is None or not self._draws(event.request_id):
+            found = self._drawn_with(event.request_id)
+            if found is None:
                 continue
-            found = self._drawing[1]
             if isinstance(event, StartEvent):
                 found.start = event
             elif isinstance(event, StreamEvent):

@@ -7,7 +7,8 @@
 //
 // A node is a place in a text: `behind` is what stands behind a node that was typed, and behind all that was generated below it.
 // `passage` is what is rewritten there: alternatives come in its place. `marks` say who wrote the text, the passage and what is
-// behind, as marks.js packs it. A `stem` is the beginning of an alternative from which more like it go on. So what stands behind the cursor is stored once for each place where something was asked for.
+// behind, as marks.js packs it. So what stands behind the cursor is stored once for each place where something was asked for.
+// A `stem` is the beginning of an alternative, from which more like it go on.
 
 import { MODEL, packed, unpacked, WRITER } from "./marks.js";
 

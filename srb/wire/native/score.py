@@ -14,9 +14,9 @@ from srb.errors import InvalidRequestError, SrbError
 from srb.wire.native.reply import token_json, usage_json
 from srb.wire.openai.reply import LEAST_LOGPROB
 from srb.wire.request.body_fields import BodyFields, Int
-from srb.wire.request.completion_fields import Stream
+from srb.wire.request.completion_fields import Stream, check_stream
 from srb.wire.request.fields import AdapterScale, SamplingFields
-from srb.wire.request.read import depth_refused, kind_of, read_fields, show
+from srb.wire.request.read import depth_refused, kind_of, read_fields
 from srb.wire.schemas import BOOLEAN, INTEGER, NUMBER, OBJECT, STRING, alike, list_of, object_of
 from srb.wire.tokens.named_tokens import is_token
 
@@ -105,8 +105,7 @@ def read(body: bytes, model: str) -> Asked:
         raise InvalidRequestError(f"logprobs must be from 0 to {MAX_LOGPROBS}, got {top!s:.60}", param="logprobs")
     top = 0 if fields.logprobs is True else top
     table = Table.of(contexts, continuations, _branches(fields.branches or []), top=top or 0)
-    if isinstance(fields.stream, str) and fields.stream != "events":
-        raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
+    check_stream(fields.stream)
     stream = fields.stream is not False
     if not stream and table.count > MAX_ROWS_IN_OBJECT:
         raise InvalidRequestError(

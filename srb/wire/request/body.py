@@ -20,13 +20,13 @@ from srb.wire.request.alternatives import (
     with_ahead,
 )
 from srb.wire.request.avoided import TextsOf, nothing_kept, take_texts
-from srb.wire.request.completion_fields import CompletionFields
+from srb.wire.request.completion_fields import CompletionFields, check_stream
 from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import prompt_of
 from srb.wire.request.places import PathTo, no_stories, take_path
 from srb.wire.request.prompts import make_prompts, sent_prompt
-from srb.wire.request.read import depth_refused, read_fields, show
+from srb.wire.request.read import depth_refused, read_fields
 from srb.wire.request.shift import ignored_of_shift, tokenize_for, with_shift
 from srb.wire.tokens.named_tokens import Tokenize
 from srb.wire.tools.call_format import CallFormat, call_format
@@ -260,8 +260,7 @@ def _logprobs(fields: CompletionFields) -> int | None:
 
 
 def _format(fields: CompletionFields, openai: bool) -> Format:
-    if isinstance(fields.stream, str) and fields.stream != "events":
-        raise InvalidRequestError(f'stream must be true, false or "events", got {show(fields.stream)}', param="stream")
+    check_stream(fields.stream)
     if fields.stream is True:
         return "chunks"
     if fields.stream is None:

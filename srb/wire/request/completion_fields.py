@@ -12,12 +12,20 @@ from srb.wire.native.stories import Id, Text
 from srb.wire.request.body_fields import Float, Int
 from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS, SamplingFields
 from srb.wire.request.messages import Message
+from srb.wire.request.read import show
 from srb.wire.tokens.named_tokens import Tokenize, join_tokens
 from srb.wire.tools.offered import ToolFields
 
 _TEXT_OR_IDS = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]
 Prompt = Annotated[Any, WithJsonSchema({"anyOf": [*_TEXT_OR_IDS, {"type": "array", "items": {"anyOf": _TEXT_OR_IDS}}]})]
 Stream = Annotated[bool | str, WithJsonSchema({"enum": ["events", True, False]})]
+
+
+def check_stream(stream: bool | str | None) -> None:
+    """Raises `InvalidRequestError` if a text is sent that is no way to stream."""
+    if isinstance(stream, str) and stream != "events":
+        raise InvalidRequestError(f'stream must be true, false or "events", got {show(stream)}', param="stream")
+
 
 _CHOICES = [{"enum": ["auto", "none", "required"]}, {"type": "object"}]
 ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": _CHOICES})]
