@@ -19,7 +19,7 @@ from srb.errors import InvalidRequestError
 
 
 def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
-    """The request that goes on behind these events, which are all events of the interrupted one.
+    """The request that goes on behind these events, which are all that some whole steps of the engine have told.
 
     It has the same id. Its events are those that would have followed, behind one more `StartEvent`: each alternative
     has seen its prompt and its tokens, and draws with the next numbers of its random stream. Returns None if all
