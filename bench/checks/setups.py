@@ -2,9 +2,10 @@
 
 It tunes the default model for 30 seconds with an empty cache, 5 times alone and 5 times beside a loop that keeps a
 processor busy, or as often as is given. Then it measures all pairs of weights and attention in turn, with nothing
-beside them, and prints a row for each set-up: its choice, how much longer that takes than the best pair (the mean over
-the jobs of `srb tune`), and how far its times are from those that were measured now: the largest factor over a token of
-a prompt and steps of 8 and 32 rows. "not used" are times of a guess. Run it while the machine is idle.
+beside them, and prints a row for each set-up: its choice, how much longer that takes than the best one (the mean over
+the jobs of `srb tune`; flash attention `auto` has the better kind for each job), and how far its times are from those
+that were measured now: the largest factor over a token of a prompt and steps of 8 and 32 rows. "not used" are times of
+a guess. Run it while the machine is idle.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from srb import Settings
@@ -28,6 +29,8 @@ from srb.llama.tune.tuned import Tuned, read_tuned
 JOBS = (512, 8, 64), (4096, 8, 64), (512, 1, 64)
 SHAPE = Shape(256, 2048, (1, 8, 32))
 CELLS = 400
+NAMES = FILE, "q8_0", "bf16", "f16"
+CACHE_TYPES = "f16", "bf16"
 ROUNDS = 3
 Pair = tuple[str, Attention]
 
@@ -60,24 +63,31 @@ def set_up(model: Path, *, beside: bool) -> tuple[Tuned, float]:
 def measure(model: Path) -> dict[Pair, Timings]:
     """The times of all pairs, each the least of several rounds."""
     found: dict[Pair, Timings] = {}
-    ways = [Attention(*each) for each in itertools.product(("f16", "bf16"), ("auto", "off"))]
+    attentions = [Attention(*each) for each in itertools.product(CACHE_TYPES, ("auto", "off"))]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         os.environ["XDG_CACHE_HOME"] = folder
         loaded = {
             name: stack.enter_context(Weights(model if name == FILE else convert(model, name), Settings()))
-            for name in (FILE, "q8_0", "bf16", "f16")
+            for name in NAMES
         }
         tokens = loaded[FILE].tokenize(Path(__file__).read_text())
         for _ in range(ROUNDS):
-            for (name, weights), attention in itertools.product(loaded.items(), ways):
+            for (name, weights), attention in itertools.product(loaded.items(), attentions):
                 timings = weights.measure(attention, tokens, SHAPE, deep=True)
                 found.setdefault((name, attention), timings).merge(timings)
     return found
 
 
-def mean(timings: Timings) -> float:
-    """The geometric mean of the seconds of all jobs."""
-    return math.prod(timings.job(*job) for job in JOBS) ** (1 / len(JOBS))
+def mean(pairs: Iterable[Timings]) -> float:
+    """The geometric mean of the seconds of all jobs, each with the pair that is the fastest for it."""
+    among = list(pairs)
+    return math.prod(min(each.job(*job) for each in among) for job in JOBS) ** (1 / len(JOBS))
+
+
+def ways(weights: str, cache_type: str, flash_attn: str) -> list[Pair]:
+    """The pairs that a server has with this choice: `auto` has both, and takes one for each request."""
+    kinds = ("auto", "off") if flash_attn == "auto" else (flash_attn,)
+    return [(weights, Attention(cache_type, kind)) for kind in kinds]
 
 
 def farthest(kept: Costs, alone: Costs) -> float:
@@ -96,20 +106,27 @@ def main() -> None:
             results.append((beside, *set_up(model, beside=beside)))
             print(f"{'beside a loop' if beside else 'alone'}: {results[-1][1].describe()}", file=sys.stderr, flush=True)
     times = measure(model)
-    seconds = {pair: mean(timings) for pair, timings in times.items()}
-    for (name, attention), each in sorted(seconds.items(), key=lambda item: item[1]):
-        print(f"{each:.3f} s  {name}, {attention.cache_type} cache, flash attention {attention.flash_attn}")
+    for (name, attention), each in sorted(times.items(), key=lambda item: mean([item[1]])):
+        jobs = ", ".join(f"{each.job(*job):.2f}" for job in JOBS)
+        what = f"{name}, {attention.cache_type} cache, flash attention {attention.flash_attn}"
+        print(f"{mean([each]):.3f} s ({jobs})  {what}")
+    best = min(
+        mean(times[pair] for pair in ways(name, cache_type, "auto")) for name in NAMES for cache_type in CACHE_TYPES
+    )
     print("\n| | s | weights | cache | flash attention | behind the best | times |\n|---|---|---|---|---|---|---|")
     for beside, tuned, took in results:
+        own = ways(tuned.weights, tuned.cache_type, tuned.flash_attn)
         usual = tuned.paces.usual if tuned.paces else tuned.flash_attn
         pair = tuned.weights, Attention(tuned.cache_type, usual)
-        behind = f"{seconds[pair] / min(seconds.values()) - 1:.1%}" if pair in seconds else "not measured"
+        behind = f"{mean(times[each] for each in own) / best - 1:.1%}" if set(own) <= set(times) else "not measured"
         factor = "not used"
         if tuned.paces and not tuned.busy and pair in times:
             kept = tuned.paces.off if usual == "off" else tuned.paces.on
             factor = f"{farthest(kept, times[pair].pace(kept.apart)):.2f}"
         who = "beside a loop" if beside else "alone"
-        print(f"| {who} | {took:.0f} | {tuned.weights} | {tuned.cache_type} | {usual} | {behind} | {factor} |")
+        print(
+            f"| {who} | {took:.0f} | {tuned.weights} | {tuned.cache_type} | {tuned.flash_attn} | {behind} | {factor} |"
+        )
 
 
 if __name__ == "__main__":
