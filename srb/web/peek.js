@@ -3,6 +3,10 @@
 const REST_MILLISECONDS = 120; // a pointer that crosses the text on its way to a button opens nothing
 const LEAVE_MILLISECONDS = 200;
 
+const MARGIN = 4; // pixels, around the list
+
+const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css: there the list is at the foot of the screen
+
 const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
 
 // The text of a token, for people: behind a letter, what is more of its word begins with a hyphen.
@@ -22,21 +26,22 @@ export class Peek {
     this.desk = desk;
     Object.assign(this, { choose, upTo });
     this.token = null;
-    // Not where text comes under a pointer that rests, as pointerover does.
-    for (const name of ["pointermove", "pointerdown"]) document.addEventListener(name, (event) => this.#point(event));
+    // Not where text comes under a pointer that rests, as pointerover does; and not where a finger begins to swipe, as pointerdown does.
+    for (const name of ["pointermove", "click"]) document.addEventListener(name, (event) => this.#point(event));
     document.addEventListener("focusin", (event) => this.#focus(event.target));
     document.addEventListener("keydown", (event) => this.#key(event));
-    document.addEventListener("scroll", () => this.#hide(), { capture: true, passive: true });
+    document.addEventListener("scroll", ({ target }) => this.#scroll(target), { capture: true, passive: true });
   }
 
-  #point({ target, type }) {
+  #point({ target, type, pointerType }) {
+    if (type === "pointermove" && pointerType === "touch") return;
     const token = target.closest?.("[data-k]");
     const pointed = token ?? target.closest?.("#peek") ?? null;
     if (pointed === this.pointed && type === "pointermove") return;
     this.pointed = pointed;
     clearTimeout(this.resting);
-    if (!pointed && type === "pointerdown") return this.#hide();
-    if (token) this.resting = setTimeout(() => this.#show(token), type === "pointerdown" ? 0 : REST_MILLISECONDS);
+    if (!pointed && type === "click") return this.#hide();
+    if (token) this.resting = setTimeout(() => this.#show(token), type === "click" ? 0 : REST_MILLISECONDS);
     else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
   }
 
@@ -95,11 +100,26 @@ export class Peek {
     });
     this.element.replaceChildren(title, list, upTo);
     this.element.showPopover();
-    const place = [...token.getClientRects()].at(-1); // where its word is, if its space ends the line before
+    this.#place([...token.getClientRects()].at(-1)); // where its word is, if its space ends the line before
+  }
+
+  // The list is above the word, as below are the words that are read next, and the buttons; but not over the bar with Generate. Where
+  // neither has room, it's beside the word.
+  #place(word) {
     const { width, height } = this.element.getBoundingClientRect();
-    const above = place.top - height >= 0; // below are the words that are read next, and the buttons
-    this.element.style.left = `${Math.max(4, Math.min(place.left, innerWidth - width - 4))}px`;
-    this.element.style.top = `${above ? place.top - height : Math.min(place.bottom, innerHeight - height)}px`;
+    if (isNarrow.matches) return scrollBy(0, Math.max(0, word.bottom + MARGIN - (innerHeight - height)));
+    const bar = document.querySelector("#bar").getBoundingClientRect();
+    const [top, bottom] = bar.top < word.top ? [Math.max(0, bar.bottom), innerHeight] : [0, Math.min(bar.top, innerHeight)];
+    const isBeside = word.top - height < top && word.bottom + height > bottom;
+    const y = word.top - height >= top ? word.top - height : Math.min(word.bottom, bottom - height);
+    const x = isBeside ? (word.right + width + MARGIN < innerWidth ? word.right + MARGIN : word.left - width - MARGIN) : word.left;
+    this.element.style.left = `${Math.max(MARGIN, Math.min(x, innerWidth - width - MARGIN))}px`;
+    this.element.style.top = `${Math.max(0, y)}px`;
+  }
+
+  // At the foot of the screen it stays while the page scrolls, so that its word can be brought in sight.
+  #scroll(scrolled) {
+    if (!isNarrow.matches || scrolled !== document) this.#hide();
   }
 
   #row(node, k, choice, isTaken) {

@@ -31,6 +31,28 @@ SET = """(values) => {
     }
 }"""
 
+WATCH = """() => {
+    const names = ["#manuscript", "#cards", ".batch", ".card", ".card > *"];
+    let last = { texts: "" };
+    window.jumps = [];
+    const look = () => {
+        const texts = [...document.querySelectorAll("#story, .card .text")];
+        const said = texts.map((each) => each.value ?? each.textContent).join("|");
+        const now = { texts: said, "#bar": document.querySelector("#bar").offsetHeight };
+        for (const name of names)
+            document.querySelectorAll(name).forEach((each, k) => {
+                const { x, y, width, height } = each.getBoundingClientRect();
+                now[`${name} ${k}`] = [x + scrollX, y + scrollY, width, height].map(Math.round).join();
+            });
+        for (const name in now)
+            if (last.texts === now.texts && last[name] !== now[name]) jumps.push([name, last[name], now[name]]);
+        last = now;
+        requestAnimationFrame(look);
+    };
+    look();
+}"""
+"""Notes in each frame what moves, or gets another size, though no text has changed."""
+
 expect.set_options(timeout=60_000)
 
 
@@ -98,6 +120,21 @@ class Story:
 
     def wait_done(self) -> None:
         expect(self.find("#stop")).to_be_disabled()
+
+    def jumps(self) -> object:
+        """What has moved without any text that changed, since `WATCH` was evaluated."""
+        return self.page.evaluate("window.jumps")
+
+    def swipe(self, by: int) -> None:
+        """Moves a finger over the alternatives in sight, to the left where `by` is negative."""
+        box = self.find(".batch").first.bounding_box()
+        assert box
+        client = self.page.context.new_cdp_session(self.page)
+        for name, part in (("touchStart", 0.0), ("touchMove", 0.3), ("touchMove", 0.7), ("touchMove", 1.0)):
+            place = {"x": box["x"] + box["width"] / 2 + (part - 0.5) * by, "y": box["y"] + 50}
+            client.send("Input.dispatchTouchEvent", {"type": name, "touchPoints": [place]})
+        client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        client.detach()
 
     def word(self, card: Locator, number: int = 3) -> Locator:
         """A token of a card that has letters, so that it can be pointed at."""

@@ -178,6 +178,11 @@ def test_an_alternative_is_kept_up_to_a_word(story: Story) -> None:
     story.generate(PROMPT, cards=1)
     said = story.said(story.cards.first)
     story.word(story.cards.first).hover()
+    expect(story.find("#peek")).to_be_visible()
+    bar, menu = story.find("#bar").bounding_box(), story.find("#peek").bounding_box()
+    assert bar
+    assert menu
+    assert bar["y"] + bar["height"] <= menu["y"] or menu["y"] + menu["height"] <= bar["y"]
     story.find("#peek .up-to").click()
     expect(story.cards).to_have_count(0)
     kept = story.text

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_backend import says
 from playwright.sync_api import expect
 from scripted import Scripted
-from web.conftest import PROMPT, Story
+from web.conftest import PROMPT, WATCH, Story
 
 pytestmark = pytest.mark.web
 
@@ -39,6 +40,7 @@ def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story, server
     first = story.cards.first
     expect(story.find("#openings")).to_be_hidden()
     expect(first.locator("[data-k]").nth(5)).to_be_attached()
+    story.page.evaluate(WATCH)
     expect(story.find("[data-k]:hover")).to_be_attached()
     story.page.wait_for_timeout(150)  # longer than a pointer has to rest on a word
     expect(story.find("#peek")).to_be_hidden()  # nobody has pointed at a word
@@ -60,7 +62,8 @@ def test_eight_alternatives_are_in_sight_and_one_is_stopped(story: Story, server
     boxes = [each.bounding_box() for each in story.cards.all()]
     first.hover()
     expect(first.get_by_role("button", name="Keep")).to_be_visible()
-    assert [each.bounding_box() for each in story.cards.all()] == boxes  # nothing has jumped
+    assert [each.bounding_box() for each in story.cards.all()] == boxes
+    assert story.jumps() == []
     is_whole = "(all) => all.every((each) => each.scrollHeight <= each.clientHeight + 1)"
     assert story.find(".card .text").evaluate_all(is_whole)
     story.pictures("stopped")
@@ -353,16 +356,37 @@ def test_every_state_can_be_read_by_all_and_fits(story: Story) -> None:
     story.pictures("panels", axe=True)
 
 
-def test_it_fits_a_phone(story: Story) -> None:
+def test_it_fits_a_phone(story: Story, server: Scripted) -> None:
     story.page.set_viewport_size({"width": 360, "height": 740})
     story.set(n=3, max_tokens=60)
-    story.generate(PROMPT, cards=3)
-    expect(story.cards.first).to_be_in_viewport(ratio=1)
-    story.word(story.cards.first, 25).click()  # at the right
+    server.hold_after(30)
+    story.generate(PROMPT, cards=3, wait=False)
+    expect(story.cards.first.locator("[data-k]").nth(5)).to_be_attached()
+    story.page.evaluate(WATCH)
+    server.go()
+    story.wait_done()
+    assert story.jumps() == []
+    first, second = story.cards.first, story.cards.nth(1)
+    expect(first).to_be_in_viewport(ratio=0.99)
+    expect(second).not_to_be_in_viewport()
+
+    # A finger swipes to the next one.
+    story.swipe(-250)
+    expect(second).to_be_in_viewport(ratio=0.99)
+    expect(first).not_to_be_in_viewport()
+    expect(second.get_by_role("button", name="Keep", exact=True)).to_be_visible()
+    story.word(second, 25).click()  # at the right
     assert_inside(story, "#peek")
+    word, peek = box(story, ".looked-at"), box(story, "#peek")
+    assert word["y"] + word["height"] <= peek["y"]
+    assert peek["y"] + peek["height"] == 740
     story.picture("phone", axe=True)
     story.find(".title").nth(1).click()
     expect(story.find("#peek")).to_be_hidden()
+    story.word(second).click()
+    story.swipe(250)
+    expect(story.find("#peek")).to_be_hidden()
+    expect(first).to_be_in_viewport(ratio=0.99)
     story.find("#explore").click()
     expect(story.find("#explorer .told")).to_contain_text("continuations")
     story.page.keyboard.press("End")
@@ -372,8 +396,13 @@ def test_it_fits_a_phone(story: Story) -> None:
     story.picture("explorer-phone", axe=True)
 
 
+def box(story: Story, selector: str) -> Any:
+    found = story.find(selector).bounding_box()
+    assert found
+    return found
+
+
 def assert_inside(story: Story, selector: str) -> None:
     expect(story.find(selector)).to_be_visible()
-    box = story.find(selector).bounding_box()
-    assert box
-    assert 0 <= box["x"] < box["x"] + box["width"] <= 360
+    at = box(story, selector)
+    assert 0 <= at["x"] < at["x"] + at["width"] <= 360
