@@ -18,7 +18,7 @@ export function follows(logprob, best) {
 export function watchCursor(button, desk) {
   const draw = () => {
     const { before, behind } = desk.take();
-    button.disabled = desk.asking.isOn || !before.trim() || !behind.trim();
+    button.disabled = !before.trim() || !behind.trim();
   };
   for (const name of ["selectionchange", "input", "change"]) document.addEventListener(name, draw);
   draw();

@@ -162,7 +162,7 @@ export class Cards {
 
   #begun({ parent }) {
     const { tree } = this.desk;
-    return parent === tree.current ? "" : tree.own(parent).slice(tree.own(tree.start(parent)).length).trim();
+    return parent === tree.current ? "" : tree.text(parent).slice(tree.text(tree.start(parent)).length).trim();
   }
 
   // Says how well what stands behind follows each of the alternatives that came with this one.

@@ -4,7 +4,6 @@ import { detokenize, tokenize } from "./api.js";
 import { Count } from "./count.js";
 import { matching } from "./lore.js";
 import { arranged, beginning, tail } from "./prompt.js";
-import { ROOT } from "./tree.js";
 
 const REST = 400; // milliseconds without a key, until the server counts
 const USUAL = 128; // tokens of an alternative, where that is left to the server
@@ -15,16 +14,14 @@ const MOST_BESIDE = 1 / 2; // of a prompt, for what stands beside the text
 const MOST_COSTS = 200; // that are remembered
 
 const numbers = new Intl.NumberFormat();
-const NOTHING = { memory: "", note: "", lore: [] };
 
 export class Context {
   #costs = new Map(); // tokens, by text
   used = 0; // tokens, by what stands beside the text
 
-  // size: of the context, in tokens; undefined where the server doesn't say. asking: whose conversations have a system prompt in
-  // place of what `beside` has.
-  constructor(size = Infinity, asking, beside) {
-    Object.assign(this, { size, asking, beside });
+  // size: of the context, in tokens; undefined where the server doesn't say. beside: what stands beside the story.
+  constructor(size = Infinity, beside) {
+    Object.assign(this, { size, beside });
     this.count = new Count();
     this.meter = document.querySelector("#meter");
     this.words = document.querySelector("#meter-words");
@@ -33,33 +30,28 @@ export class Context {
   }
 
   // The tokens that a prompt may have, so that the alternatives have room behind it.
-  #room({ n = 1, max_tokens: length = USUAL } = {}) {
+  room({ n = 1, max_tokens: length = USUAL } = {}) {
     const wanted = n * (length > 0 ? length : USUAL);
     return Math.floor(Math.max(this.size / 4, this.size - wanted - 1));
   }
 
   // The letters that a prompt may have, so that its tokens have room if they are short.
   letters(fields) {
-    return Math.min(2 * this.#room(fields), MOST_LETTERS);
+    return Math.min(2 * this.room(fields), MOST_LETTERS);
   }
 
-  // What stands beside a text, at its end. isStory: whether that is one, and no conversation.
-  #beside(text, isStory) {
-    const { memory, note, depth, lore } = isStory ? this.beside.values : NOTHING;
+  // What stands beside a text, at its end.
+  #beside(text) {
+    const { memory, note, depth, lore } = this.beside.values;
     const entries = matching(lore, text);
     return { memory, note, depth, entries, isEmpty: !memory.trim() && !note.trim() && !entries.length };
-  }
-
-  #isStory(tree, id) {
-    return !this.asking.isOn && tree.beginning(id) === ROOT;
   }
 
   // What is sent in place of the prompt of a node; null where that can be sent as it is.
   async fit(tree, id, fields) {
     const text = tree.text(id);
-    const isStory = this.#isStory(tree, id);
-    if (this.#beside(text, isStory).isEmpty) return this.#fit(tree.prompt(id), fields);
-    const { parts, place } = await this.compose(text, isStory, fields);
+    if (this.#beside(text).isEmpty) return this.#fit(tree.prompt(id), fields);
+    const { parts, place } = await this.compose(text, fields);
     const { ids, letters, isHealed } = tail(text, place, tree.drawn(id));
     const whole = parts.map((part) => part.text).join("");
     const head = await tokenize(whole.slice(0, whole.length - letters));
@@ -68,7 +60,7 @@ export class Context {
 
   async #fit(prompt, fields) {
     const ids = Array.isArray(prompt) ? prompt : await this.#count(prompt, fields);
-    const room = this.#room(fields);
+    const room = this.room(fields);
     if (!ids || ids.length <= room) return null;
     const first = await this.#first;
     const text = first.every((id, k) => ids[k] === id) ? ids.slice(first.length) : ids;
@@ -84,15 +76,15 @@ export class Context {
 
   // The token ids of a text that isn't sent as it is, so that evaluating it would be in vain; else null.
   async #count(text, fields) {
-    if (text.length <= this.#room(fields)) return null;
+    if (text.length <= this.room(fields)) return null;
     return tokenize(text);
   }
 
   async idsOfCut(tree, id, fields) {
     const text = tree.text(id);
-    if (!this.#beside(text, this.#isStory(tree, id)).isEmpty) return tokenize(text);
+    if (!this.#beside(text).isEmpty) return tokenize(text);
     const ids = await this.#count(text, fields);
-    return ids && ids.length > this.#room(fields) ? ids : null;
+    return ids && ids.length > this.room(fields) ? ids : null;
   }
 
   // The tokens of a text that stands behind another one.
@@ -125,10 +117,10 @@ export class Context {
   }
 
   // What the model sees of a text, as prompt.js arranges it: {parts, place, from, omitted}. A part has its `tokens`, and the text begins
-  // with the letter `from`. omitted: entries that have no room. Throws an Error in words.
-  async compose(text, isStory, fields) {
-    const room = this.#room(fields);
-    const beside = this.#beside(text, isStory);
+  // with the letter `from`. omitted: entries that have no room. around: tokens that stand around it. Throws an Error in words.
+  async compose(text, fields, around = 0) {
+    const room = this.room(fields) - around;
+    const beside = this.#beside(text);
     const { used, omitted, ...others } = await this.#priced(beside, room);
     const [ids, first] = await Promise.all([tokenize(text), this.#first]);
     const cut = this.#cut(ids.length - first.length, room - used - first.length);
@@ -139,19 +131,30 @@ export class Context {
     return { parts: parts.map((part, k) => ({ ...part, tokens: tokens[k] })), place, from, omitted };
   }
 
+  // A prompt that has in it what the model sees of a text, as far as there is room: {prompt, from}, where `from` is as compose() has it.
+  // make(story) is a promise of the prompt around that. Throws an Error in words.
+  async within(text, make, fields) {
+    const around = (await tokenize(await make(""))).length;
+    const most = this.room(fields);
+    const [has, may] = [around, most].map((each) => numbers.format(each));
+    if (around > most / 2) throw new Error(`What is asked has ${has} tokens without the story, and may have half of ${may}. Make it shorter.`);
+    const { parts, from } = await this.compose(text, fields, around);
+    return { prompt: await make(parts.map((part) => part.text).join("")), from };
+  }
+
   // Shows how full it is with a text. ids: those of its tokens, where they are known; else the server counts them.
-  draw(text, isStory, ids) {
+  draw(text, ids) {
     if (ids) this.count.know(text, ids.length);
-    const isAlone = !isStory || this.beside.isEmpty; // which entries apply is looked up when nobody types
+    const isAlone = this.beside.isEmpty; // which entries apply is looked up when nobody types
     if (isAlone) this.used = 0;
     this.#show(text);
     clearTimeout(this.resting);
     const isKnown = isAlone && this.count.of(text).isExact;
-    if (this.size < Infinity && !isKnown) this.resting = setTimeout(() => this.#ask(text, isStory), REST);
+    if (this.size < Infinity && !isKnown) this.resting = setTimeout(() => this.#ask(text), REST);
   }
 
-  async #ask(text, isStory) {
-    const asked = [tokenize(text), this.#priced(this.#beside(text, isStory), this.#room())];
+  async #ask(text) {
+    const asked = [tokenize(text), this.#priced(this.#beside(text), this.room())];
     const [ids, { used }] = await Promise.all(asked).catch(() => [null, {}]); // it stays an estimate
     if (!ids || text !== this.text) return;
     this.used = used;
@@ -162,7 +165,7 @@ export class Context {
   #show(text) {
     this.text = text;
     const { tokens, isExact } = this.count.of(text);
-    const room = this.#room() - this.used;
+    const room = this.room() - this.used;
     const [own, all, last, size] = [tokens, tokens + this.used, room, this.size].map((each) => numbers.format(each));
     const about = isExact ? "" : "about ";
     this.meter.value = tokens + this.used;

@@ -1,12 +1,14 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
-import { Asking } from "./ask.js";
 import { Beside } from "./beside.js";
 import { Doing } from "./doing.js";
-import { Drafts, nodeOf, placeOf } from "./drafts.js";
+import { fitted } from "./conversation.js";
+import { Drafts } from "./drafts.js";
+import { Editor } from "./editor.js";
 import { Steps } from "./edits.js";
 import { isLost } from "./keys.js";
-import { packed } from "./marks.js";
+import { MODEL, packed } from "./marks.js";
+import { plain } from "./older.js";
 import { drawPath, drawTree } from "./places.js";
 import { Saving } from "./saving.js";
 import { complain, saidOf, tell } from "./say.js";
@@ -23,9 +25,9 @@ export class Desk {
     Object.assign(this, { settings, compare, story });
     this.tree = new Tree();
     this.doing = new Doing(this);
-    story.step = (change) => this.doing.push({ kind: "text", place: this.place, ...change });
-    this.asking = new Asking(document.querySelector("#desk"), () => this.#switch());
+    story.step = (change) => this.doing.push({ kind: "text", place: this.tree.current, ...change });
     this.beside = new Beside(document.querySelector("#seen"), () => this.measure());
+    this.editor = new Editor(document.querySelector("#ask"), this);
     this.cards = null;
     this.versions = new Versions(this);
     this.context = null;
@@ -39,7 +41,8 @@ export class Desk {
   async open(store) {
     const { nodes, page, drafts } = await store.load();
     const mended = mend(nodes);
-    this.growing = new Set(mended); // they are kept so
+    const asked = plain(nodes);
+    this.growing = new Set([...mended, ...asked]); // they are kept so
     if (mended.length) complain(new Error(`Something in ${mended.length} texts of this story could not be read. It was left out.`));
     this.store = store;
     const left = nodes.filter((node) => node.end === undefined && page.untils?.[node.request]);
@@ -47,11 +50,12 @@ export class Desk {
     for (const node of nodes) node.until ??= this.untils[node.request];
     const tree = (this.tree = new Tree(nodes, page.current));
     if (page.shown?.every((id) => tree.has(id))) tree.shown = page.shown;
-    this.doing.steps = new Steps(page.steps);
+    this.doing.steps = new Steps(asked.length && !page.conversation ? {} : page.steps);
     this.settings.values = page.settings ?? {};
     this.compare.texts = page.texts ?? [];
     this.compare.values = page.compare ?? {};
-    this.asking.values = page.asking ?? {};
+    this.editor.values = page;
+    this.editor.choices = page.editor ?? { system: page.asking?.system || undefined };
     this.beside.values = page.beside ?? { memory: page.note };
     this.story.drafts = new Drafts(drafts, page.marks);
     this.#draw();
@@ -69,6 +73,7 @@ export class Desk {
 
   // Takes what a shared store says of a node. While that runs here, its request says the rest.
   hear(heard, writing) {
+    plain([heard]);
     const { pieces, healed, ...said } = heard; // what was healed in fact is known where it was read
     const node = this.tree.add(heard);
     node.until ??= this.untils[node.request];
@@ -106,20 +111,17 @@ export class Desk {
     this.save();
   }
 
-  get place() {
-    return placeOf(this.tree.current, this.asking.isOn);
-  }
-
   // Whether the box has what isn't in the tree.
   get #isTyped() {
-    return this.story.drafts.at(this.place) !== undefined;
+    return this.story.drafts.has(this.tree.current);
   }
 
   #draw() {
-    this.story.show(this.place, this.asking.shown(this.tree));
-    this.asking.draw(this.tree);
+    const { tree } = this;
+    const behind = tree.after(tree.current);
+    this.story.show(tree.current, { text: tree.text(tree.current) + behind, marks: tree.marks(tree.current), behind: behind.length });
     this.measure();
-    drawPath(document.querySelector("#path"), this.tree, this.story.drafts, (id) => {
+    drawPath(document.querySelector("#path"), tree, this.story.drafts, (id) => {
       this.go(id);
       this.story.resume();
     });
@@ -140,26 +142,16 @@ export class Desk {
 
   // Only where nothing is written yet, as they take the place of what is.
   showOpenings() {
-    document.querySelector("#openings").hidden = this.asking.isOn || this.tree.nodes.size > 0 || this.story.value !== "";
+    document.querySelector("#openings").hidden = this.tree.nodes.size > 0 || this.story.value !== "";
   }
 
   // How full the context is with what the model sees here: all up to the cursor.
   measure() {
-    const { asking, story, tree } = this;
-    const before = asking.isOn ? story.value : story.value.slice(0, story.selection[1]);
-    const isHere = before === (asking.isOn ? asking.text(tree) : tree.own(tree.current));
-    const ids = isHere ? tree.prompt(tree.current) : null;
-    const text = tree.text(asking.before(tree)) + before;
-    const isStory = !asking.isOn && asking.before(tree) === ROOT;
-    this.context.draw(text, isStory, Array.isArray(ids) ? ids : undefined);
-    this.seen?.draw(text, isStory);
-  }
-
-  // Between continuing a text and asking.
-  #switch() {
-    this.doing.push({ kind: "go", from: { ...this.state, asks: !this.asking.isOn }, to: this.state });
-    this.#draw();
-    this.savePage();
+    const { story, tree } = this;
+    const text = story.value.slice(0, story.selection[1]);
+    const ids = text === tree.text(tree.current) ? tree.prompt(tree.current) : null;
+    this.context.draw(text, Array.isArray(ids) ? ids : undefined);
+    this.seen?.draw(text);
   }
 
   show() {
@@ -169,7 +161,7 @@ export class Desk {
   }
 
   get state() {
-    return { current: this.tree.current, shown: this.tree.shown, asks: this.asking.isOn };
+    return { current: this.tree.current, shown: this.tree.shown };
   }
 
   // kept: whether that is because the node was kept.
@@ -179,7 +171,7 @@ export class Desk {
     const isOther = this.tree.go(id, shown);
     if (isOther) this.doing.push({ kind: "go", from, to: this.state, kept });
     this.show();
-    if (left !== this.tree.current && drafts.of(left).length) tell("What you typed there is kept as a draft.");
+    if (left !== this.tree.current && drafts.has(left)) tell("What you typed there is kept as a draft.");
   }
 
   // Goes on from the end of a node.
@@ -190,8 +182,8 @@ export class Desk {
     this.growing.add(node);
     this.#takeAlong(node);
     this.go(node.id, undefined, kept);
-    const end = tree.own(node.id).length;
-    story.shade(tree.own(tree.start(node.parent)).length, end);
+    const end = tree.text(node.id).length;
+    story.shade(tree.text(tree.start(node.parent)).length, end);
     story.resume();
   }
 
@@ -199,17 +191,28 @@ export class Desk {
   #takeAlong({ id, ...node }) {
     const { tree, story } = this;
     const parent = tree.start(node.parent);
-    const before = tree.own(parent);
+    const before = tree.text(parent);
     const { passage = "", behind } = tree.nodes.get(parent) ?? {};
     const start = before.length + passage.length;
     const rest = story.value.slice(start);
     const isFurther = behind && rest !== behind && rest[0] === behind[0]; // what is at the cursor stays a draft there
-    if (tree.current !== parent || this.asking.isOn || !isFurther || !story.value.startsWith(before + passage)) return;
-    const own = tree.own(id);
+    if (tree.current !== parent || !isFurther || !story.value.startsWith(before + passage)) return;
+    const own = tree.text(id);
     const after = tree.after(id);
     const space = after.slice(0, after.length - behind.length);
     const marks = tree.marks(id).slice(0, own.length + space.length) + story.marks.slice(start);
-    story.drafts.put(placeOf(id, false), own + space + rest, () => packed(marks));
+    story.drafts.put(id, own + space + rest, () => packed(marks));
+  }
+
+  // Puts a passage at the cursor, in one step.
+  insert(passage) {
+    const { steps } = this.doing;
+    const [, at] = this.story.selection;
+    const [before, behind] = [this.story.value.slice(0, at), this.story.value.slice(at)];
+    steps.close();
+    this.story.insert(fitted(before, passage, behind), MODEL);
+    steps.close();
+    this.measure();
   }
 
   discard(node) {
@@ -222,15 +225,14 @@ export class Desk {
   // What is typed now, for `write` and `settle`: all of it, and as it is at the cursor, or where `selection` is replaced.
   take(selection = [this.story.selection[1], this.story.selection[1]]) {
     const { value: text, marks } = this.story;
-    const [from, to] = this.asking.isOn ? [text.length, text.length] : selection;
+    const [from, to] = selection;
     const [before, passage, behind] = [text.slice(0, from), text.slice(from, to), text.slice(to)];
-    return { place: this.place, text, draft: this.story.drafts.at(this.place), before, passage, behind, marks };
+    return { place: this.tree.current, text, draft: this.story.drafts.at(this.tree.current), before, passage, behind, marks };
   }
 
   // The id of the node of what was taken, or of another text: {before, passage, behind, marks}.
   async write({ before, ...others }) {
-    const { asking, tree } = this;
-    const node = asking.isOn ? await asking.written(tree, before) : tree.written(before, others);
+    const node = this.tree.written(before, others);
     if (node.id === ROOT || (node.parent === ROOT && !node.pieces?.length && !node.passage))
       throw new Error(others.behind ? "Alternatives come where the cursor is. Write something before it." : "Write how it begins.");
     return node.id ?? (await this.add(node)).id;
@@ -240,15 +242,13 @@ export class Desk {
   // whoever has gone elsewhere isn't called back.
   settle({ place, text, draft }, id, shown) {
     const { story, tree } = this;
-    const isHere = place === this.place;
+    const isHere = place === tree.current;
     const hasTyped = story.drafts.at(place) !== draft; // there, wherever one is now
     if (tree.nodes.has(id)) this.growing.add(tree.nodes.get(id)); // it's kept with what takes the draft away
     story.drafts.settle(place, text);
     this.doing.steps.close();
-    const asks = isHere ? this.asking.isOn : place !== nodeOf(place);
-    const old = { place, state: { current: nodeOf(place), asks } };
     if (isHere) tree.go(hasTyped ? tree.current : id, shown);
-    if (!hasTyped) this.doing.steps.rename(old, { place: placeOf(id, asks), state: { current: id, shown, asks } });
+    if (!hasTyped) this.doing.steps.rename(place, { current: id, shown });
     this.show();
   }
 
@@ -275,7 +275,7 @@ export class Desk {
 
   // What a new story begins with, too.
   get choices() {
-    return { settings: this.settings.values, compare: this.compare.values, asking: this.asking.values };
+    return { settings: this.settings.values, compare: this.compare.values, editor: this.editor.choices };
   }
 
   // Keeps these nodes, and all that isn't in the tree. That is little, so it may follow every key.
@@ -286,7 +286,7 @@ export class Desk {
   #write(items) {
     const { current, shown } = this.tree;
     const drafts = items.filter((item) => typeof item === "string").map((place) => [place, this.story.drafts.at(place)]);
-    const typed = { beside: this.beside.values, texts: this.compare.texts };
+    const typed = { beside: this.beside.values, texts: this.compare.texts, ...this.editor.values };
     const marks = this.story.drafts.allMarks;
     const page = { current, shown, steps: this.doing.steps.all, marks, untils: this.untils, ...typed, ...this.choices };
     return this.store.save(items.filter((item) => item.pieces), page, drafts);

@@ -1,6 +1,5 @@
 // Undoing what was done on the desk, and doing it again: the steps of edits.js, with the two buttons.
 
-import { nodeOf } from "./drafts.js";
 import { Steps } from "./edits.js";
 import { tell } from "./say.js";
 
@@ -48,20 +47,18 @@ export class Doing {
     return step;
   }
 
-  #go({ current, shown, asks }) {
-    const { asking, tree } = this.desk;
+  #go({ current, shown }) {
+    const { tree } = this.desk;
     if (![current, ...shown].every((id) => tree.has(id))) return tell("That place isn't there any more.");
-    asking.isOn = asks;
     tree.go(current, shown);
   }
 
   #type(step, isBack) {
-    const { place, at, removed, added, marks } = step;
+    const { place, at, removed, added, marks, by } = step;
     const { desk } = this;
-    const current = nodeOf(place);
-    if (place !== desk.place) this.#go({ current, shown: [current], asks: place !== current });
+    if (place !== desk.tree.current) this.#go({ current: place, shown: [place] });
     desk.show();
-    const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added });
+    const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added, marks: by?.repeat(added.length) });
     if (isDone) return;
     this.steps.drop(step);
     tell("The text is another one now, so that this can't be taken back.");

@@ -1,16 +1,9 @@
-// What was typed and isn't in the tree yet: a draft for each place, which is a node and whether one asks there. Pure.
+// What was typed and isn't in the tree yet: a draft for each place, which is a node. Pure.
 
 import { ROOT } from "./tree.js";
 
-const ASKING = "ask ";
-
-// At the root nothing is written yet, so that a text and a question are the same there.
-export const placeOf = (id, asks) => (asks && id !== ROOT ? ASKING + id : id);
-export const nodeOf = (place) => (place.startsWith(ASKING) ? place.slice(ASKING.length) : place);
-
 // The drafts of a tree whose nodes get other ids: a Map of old to new ones.
-export const moved = (drafts, ids) =>
-  drafts.map(([place, text]) => [placeOf(ids.get(nodeOf(place)) ?? ROOT, place.startsWith(ASKING)), text]);
+export const moved = (drafts, ids) => drafts.map(([place, text]) => [ids.get(place) ?? ROOT, text]);
 
 // Knows what the text box was drawn with. What differs from that is the writer's, and stays until it's in the tree.
 export class Drafts {
@@ -42,9 +35,8 @@ export class Drafts {
     return Object.fromEntries(this.#marks);
   }
 
-  // The drafts of a node, whether one continues or asks there.
-  of(id) {
-    return [...new Set([placeOf(id, false), placeOf(id, true)])].map((place) => this.at(place)).filter((text) => text !== undefined);
+  has(place) {
+    return this.#texts.has(place);
   }
 
   // The places whose drafts are others than when this was asked last.

@@ -1,7 +1,7 @@
 // What was done, one step behind the other, so that it can be undone and done again; and how two texts differ. Pure.
 //
-// A step is {kind: "text", place, at, removed, added, marks}, where `marks` are those of `removed`; {kind: "go", from, to, kept},
-// where from and to are {current, shown, asks} and `kept` a node that was kept by it; {kind: "discard", node}; or
+// A step is {kind: "text", place, at, removed, added, marks, by}, where `marks` are those of `removed` and `by` is that of `added`; {kind: "go", from, to, kept},
+// where from and to are {current, shown} and `kept` a node that was kept by it; {kind: "discard", node}; or
 // {kind: "story", id}, which opens another story and stays where it is.
 
 const MOST = 200; // steps
@@ -77,14 +77,15 @@ export class Steps {
     return step ?? null;
   }
 
-  // What is typed at a place is in the tree, where it has another place: all that was typed, and the last time that one was there.
+  // What is typed at a place is in the tree, where it has another place, `to` as steps have it: all that was typed, and the last time
+  // that one was there.
   rename(from, to) {
-    for (const step of [...this.done, ...this.undone]) if (step.kind === "text" && step.place === from.place) step.place = to.place;
+    for (const step of [...this.done, ...this.undone]) if (step.kind === "text" && step.place === from) step.place = to.current;
     for (const [steps, arrival, start] of [[this.done, "to", "from"], [this.undone, "from", "to"]])
       for (const step of steps.filter(({ kind }) => kind === "go").toReversed()) {
-        const [hasLeft, hasCome] = [step[start], step[arrival]].map((state) => isAt(state, from));
-        if (hasLeft) step[start] = to.state;
-        if (hasCome) step[arrival] = to.state;
+        const [hasLeft, hasCome] = [step[start], step[arrival]].map(({ current }) => current === from);
+        if (hasLeft) step[start] = to;
+        if (hasCome) step[arrival] = to;
         if (hasCome && !hasLeft) break; // else only what is shown there is another
       }
   }
@@ -94,8 +95,6 @@ export class Steps {
     for (const steps of [this.done, this.undone]) if (steps.at(-1) === step) steps.pop();
   }
 }
-
-const isAt = (state, { state: { current, asks } }) => state.current === current && state.asks === asks;
 
 // Whether a step is more of the typing of the one before.
 const isTypedOn = (last, step) =>

@@ -1,9 +1,10 @@
 // Stories in files: what one is made of, without what was only there to be looked at. Pure.
 
-import { nodeOf } from "./drafts.js";
+import { isConversation } from "./conversation.js";
 import { isBeside } from "./lore.js";
+import { plain, withoutQuestions } from "./older.js";
 import { check, isObject, isText } from "./sound.js";
-import { ROOT, spoken } from "./tree.js";
+import { ROOT } from "./tree.js";
 
 // What a node has in a file as it is.
 const FIELDS = [
@@ -25,7 +26,7 @@ function unpack(piece) {
 const isSet = ([, value]) => value !== "" && value !== false;
 
 // drafts: [place, text] of what was typed and isn't in the tree. about: what else the file says: model, title,
-// settings, and what stands beside the story.
+// settings, what stands beside the story, and the conversation about it.
 export function exported(tree, drafts, { settings = {}, ...about } = {}) {
   const nodes = [...tree.nodes.values()].map((node) => ({ ...fieldsOf(node), pieces: node.pieces.map(pack) }));
   const set = Object.fromEntries(Object.entries(settings).filter(isSet));
@@ -33,26 +34,24 @@ export function exported(tree, drafts, { settings = {}, ...about } = {}) {
   return { format: "srb-tree", version: 2, exported: new Date().toISOString(), ...said, nodes };
 }
 
-// The story of a file of any version: {title, current, drafts, nodes, beside}. Throws an Error in words.
+// The story of a file of any version: {title, current, drafts, nodes, beside, conversation, question}. Throws an Error in words.
 export function imported(data) {
   if (data?.format !== "srb-tree" || ![1, 2].includes(data.version) || !Array.isArray(data.nodes))
     throw new Error("this file is not a tree that this page has exported");
   const isPacked = (node) => data.version === 2 && Array.isArray(node?.pieces);
   const read = data.nodes.map((node) => (isPacked(node) ? { ...node, pieces: node.pieces.map(unpack) } : node));
   check(read);
-  const { title = "", current = ROOT, drafts = {}, beside } = data;
+  const { title = "", current = ROOT, drafts: typed = {}, beside, conversation } = data;
   if (!isText(title)) throw new Error("the title in this file is no text");
   if (beside !== undefined && !isBeside(beside)) throw new Error("memory, note or lore in this file can't be read");
+  if (conversation !== undefined && !isConversation(conversation)) throw new Error("the conversation in this file can't be read");
   const places = new Set([ROOT, ...read.map((node) => node.id)]);
-  const isDraft = ([place, text]) => places.has(nodeOf(place)) && isText(text);
-  if (!isObject(drafts) || !Object.entries(drafts).every(isDraft)) throw new Error("a draft in this file belongs to no text");
+  if (!isObject(typed) || !Object.values(typed).every(isText)) throw new Error("a draft in this file is no text");
+  const { drafts, question } = withoutQuestions(Object.entries(typed));
+  if (!drafts.every(([place]) => places.has(place))) throw new Error("a draft in this file belongs to no text");
   const nodes = read.map((node) => ({ ...fieldsOf(node), pieces: node.pieces }));
-  return { title, current: places.has(current) ? current : ROOT, drafts: Object.entries(drafts), nodes, beside };
-}
-
-// What is on the page as Markdown: a story, or a conversation whose questions are quoted. path: what stands above the box.
-export function markdown(path, typed, asks) {
-  if (!asks && !path.length) return typed;
-  const parts = [...spoken(path), ...(typed.trim() ? [{ isAsked: asks, text: typed }] : [])];
-  return parts.map(({ isAsked, text }) => (isAsked ? text.replace(/^/gm, "> ") : text.trim())).join("\n\n");
+  plain(nodes);
+  const { question: asked = question } = data;
+  if (!isText(asked)) throw new Error("the question in this file is no text");
+  return { title, current: places.has(current) ? current : ROOT, drafts, nodes, beside, conversation, question: asked };
 }

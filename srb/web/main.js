@@ -6,7 +6,7 @@ import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Context } from "./context.js";
 import { Desk } from "./desk.js";
-import { exported, imported, markdown } from "./exchange.js";
+import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
 import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
@@ -66,13 +66,11 @@ function listen(desk, writing, shelf) {
     story.focus();
   }));
   onClick("#export", () => {
-    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values, beside: desk.beside.values };
+    const about = { model: find("#model").textContent, title: shelf.story.title, settings: desk.settings.values, beside: desk.beside.values, ...desk.editor.values };
     download("story.json", "application/json", JSON.stringify(exported(desk.tree, story.drafts.all, about)));
   });
   onClick("#markdown", () => {
-    const { asking, tree } = desk;
-    const text = markdown(tree.path(asking.before(tree)), story.value, asking.isOn);
-    download("story.md", "text/markdown", `${text}\n`);
+    download("story.md", "text/markdown", `${story.value}\n`);
   });
   onClick("#error button", () => {
     forgive();
@@ -89,11 +87,11 @@ function listen(desk, writing, shelf) {
     });
   panel(find("#open-options"), find("#options"));
   panel(find("#open-seen"), find("#seen"), () => desk.measure());
+  panel(find("#open-ask"), find("#ask"));
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToKeys(find("#keys"));
   stayIn(story.box, find("main"));
-  find("fieldset").addEventListener("click", ({ target }) => target.matches("input:not(:focus-visible)") && story.resume());
   panel(find("#open-shelf"), find("#shelf"), safely(() => {
     find("#tree [aria-selected=true]")?.focus({ preventScroll: true });
     return shelf.list();
@@ -149,15 +147,18 @@ async function openShelf(history, choices) {
 }
 
 async function begin() {
-  let writing;
-  const resume = () => writing.resume().catch(complain);
+  let desk, writing;
+  const resume = () => {
+    desk.editor.resume();
+    writing.resume().catch(complain);
+  };
   listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories can be seen only now
   const [{ components }, { model, history, max_cells: size }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
   const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
   const story = new Manuscript(find("#manuscript"));
-  const desk = new Desk(settings, new Compare(settings, story), story);
-  desk.context = new Context(size, desk.asking, desk.beside);
+  desk = new Desk(settings, new Compare(settings, story), story);
+  desk.context = new Context(size, desk.beside);
   desk.seen = new Seen(find("#seen"), desk);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));

@@ -12,7 +12,8 @@ export class Manuscript {
   drafts = new Drafts();
   marks = ""; // who wrote each letter
   #known = ""; // the text that they are the marks of
-  // step(change) when the writer has changed the text: {at, removed, added, marks}, where `marks` are those of what was removed.
+  // step(change) when the text was changed: {at, removed, added, marks, by}, where `marks` are those of what was removed, and `by` says
+  // who wrote what was added, if that isn't the writer.
   step = () => {};
 
   constructor(element) {
@@ -59,6 +60,15 @@ export class Manuscript {
     this.#type();
   }
 
+  // Puts a text at the cursor that somebody else wrote: a mark of marks.js.
+  insert(text, by) {
+    const [, at] = this.selection;
+    this.box.setRangeText(text, at, at, "end");
+    this.#type(by);
+    this.shade(at, at + text.length);
+    this.box.dispatchEvent(new Event("input", { bubbles: true })); // for whoever else looks at what is typed
+  }
+
   // Takes a change back, or makes it again. Returns whether the text is as it was then.
   replace({ at, removed, added, marks }) {
     const end = at + removed.length;
@@ -70,15 +80,15 @@ export class Manuscript {
     return true;
   }
 
-  #type() {
+  #type(by) {
     const step = change(this.#known, this.value, this.selection[1]);
     const { at, removed, added } = step;
     if (!removed && !added) return;
     const marks = this.marks.slice(at, at + removed.length);
-    this.marks = edited(this.marks, step);
+    this.marks = edited(this.marks, step, by?.repeat(added.length));
     this.#keep();
     this.#draw();
-    this.step({ ...step, marks });
+    this.step({ ...step, marks, by });
   }
 
   #keep() {

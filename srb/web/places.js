@@ -1,7 +1,7 @@
 // The way through the tree: the path to where the story is, and all places that can be returned to, drawn.
 
 import { titleOf } from "./guide.js";
-import { isTurn, ROOT, said } from "./tree.js";
+import { ROOT, textOf } from "./tree.js";
 
 export const shorten = (text, length) => {
   const words = text.trim().replace(/\s+/g, " ");
@@ -11,8 +11,8 @@ export const shorten = (text, length) => {
 // What a place in a text is called: by its text, or by what is rewritten or stands behind there.
 function nameOf(node, length) {
   if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
-  if (!said(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
-  return shorten(said(node), length);
+  if (!textOf(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
+  return shorten(textOf(node), length);
 }
 
 const make = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text });
@@ -34,7 +34,7 @@ export function drawPath(list, tree, drafts, go) {
     button.type = "button";
     button.dataset.place = id;
     if (id === tree.current) button.setAttribute("aria-current", "true");
-    else if (drafts.of(id).length) button.append(make("small", "", "+ draft"));
+    else if (drafts.has(id)) button.append(make("small", "", "+ draft"));
     button.addEventListener("click", () => go(id));
     const item = document.createElement("li");
     item.append(button);
@@ -90,7 +90,7 @@ function generations(tree, id) {
 export function drawTree(list, tree, drafts, go) {
   const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
     const node = tree.nodes.get(id);
-    const kind = !node ? "start" : isTurn(node) ? "asked" : node.typed ? "typed" : node.kept ? "kept" : "passed";
+    const kind = !node ? "start" : node.typed ? "typed" : node.kept ? "kept" : "passed";
     const item = make("li", `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}`);
     item.setAttribute("role", "treeitem");
     item.setAttribute("aria-level", tree.path(id).length + 1);
@@ -101,7 +101,7 @@ export function drawTree(list, tree, drafts, go) {
     item.style.setProperty("--column", column);
     item.append(make("span", "", node ? nameOf(node, 60) : "Start"));
     if (kind === "kept") item.append(make("small", "", "kept"));
-    item.append(...drafts.of(id).map((text) => make("small", "", `draft: ${shorten(rest(text, tree.own(id)), 60)}`)));
+    if (drafts.has(id)) item.append(make("small", "", `draft: ${shorten(rest(drafts.at(id), tree.text(id)), 60)}`));
     item.append(...generations(tree, id).map((line) => make("small", "", line)));
     item.addEventListener("click", () => go(id));
     return item;

@@ -11,14 +11,17 @@ export function selected({ value, selection: [from, to] }) {
   return passage.trim() && [start, start + passage.trim().length];
 }
 
-// The question for new versions of a passage. letters: that the story may have around it.
-export function question({ before, passage, behind }, how, letters) {
-  const story = `${before.slice(-letters)}${passage}${behind.slice(0, Math.min(letters, FURTHER))}`;
-  return `This is a part of a story:\n\n${story}\n\nOne passage of it is to be written anew:\n\n${passage}\n\n${how} Answer with the new passage alone.`;
-}
+// The question for new versions of a passage. story: what stands around it, with it.
+const question = (story, passage, how) =>
+  `This is a part of a story:\n\n${story}\n\nOne passage of it is to be written anew:\n\n${passage}\n\n${how} Answer with the new passage alone.`;
 
-// The prompt for that.
-export const promptOf = (taken, how, letters) => applyTemplate([{ role: "user", content: question(taken, how, letters) }]);
+// The prompt for that, with as much of the story, and of what stands beside it, as context.js has room for.
+export async function promptOf({ before, passage, behind }, how, context, fields) {
+  const letters = context.letters(fields);
+  const rest = behind.slice(0, Math.min(letters, FURTHER));
+  const make = (story) => applyTemplate([{ role: "user", content: question(story + rest, passage, how) }]);
+  return (await context.within(before.slice(-letters) + passage, make, fields)).prompt;
+}
 
 // How many tokens a version has at most: twice as many as the passage, whose tokens may have three letters only.
 export const lengthOf = ({ length }) => Math.ceil((2 * length) / 3) + 64;
@@ -36,7 +39,7 @@ export class Rewriter {
   }
 
   draw() {
-    this.button.disabled = this.desk.asking.isOn || !selected(this.desk.story);
+    this.button.disabled = !selected(this.desk.story);
   }
 
   #open() {

@@ -21,18 +21,18 @@ export class Seen {
   }
 
   // Shows what the model sees of a text, when nothing has changed for a while; soon: at once.
-  draw(text, isStory, soon) {
+  draw(text, soon) {
     clearTimeout(this.resting);
-    if (this.panel.open) this.resting = setTimeout(() => this.#show(text, isStory), soon ? 0 : REST);
+    if (this.panel.open) this.resting = setTimeout(() => this.#show(text), soon ? 0 : REST);
   }
 
-  async #show(text, isStory) {
+  async #show(text) {
     const asked = (this.asked = {});
     const { context, settings } = this.desk;
     let seen;
     let fault;
     try {
-      seen = await context.compose(text, isStory, settings.read());
+      seen = await context.compose(text, settings.read());
     } catch (error) {
       fault = error.message;
     }
@@ -46,7 +46,6 @@ export class Seen {
     this.costs.replaceChildren(...rows);
     const left = from ? [`The first ${numbers.format(words(text.slice(0, from)))} words of your text have no room, and are left out.`] : [];
     if (omitted.length) left.push(`No room for the lore of ${omitted.map((entry) => entry.name || entry.keys).join(", ")}.`);
-    if (!isStory) left.push("Memory, note and lore are for a story, and no part of a conversation.");
     this.out.textContent = fault ?? left.join(" ");
     this.prompt.replaceChildren(...parts.map(drawn));
   }

@@ -33,10 +33,10 @@ export class Shelf {
 
   // Makes a story, of another one if that is given, and opens it. With leave(id), which is called before that, Undo goes back to the
   // one that was open.
-  async make(title = "", { nodes = [], current = ROOT, drafts = [], beside } = {}, leave = null) {
+  async make(title = "", { nodes = [], current = ROOT, drafts = [], ...beside } = {}, leave = null) {
     const { story, ids } = await this.stories.make(title, nodes);
     const steps = leave ? { done: [{ kind: "story", id: this.story.id }] } : {};
-    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps, beside }, moved(drafts, ids));
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps, ...beside }, moved(drafts, ids));
     await leave?.(story.id);
     open(story);
   }

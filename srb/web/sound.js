@@ -25,7 +25,7 @@ const isReason = (value) => isObject(value) && isText(value.finish_reason) && is
 // What each field of a node must be; all but the first three may be missing.
 const NEEDED = { id: (value) => isText(value) && value !== ROOT, parent: isText, pieces: isList(isPiece) };
 const OTHERS = {
-  typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth, stem: isTruth,
+  typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth, stem: isTruth, asked: isTruth,
   label: isText, behind: isText, passage: isText, marks: isText, end: isText, request: isText, fault: isText,
   batch: isTime, created: isTime, order: isCount, index: isCount, seed: isCount, length: isCount,
   after: isNumber, follows: isNumber, endsAt: isCount, milliseconds: isNumber,

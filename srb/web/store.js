@@ -1,5 +1,6 @@
 // Where stories are kept: nowhere, or in the browser. story_store.js keeps them on the server.
 
+import { withoutQuestions } from "./older.js";
 import { newId, ROOT, titleOf } from "./tree.js";
 
 const finished = (request) =>
@@ -125,7 +126,8 @@ export class BrowserStories extends Stories {
     const kept = this.database.transaction("page").objectStore("page");
     const found = [kept.get(id), kept.getAllKeys(draftsOf(id)), kept.getAll(draftsOf(id))].map(finished);
     const [page = {}, keys, texts] = await Promise.all(found);
-    return { page, drafts: keys.map(([, place], k) => [place, texts[k]]) };
+    const { drafts, question } = withoutQuestions(keys.map(([, place], k) => [place, texts[k]]));
+    return { page: { question, ...page }, drafts };
   }
 
   // Keeps a page. also(stores) does more in the same transaction.

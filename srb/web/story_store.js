@@ -155,8 +155,10 @@ class StoryStore extends Store {
     });
   }
 
-  place(_tree, id) {
-    return id === ROOT ? { story: this.story.id, prompt: "" } : { story: this.story.id, node: Number(id) };
+  place(tree, id) {
+    if (id === ROOT) return { story: this.story.id, prompt: "" };
+    const isOther = tree.path(id).some(({ asked }) => asked); // what the page has there, the server has in a template
+    return { story: this.story.id, node: Number(id), ...(isOther && { prompt: tree.prompt(id) }) };
   }
 
   async watch(listener) {

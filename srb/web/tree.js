@@ -16,28 +16,11 @@ export const ROOT = "root";
 
 export const textOf = (node) => node.pieces.map((piece) => piece.text).join("");
 
-// Whether a node asks the model something. Its text is what the chat template makes of that, its label what was asked.
-export const isTurn = (node) => Boolean(node?.typed && node.label);
-
-// What a node says to a reader.
-export const said = (node) => (isTurn(node) ? node.label : textOf(node));
-
-// A path as people read it: {isAsked, text} of each question, and of all that was written between two of them.
-export function spoken(path) {
-  const parts = [];
-  for (const node of path) {
-    const isAsked = isTurn(node);
-    if (isAsked || parts.at(-1)?.isAsked !== false) parts.push({ isAsked, text: said(node) });
-    else parts.at(-1).text += said(node);
-  }
-  return parts;
-}
-
 const TITLE_LENGTH = 50;
 
 // What a story that begins with this node is called.
 export function titleOf(node) {
-  const words = (said(node) || node.passage || node.behind || "").trim().replace(/\s+/g, " ");
+  const words = (textOf(node) || node.passage || node.behind || "").trim().replace(/\s+/g, " ");
   return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 
@@ -84,16 +67,6 @@ export class Tree {
     return this.path(id).map(textOf).join("");
   }
 
-  // Where the text begins that is written on in a place: behind the last question on the way there, or at the root.
-  beginning(id) {
-    return this.path(id).findLast(isTurn)?.id ?? ROOT;
-  }
-
-  // The text that is written on there.
-  own(id) {
-    return this.text(id).slice(this.text(this.beginning(id)).length);
-  }
-
   // What stands behind a place, as it is shown there: on a typed node with the passage that is to be rewritten.
   after(id) {
     const path = this.path(id);
@@ -106,7 +79,7 @@ export class Tree {
 
   // Who wrote what of all that is shown in a place: a mark for each letter.
   marks(id) {
-    const path = this.path(id).slice(this.path(this.beginning(id)).length);
+    const path = this.path(id);
     const marksOf = (node) => (node.typed ? unpacked(node.marks, textOf(node).length) : MODEL.repeat(textOf(node).length));
     const after = this.after(id);
     const { pieces, passage = "", behind = "", marks } = path.findLast((node) => node.typed) ?? { pieces: [] };
@@ -171,14 +144,13 @@ export class Tree {
   // The node of a place in a text that was edited: below the last node that the edit left as it was. One that isn't there yet
   // has no id. before: the text up to there. Then the `passage` that is to be rewritten, and what is `behind`; marks: those of all.
   written(before, { passage = "", behind = "", marks = "" } = {}) {
-    const text = this.text(this.beginning(this.current)) + before;
     let parent = this.current;
-    while (!text.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
-    const rest = text.slice(this.text(parent).length);
+    while (!before.startsWith(this.text(parent))) parent = this.nodes.get(parent).parent;
+    const rest = before.slice(this.text(parent).length);
     const isForThis = (node) => (node?.passage ?? "") === passage;
     if (!rest && isForThis(this.nodes.get(parent)) && this.after(parent) === passage + behind) return { id: parent };
     const isSame = (node) =>
-      node.typed && !isTurn(node) && textOf(node) === rest && isForThis(node) && (node.behind ?? "") === behind;
+      node.typed && textOf(node) === rest && isForThis(node) && (node.behind ?? "") === behind;
     const same = this.children(parent).find(isSame);
     if (same) return same;
     const node = { parent, pieces: rest ? [{ text: rest, ids: null }] : [], typed: true };

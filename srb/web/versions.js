@@ -32,7 +32,7 @@ export class Versions {
     find("#version").hidden = !node?.passage;
     if (node?.passage) find("#version blockquote").textContent = node.passage;
     else if (node) {
-      const words = tree.own(node.id).trim().replace(/\s+/g, " ");
+      const words = tree.text(node.id).trim().replace(/\s+/g, " ");
       const before = words.length > EDGE ? `…${words.slice(-EDGE).trimStart()}` : words;
       find("#where").textContent = `Behind “${before}”, before “${shorten(tree.after(node.id), EDGE)}”`;
     }

@@ -7,7 +7,7 @@ import { opening } from "./length.js";
 import { lengthOf, promptOf } from "./rewrite.js";
 import { Running } from "./running.js";
 import { tellProgress } from "./say.js";
-import { isTurn, textOf } from "./tree.js";
+import { textOf } from "./tree.js";
 
 export class Writing extends Running {
   // New alternatives of the text so far, or of each of the columns to compare. Throws an Error in words.
@@ -32,7 +32,7 @@ export class Writing extends Running {
     const { desk } = this;
     const { fields } = this.#ready([]);
     Object.assign(fields, { seed: fields.seed ?? drawSeed(), max_tokens: lengthOf(taken.passage) });
-    const prompt = await promptOf(taken, how, desk.context.letters(fields));
+    const prompt = await promptOf(taken, how, desk.context, fields);
     const id = await desk.write(taken);
     return this.#generate({ columns: [{ label: how, fields: {} }], fields, instead: { prompt } }, [id], () => desk.settle(taken, id, [id]));
   }
@@ -60,12 +60,12 @@ export class Writing extends Running {
     const stem = tree.stem(node.id, isConstrained([fields]) ? 0 : opening(textOf(node)).length); // what fits a grammar does so as a whole
     const id = stem.id ?? (await desk.add(stem)).id;
     const place = tree.start(id);
-    const before = tree.own(place);
+    const before = tree.text(place);
     const { passage, behind = tree.after(place) } = tree.nodes.get(place) ?? {};
     const asked = { columns: [{ label, fields: {} }], fields };
     if (passage) {
-      const prompt = await promptOf({ before, passage, behind }, node.label, desk.context.letters(fields));
-      asked.instead = { prompt: prompt + tree.own(id).slice(before.length) };
+      const prompt = await promptOf({ before, passage, behind }, node.label, desk.context, fields);
+      asked.instead = { prompt: prompt + tree.text(id).slice(before.length) };
     } else if (isBridge) asked.instead = { suffix: suffixOf({ before, behind }), stop_at_suffix: true };
     else Object.assign(asked, { until, fields: { ...fields, max_tokens: now.max_tokens } });
     const show = () => {
@@ -203,4 +203,4 @@ const isConstrained = (fields) => fields.some((each) => CONSTRAINTS.some((name) 
 
 // Whether the last token of a typed text is taken back, and written anew with the word that it belongs to.
 const isHealed = (node, fields) =>
-  Boolean(node?.typed && node.pieces.length && !node.passage) && !isTurn(node) && !isConstrained(fields);
+  Boolean(node?.typed && node.pieces.length && !node.passage) && !isConstrained(fields);

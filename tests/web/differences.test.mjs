@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { differing } from "../../srb/web/differences.js";
-import { lengthOf, question, selected } from "../../srb/web/rewrite.js";
+import { lengthOf, promptOf, selected } from "../../srb/web/rewrite.js";
 
 const others = (before, after) => differing(before, after).map(([from, to]) => after.slice(from, to));
 
@@ -22,8 +22,13 @@ test("a passage is selected without the spaces around it", () => {
   assert(!selected({ value: "One. Two", selection: [4, 4] }));
 });
 
-test("the model sees the passage in its story, as much of it as there is room for", () => {
-  const asked = question({ before: "x".repeat(500) + "Before. ", passage: "He left.", behind: " Behind." + "y".repeat(5000) }, "Shorter.", 200);
+test("the model sees the passage in its story, as much of it as there is room for", async () => {
+  globalThis.sessionStorage = { getItem: () => null };
+  globalThis.fetch = async (_path, { body }) => Response.json({ prompt: JSON.parse(body).messages[0].content });
+  const context = { letters: () => 200, within: async (text, make) => ({ prompt: await make(`Memory. ${text}`) }) };
+  const taken = { before: "x".repeat(500) + "Before. ", passage: "He left.", behind: " Behind." + "y".repeat(5000) };
+  const asked = await promptOf(taken, "Shorter.", context, {});
+  assert(asked.includes("Memory. xxx"));
   assert(asked.includes("Before. He left. Behind.y"));
   assert(asked.includes("\n\nHe left.\n\nShorter. Answer"));
   assert(asked.length < 800);

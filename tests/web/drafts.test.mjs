@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Count } from "../../srb/web/count.js";
-import { Drafts, moved, placeOf } from "../../srb/web/drafts.js";
+import { Drafts, moved } from "../../srb/web/drafts.js";
 import { Saving } from "../../srb/web/saving.js";
 import { ROOT } from "../../srb/web/tree.js";
 
@@ -41,16 +41,9 @@ test("what was generated from is no draft any more, and what was typed since is 
   assert.deepEqual(drafts.all, [["a", "Once upon"]]);
 });
 
-test("continuing and asking have drafts of their own, but for the beginning", () => {
-  assert.equal(placeOf(ROOT, true), placeOf(ROOT, false));
-  const drafts = new Drafts();
-  drafts.go(placeOf("7", false), "Once");
-  drafts.type("Once upon");
-  drafts.go(placeOf("7", true), "");
-  drafts.type("Who?");
-  assert.deepEqual(drafts.of("7"), ["Once upon", "Who?"]);
+test("drafts go along where nodes get other ids", () => {
   const ids = new Map([[ROOT, ROOT], ["7", "x"]]);
-  assert.deepEqual(moved(drafts.all, ids), [[placeOf("x", false), "Once upon"], [placeOf("x", true), "Who?"]]);
+  assert.deepEqual(moved([["7", "Once upon"], [ROOT, "Once"]], ids), [["x", "Once upon"], [ROOT, "Once"]]);
 });
 
 // A Saving, what it wrote, and what it said; `broken` has it fail, and `pass` lets the time of a pause pass.

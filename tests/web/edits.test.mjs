@@ -44,10 +44,10 @@ test("typing is undone a few words at once, and there are 200 steps", () => {
 });
 
 test("what was typed at a place moves with it into the tree, and another story stays where it is", () => {
-  const at = (current) => ({ current, shown: [current], asks: false });
+  const at = (current) => ({ current, shown: [current] });
   const steps = new Steps({ done: [{ kind: "go", from: at("a"), to: at("b") }, { kind: "go", from: at("b"), to: at("a") }] });
   typed(steps, "x");
-  steps.rename({ place: "a", state: at("a") }, { place: "c", state: at("c") });
+  steps.rename("a", at("c"));
   assert.deepEqual(steps.all.done.map(({ from, to, place }) => place ?? `${from.current}${to.current}`), ["ab", "bc", "c"]);
   // Also what was typed there before one was elsewhere, and before only other alternatives were shown.
   const more = { ...at("a"), shown: ["more", "a"] };
@@ -57,7 +57,7 @@ test("what was typed at a place moves with it into the tree, and another story s
   typed(later, "d", 3);
   later.push({ kind: "go", from: at("a"), to: more });
   typed(later, "e", 4);
-  later.rename({ place: "a", state: at("a") }, { place: "c", state: at("c") });
+  later.rename("a", at("c"));
   assert.deepEqual(later.all.done.map(({ from, to, place }) => place ?? `${from.current}${to.current}`), ["c", "ab", "bc", "c", "cc", "c"]);
   const step = later.undo();
   later.drop(step);

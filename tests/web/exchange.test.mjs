@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { exported, imported, markdown } from "../../srb/web/exchange.js";
+import { kept } from "../../srb/web/conversation.js";
+import { exported, imported } from "../../srb/web/exchange.js";
 import { mend } from "../../srb/web/sound.js";
 import { ROOT, Tree } from "../../srb/web/tree.js";
 
@@ -30,7 +31,7 @@ test("what was exported is imported, with what wasn't generated from yet", () =>
   const data = exported(tree, drafts, { model: "a model", title: "A tale", settings: { n: "2", seed: "" } });
   assert.deepEqual([data.model, data.settings, data.nodes[1].pieces], ["a model", { n: "2" }, [[" a", 3, 0.512], [" time", null]]]);
   const read = through(data);
-  assert.deepEqual([read.title, read.current, read.drafts], ["A tale", "b", drafts]);
+  assert.deepEqual([read.title, read.current, read.drafts, read.question], ["A tale", "b", drafts.slice(0, 2), "Who?"]);
   const other = new Tree(read.nodes, read.current);
   assert.equal(other.text("b"), "Once upon a time");
   assert.deepEqual([other.nodes.get("b").seed, other.nodes.get("b").request], [7, undefined]);
@@ -67,6 +68,8 @@ for (const [data, message] of [
   [file({ nodes: [node({})], drafts: { b: "x" } }), /draft/],
   [file({ nodes: [node({})], drafts: { a: 1 } }), /draft/],
   [file({ drafts: [] }), /draft/],
+  [file({ question: 7 }), /question/],
+  [file({ conversation: [{ question: "Why?", answers: [], chosen: 0 }] }), /conversation/],
 ])
   test(`a file is refused: ${message}`, () => assert.throws(() => through(data), { name: "Error", message }));
 
@@ -105,10 +108,8 @@ test("what was kept before all of it was checked is mended", () => {
   assert.deepEqual(mend(kept), []);
 });
 
-test("Markdown has the text as it stands in the box, and a conversation with its questions quoted", () => {
-  assert.equal(markdown([], "Once upon a time there \n", false), "Once upon a time there \n");
-  const tree = new Tree([...nodes(), ASKED, { id: "c", parent: "q", pieces: [{ text: " So", ids: null }] }]);
-  assert.equal(markdown(tree.path("c"), "Who?", true), "Once upon\n\n> Why?\n> How?\n\nSo\n\n> Who?");
-  assert.equal(markdown(tree.path("c"), " ", true), "Once upon\n\n> Why?\n> How?\n\nSo");
-  assert.equal(markdown(tree.path("q"), " So it is", false), "Once upon\n\n> Why?\n> How?\n\nSo it is");
+test("a conversation about a story is in its file", () => {
+  const conversation = kept([{ question: "Why?", chosen: 0, answers: [{ request: "r", index: 0, after: 3, pieces: [{ text: "So.", ids: [1] }] }] }]);
+  const read = through(exported(new Tree(nodes(), "b"), [], { conversation, question: "And" }));
+  assert.deepEqual([read.conversation, read.question], [JSON.parse(JSON.stringify(conversation)), "And"]);
 });

@@ -1,6 +1,7 @@
-"""Asking instead of continuing; and what the model sees of a text, where that is not all."""
+"""An editor who is asked beside the text; and what the model sees of a text, where that is not all."""
 
 import json
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -9,36 +10,86 @@ from web.conftest import Story
 
 pytestmark = pytest.mark.web
 
+TEXT = "Ada lit the lamp. The sea was calm."
 
-def test_the_model_is_asked_and_its_turns_are_in_the_tree(story: Story, server: Scripted) -> None:
-    story.set(n=2, max_tokens=6, seed=31)  # the second answer ends with a space
-    story.find("#ask").check()
-    story.find(".system summary").click()
-    story.find("#system").fill("You are a lighthouse keeper.")
-    story.generate("Who are you?", cards=2)
-    answer = story.said(story.cards.nth(1))
-    story.press(story.cards.nth(1), "Keep")
-    expect(story.find("#turns li")).to_have_text(["Who are you?", answer.strip()])
-    expect(story.find("#story")).to_have_value("")
-    story.generate("And then?", cards=2)
+
+def test_an_editor_is_asked_beside_the_text_and_what_is_taken_is_one_step(story: Story, server: Scripted) -> None:
+    keyboard, box, talk = story.page.keyboard, story.find("#story"), story.find("#talk")
+    answers, said = talk.locator(".answer"), talk.locator("textarea")
+    box.fill(TEXT)
+    story.find("#open-seen").click()
+    story.find("#memory").fill("Ada is ninety.")
+    keyboard.press("Escape")
+
+    def ask(question: str, count: int) -> Any:
+        """Asks with the keyboard; what was sent."""
+        expect(story.find("#question")).to_be_focused()
+        keyboard.type(question)
+        with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+            keyboard.press("Control+Enter")
+        expect(answers).to_have_count(count)
+        return json.loads(asked.value.post_data or "")
+
+    # Asked with the keyboard alone; two answers stream, and go on after a reload.
+    box.press("Escape")
+    keyboard.press("a")
+    story.find("#answers").fill("2")
+    story.find("#question").focus()
+    server.hold_after(40)
+    sent = ask("Where does it drag?", 2)
+    told = f"This is my story so far:\n\nAda is ninety.\n\n{TEXT}\n\nThat was my story. My question:\n\nWhere does"
+    assert sent["prompt"].endswith(f"<user>{told} it drag?<assistant>")
+    assert (sent["n"], "story" in sent) == (2, False)
+    expect(said.first).not_to_have_value("")
     story.reload()
-    expect(story.find("#story")).to_have_value("And then?")
-    story.pictures("asked", axe=True)
-    messages = [
-        {"role": "system", "content": "You are a lighthouse keeper."},
-        {"role": "user", "content": "Who are you?"},
-        {"role": "assistant", "content": answer},
-        {"role": "user", "content": "And then?"},
-    ]
-    prompt = json.loads(server.request("/apply-template", {"messages": messages})[1])["prompt"]
-    with story.panel("shelf"), story.page.expect_download() as download:
-        story.find("#export").click()
-    nodes = {node["id"]: node for node in json.loads(download.value.path().read_text())["nodes"]}
-    texts, last = [], next(node for node in nodes.values() if node.get("label") == "And then?")
-    while last:
-        texts.append("".join(piece[0] for piece in last["pieces"]))
-        last = nodes.get(last["parent"])
-    assert "".join(reversed(texts)) == prompt
+    assert story.text == TEXT
+    story.find("#open-ask").click()
+    expect(story.find("#ask [value=stop]")).to_be_enabled()
+    server.go()
+    expect(story.find("#ask .main")).to_be_enabled()
+    expect(talk.locator(".question small")).to_have_text("It had all 8 words of your story.")
+    expect(story.find(".card")).to_have_count(0)
+    expect(story.find("#tree li")).to_have_count(1)
+
+    # All of an answer comes to the cursor, or what is selected of it; each is one step.
+    passage = said.nth(1).input_value()
+    box.evaluate("(each) => each.setSelectionRange(17, 17)")
+    answers.nth(1).get_by_role("button", name="Take into the text").click()
+    expect(box).to_have_value(f"{TEXT[:17]} {passage.strip()}{TEXT[17:]}")
+    expect(box).to_be_focused()
+    keyboard.type("!")
+    expect(box).to_have_value(f"{TEXT[:17]} {passage.strip()}!{TEXT[17:]}")
+    for _ in range(2):
+        keyboard.press("Control+Z")
+    expect(box).to_have_value(TEXT)
+    said.nth(0).focus()
+    keyboard.press("Control+Home")
+    for _ in range(3):
+        keyboard.press("Shift+ArrowRight")
+    keyboard.press("Tab")
+    expect(answers.nth(0).locator("[value=take]")).to_have_text("Take the passage into the text")
+    keyboard.press("Enter")
+    passage = said.nth(0).input_value()[:3].strip()
+    expect(box).to_have_value(f"{TEXT[:17]} {passage}{TEXT[17:]}")
+    keyboard.press("Control+Z")
+    expect(box).to_have_value(TEXT)
+
+    # The next question goes on from the answer that was chosen.
+    answers.nth(1).get_by_role("button", name="Go on from this").click()
+    chosen = said.nth(1).input_value().strip()
+    story.find("#question").focus()
+    assert ask("And then?", 4)["prompt"].endswith(f"<assistant>{chosen}<user>And then?<assistant>")
+    story.find("#ask [value=stop]").click()
+    expect(story.find("#ask .main")).to_be_enabled()
+    story.pictures("ask", axe=True)
+    story.reload()
+    story.find("#open-ask").click()
+    expect(answers).to_have_count(4)
+    story.page.once("dialog", lambda dialog: dialog.accept())
+    story.find("#ask [value=clear]").click()
+    expect(answers).to_have_count(0)
+    story.reload()
+    expect(answers).to_have_count(0)
 
 
 def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_the_memory(blank: Story, server: Scripted) -> None:
@@ -60,30 +111,3 @@ def test_of_what_is_longer_than_the_context_the_end_is_sent_behind_the_memory(bl
     blank.pictures("longer-than-the-context")
     blank.reload()
     expect(blank.find("#memory")).to_have_value(note)
-
-
-def test_answers_are_read_as_answers_and_tokens_are_counted(story: Story) -> None:
-    story.set(n=2, max_tokens=8)
-    story.find("#story").click()
-    keyboard, turns = story.page.keyboard, story.find("#turns li")
-    keyboard.type("Who are you?")
-    story.find("label", has_text="Ask").click()
-    expect(story.find("#story")).to_have_value("Who are you?")  # nothing is written yet, so that it can be asked, too
-    keyboard.press("Control+Enter")
-    expect(story.cards).to_have_count(2)
-    story.wait_done()
-    answer = story.said(story.cards.first)
-    story.press(story.cards.first, "Keep")
-    story.find("label", has_text="Continue").click()
-    expect(turns).to_have_text(["Who are you?"])
-    expect(story.find("#story")).to_have_value(answer)
-    keyboard.type(" of light")
-    text = f"<user>Who are you?<assistant>{answer} of light"
-    expect(story.find("#meter-words")).to_have_text(f"{len(text)} of 8,192 tokens")
-    with story.page.expect_request(lambda each: '"echo"' in (each.post_data or "")) as asked:
-        keyboard.press("Control+Enter")
-    assert json.loads(asked.value.post_data or "")["prompt"] == text
-    story.wait_done()
-    expect(story.find("#story")).to_have_value(answer + " of light")
-    story.find("label", has_text="Ask").click()
-    expect(turns).to_have_text(["Who are you?", answer + " of light"])

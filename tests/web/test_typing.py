@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,12 @@ KEPT = """async () => {
     return [...texts.flat(), ...pages.filter((each) => typeof each === "string")].join("\\n");
 }"""
 """All texts of nodes, and all drafts, that the browser has kept."""
+
+TAKE = """() => {
+    document.querySelector("#talk textarea")?.setSelectionRange(0, 9);
+    document.querySelector("#talk [value=take]")?.click();
+}"""
+"""Takes a passage of what an editor has answered into the text."""
 
 BUTTONS = """([selector, chance]) => {
     const isThere = (each) => !each.disabled && each.getClientRects().length;
@@ -106,7 +113,7 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     expect(story.find("#story")).to_have_value(kept)
     expect(path.first).to_have_text("Start+ draft")
 
-    # The path, Continue and Ask: each place has its own.
+    # The path: each place has its own.
     path.nth(1).click()
     expect(story.find("#story")).to_have_value("Once upon")
     path.first.click()
@@ -114,11 +121,6 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     story.find("#undo").click()
     story.find("#undo").click()
     expect(story.find("#story")).to_have_value(kept)
-    story.find("label", has_text="Ask").click()
-    assert (story.text, at(story)) == ("", ["story", 0])
-    keyboard.type("Who?")
-    story.find("label", has_text="Continue").click()
-    assert (story.text, at(story)) == (kept, ["story", 0])
     expect(path.last).to_have_attribute("aria-current", "true")
 
     # A click beside everything takes the keyboard away, and no letter is a command then.
@@ -127,6 +129,8 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     expect(story.find("#story")).to_have_value(kept)
     with story.panel("seen"):
         story.find("#memory").fill("Ada is ninety.")
+    with story.panel("ask"):
+        keyboard.type("Who?")
 
     # The tab ends without a word, as when the browser is killed.
     after = Story(story.page.context.new_page())
@@ -134,8 +138,7 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     after.wait_ready()
     assert after.text == kept
     assert after.find("#memory").input_value() == "Ada is ninety."
-    after.find("label", has_text="Ask").click()
-    assert after.text == "Who?"
+    assert after.find("#question").input_value() == "Who?"
     after.page.close()
     with story.panel("shelf"):
         story.pictures("drafts")
@@ -148,7 +151,8 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
         download.value.save_as(tmp_path / name)
     assert (tmp_path / "story.md").read_text() == kept + "\n"
     file = json.loads((tmp_path / "story.json").read_text())
-    assert sorted(file["drafts"].values()) == ["Once upon a time, there", kept, "Who?"]
+    assert sorted(file["drafts"].values()) == ["Once upon a time, there", kept]
+    assert file["question"] == "Who?"
 
     # A file that isn't sound changes nothing; one that is becomes a story of its own, and the open one stays.
     file["nodes"][0]["label"] = 7
@@ -216,6 +220,8 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
     kept = story.text
     with story.panel("seen"):
         story.find("#memory").fill("Ada is ninety.")
+    with story.panel("ask"):
+        keyboard.type("Who?")
     story.find("#open-shelf").click()
     story.leave("#new")
     keyboard.type("Nothing but a draft")
@@ -236,10 +242,10 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
         expect(story.find("#story-list li")).to_have_count(3)
         if each:
             story.leave(f"#story-list li:nth-child({each + 1}) a")
-        texts.append((story.text, story.find("#memory").input_value()))
+        texts.append((story.text, story.find("#memory").input_value(), story.find("#question").input_value()))
         path.append(story.find("#path button").count())
         story.reload()
-    assert sorted(texts) == [("", ""), ("Nothing but a draft", ""), (kept, "Ada is ninety.")]
+    assert sorted(texts) == [("", "", ""), ("Nothing but a draft", "", ""), (kept, "Ada is ninety.", "Who?")]
     assert sorted(path) == [1, 1, 3]
     story.excuse("status of 401")
 
@@ -251,6 +257,13 @@ def test_no_key_is_lost_whatever_else_is_done(
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     begin(story, server)
     story.page.on("dialog", lambda dialog: dialog.accept())
+    with story.panel("ask"):
+        story.find("#question").fill("Who?")
+        story.find("#ask .main").click()
+        expect(story.find("#talk textarea")).to_have_value(re.compile("........."))
+        story.find("#ask [value=stop]").evaluate("(each) => each.click()")
+        expect(story.find("#ask .main")).to_be_enabled()
+    story.find("#story").click()
     page, rng = story.page, random.Random(7)
     (tmp_path / "tale.json").write_text(
         json.dumps(
@@ -297,7 +310,7 @@ def test_no_key_is_lost_whatever_else_is_done(
         lambda: back_and_forth(): 6,
         lambda: press("#stop"): 2,
         lambda: press("#path button"): 6,
-        lambda: press("fieldset label"): 4,
+        lambda: page.evaluate(TAKE): 4,
         lambda: press(".card [value=keep]"): 6,
         lambda: press(".card [value=discard]"): 3,
         lambda: press(".card [value=more]"): 2,

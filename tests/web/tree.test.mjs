@@ -3,8 +3,9 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { webcrypto } from "node:crypto";
+import { plain, withoutQuestions } from "../../srb/web/older.js";
 import { rows } from "../../srb/web/places.js";
-import { ROOT, spoken, textOf, Tree } from "../../srb/web/tree.js";
+import { ROOT, textOf, Tree } from "../../srb/web/tree.js";
 
 globalThis.crypto ??= webcrypto;
 
@@ -67,23 +68,22 @@ test("an edit hangs below what it left", () => {
   assert.equal(write(tree, "Once upon"), typed);
 });
 
-test("an answer is written on behind its question, whose template nobody sees", () => {
-  const ask = (parent, text) => tree.add({ parent, typed: true, label: text, pieces: [piece(`<user>${text}<model>`, 1)] }).id;
-  const question = ask(ROOT, "Who are you?");
-  const answer = tree.add({ parent: question, pieces: [piece("A keeper", 7)] }).id;
-  tree.go(answer);
-  assert.equal(tree.own(answer), "A keeper");
-  assert.equal(tree.own(question), "");
-  const more = write(tree, "A keeper of light");
-  assert.deepEqual([tree.nodes.get(more).parent, tree.text(more)], [answer, "<user>Who are you?<model>A keeper of light"]);
-  const other = write(tree, "No");
-  assert.deepEqual([tree.nodes.get(other).parent, textOf(tree.nodes.get(other))], [question, "No"]);
-  const again = ask(more, "Why?");
-  assert.deepEqual(spoken(tree.path(again)), [
-    { isAsked: true, text: "Who are you?" },
-    { isAsked: false, text: "A keeper of light" },
-    { isAsked: true, text: "Why?" },
-  ]);
+test("a conversation that an older page has in the tree is read as a text, without what a template wrote", () => {
+  const asked = (id, parent, label) => ({ id, parent, typed: true, label, whole: true, pieces: [piece(`<user>${label}<model>`, 1)] });
+  const nodes = [
+    { id: "w", parent: "a", typed: true, whole: true, pieces: [piece(" of light", 1, 7, 8)] },
+    { id: "a", parent: "q", pieces: [piece("A keeper", 7)], label: "Lively" },
+    asked("q", ROOT, "Who are you?"),
+    asked("r", "w", "Why?"),
+    { id: "o", parent: ROOT, typed: true, whole: true, pieces: [piece("Once", 5)] },
+  ];
+  assert.deepEqual(plain(nodes).map((node) => node.id).sort(), ["q", "r", "w"]);
+  const old = new Tree(nodes);
+  assert.equal(old.text("r"), "Who are you?\n\nA keeper of light\n\nWhy?\n\n");
+  assert.deepEqual([old.prompt("r"), old.prompt("o")], [old.text("r"), [5]]);
+  assert.deepEqual(plain(nodes), []);
+  const drafts = [["a", "A keeper,"], ["ask a", "And?"], ["ask w", "How?"]];
+  assert.deepEqual(withoutQuestions(drafts), { drafts: [["a", "A keeper,"]], question: "And?\n\nHow?" });
 });
 
 test("a fork begins as the other does", () => {
