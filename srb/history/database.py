@@ -124,6 +124,9 @@ MIGRATIONS = (
     -- How many servers have begun it since its last token, and since its last end in order.
     ALTER TABLE requests ADD COLUMN losses INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    ALTER TABLE nodes ADD COLUMN suffix_logprob REAL;  -- of a bridge
+    """,
 )
 """Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 

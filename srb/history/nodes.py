@@ -6,6 +6,7 @@ all.
 """
 
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ class Node:
 
     text: only the first `ends_at` characters, if `ends_at` isn't None. tokens: the ids of the text's tokens, if they
     are known. author: `model` or `person`. request, index, seed, settings, length (in tokens), finish_reason,
-    stop_reason: only nodes of the model have these; one without a finish_reason still grows. kept: True, or False if it
+    stop_reason: only nodes of the model have these; one without a finish_reason still grows. suffix_logprob: of a
+    bridge, the natural logarithm of the probability of what it leads to. kept: True, or False if it
     is discarded. created: seconds since 1970. change: the number of the story's last change that touched this node.
     """
 
@@ -41,6 +43,7 @@ class Node:
     length: int | None
     finish_reason: str | None
     stop_reason: str | None
+    suffix_logprob: float | None
     kept: bool | None
     notes: str | None
     ends_at: int | None
@@ -65,6 +68,7 @@ class NewNode:
     length: int | None = None
     finish_reason: str | None = None
     stop_reason: str | None = None
+    suffix_logprob: float | None = None
     kept: bool | None = None
     notes: str | None = None
     created: int | None = None
@@ -216,7 +220,9 @@ def _node(row: sqlite3.Row) -> Node:
     elif by_itself and tokens and len(tokens) == row["length"]:
         tokens = tokens[:-1]  # without the end token
     text, kept = (row["words"] or "")[: row["ends_at"]], _bool(row["kept"])
-    return made_of(Node, row, text=text, tokens=tokens, index=row["number"], settings=settings, kept=kept)
+    score = None if row["suffix_logprob"] == -math.inf else row["suffix_logprob"]  # JSON has no such number
+    others = {"index": row["number"], "settings": settings, "suffix_logprob": score, "kept": kept}
+    return made_of(Node, row, text=text, tokens=tokens, **others)
 
 
 def _bool(value: int | None) -> bool | None:

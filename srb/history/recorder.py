@@ -298,9 +298,9 @@ def _end_alternative(
     ).fetchone()
     if row:
         db.execute(
-            "UPDATE nodes SET text = ?, length = ?, finish_reason = ?, stop_reason = ?, change = ? "
+            "UPDATE nodes SET text = ?, length = ?, finish_reason = ?, stop_reason = ?, suffix_logprob = ?, change = ? "
             "WHERE request = ? AND number = ? AND story = ?",
-            (*values, count_change(db, row["story"]), request, stop.index, row["story"]),
+            (*values, stop.suffix_logprob, count_change(db, row["story"]), request, stop.index, row["story"]),
         )
 
 

@@ -69,7 +69,8 @@ async def test_a_story_is_written_and_read(client: Client) -> None:
 async def test_what_was_exported_can_be_imported(client: Client) -> None:
     story = await begin(client)
     for parent, text in ((None, "a"), (1, "b"), (1, "c")):
-        await call(client, "POST", f"/v1/stories/{story}/nodes", {"parent": parent, "text": text, "tokens": [1, 2]})
+        node = {"parent": parent, "text": text, "tokens": [1, 2], "suffix_logprob": -1.5}
+        assert (await call(client, "POST", f"/v1/stories/{story}/nodes", node))["suffix_logprob"] == -1.5
     await call(client, "PATCH", f"/v1/stories/{story}/nodes/3", {"kept": False, "notes": "no"})
     short = await call(client, "PATCH", f"/v1/stories/{story}/nodes/2", {"ends_at": 0})
     assert (short["text"], short["tokens"]) == ("", None)
@@ -82,6 +83,16 @@ async def test_what_was_exported_can_be_imported(client: Client) -> None:
         del each["change"], each["ends_at"]
     assert copy["nodes"] == whole["nodes"]
     assert copy["title"] == whole["title"]
+
+
+async def test_a_node_of_a_bridge_says_how_well_the_rest_follows_it(client: Client) -> None:
+    story = await begin(client)
+    await call(client, "POST", f"/v1/stories/{story}/nodes", {"text": "p"})
+    body = {"story": story, "node": 1, "suffix": "the end", "n": 2, "max_tokens": 4, "stream": "events"}
+    async with client.post("/v1/completions", json=body) as answer:
+        scores = [event["suffix_logprob"] async for event in events(answer) if event["event"] == "stop"]
+    whole = await call(client, "GET", f"/v1/stories/{story}")
+    assert sorted(node["suffix_logprob"] for node in whole["nodes"][1:]) == pytest.approx(sorted(scores), abs=1e-6)
 
 
 async def test_a_watcher_sees_what_others_write(client: Client) -> None:

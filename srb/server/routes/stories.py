@@ -225,6 +225,7 @@ _NODE = object_of(
     label=OPTIONAL_STRING,
     length=OPTIONAL_INTEGER,
     **alike(OPTIONAL_STRING, "finish_reason stop_reason"),
+    suffix_logprob={"type": ["number", "null"]},
     kept={"type": ["boolean", "null"]},
     notes=OPTIONAL_STRING,
     **alike(INTEGER, "created change"),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from srb.wire.request.body_fields import Int
+from srb.wire.request.body_fields import Float, Int
 
 MAX_TITLE_CHARS = 1_000
 MAX_ID = 2**53
@@ -60,6 +60,9 @@ class NodeFields(_Fields):
     finish_reason: Literal["stop", "length", "abort", "error"] | None = Field(None, description="why the text ended.")
     stop_reason: Text | None = Field(
         None, description="the stop string at which the text ended, or why somebody ended it."
+    )
+    suffix_logprob: Float | None = Field(
+        None, le=0, description="of a bridge, the natural logarithm of the probability of what it leads to."
     )
     created: Id | None = Field(None, description="when it was written, in seconds since 1970. Left out: now.")
 
