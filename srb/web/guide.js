@@ -6,7 +6,6 @@ export const IN_SIGHT = {
   max_tokens: ["Length", "Words, sentences and paragraphs are written to their end. A token is half a word or more."],
   temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
   diversity: ["Diversity", "How far the alternatives keep from saying the same. 0 is off."],
-  seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
 };
 
 // These keep away from a text.
@@ -68,6 +67,7 @@ export const GROUPS = {
     structured_outputs: ["Structured outputs", "The same in the notation of vLLM."],
   },
   Others: {
+    seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
     ahead: ["Already there", "So many more are written while nothing is asked for. Generate at the same place shows them at once."],
     distinct: ["Different first words", "Every alternative begins with another token."],
     lora: ["Adapters", "Which adapters are used, and how strongly."],

@@ -29,12 +29,14 @@ export class Settings {
       const others = title === "Others" ? names.filter((name) => !known.has(name)) : [];
       const rows = [...Object.keys(group).filter((name) => names.includes(name)), ...others];
       const details = document.createElement("details");
+      summary.append(" ", Object.assign(document.createElement("small"), { className: "count" }));
       details.append(summary, ...rows.map((name) => this.#make(name, properties[name])));
       folded.append(details);
     }
     this.shades = document.querySelector("#shades");
     this.unseen = document.querySelector("#unseen");
     this.tints = document.querySelector("#tints");
+    this.counts = document.querySelectorAll("#options .count");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
     this.fields.get("seed").input.placeholder = "any";
@@ -70,6 +72,10 @@ export class Settings {
     document.querySelector(".behind").classList.toggle("tinted", this.tints.checked);
     document.body.classList.toggle("shaded", this.shades.checked);
     this.length.placeholder = this.usual[this.unit.value];
+    for (const count of this.counts) {
+      const { length } = [...this.fields.values()].filter((each) => isSet(each) && count.closest("details").contains(each.input));
+      count.textContent = length ? `${length} set` : "";
+    }
   }
 
   // Leaves all to the server again.
@@ -144,7 +150,7 @@ export class Settings {
   read() {
     const body = { n: this.n, logprobs: LIKELIEST };
     for (const [name, { kind, input }] of this.fields) {
-      if (kind === "slider" && input.value === input.defaultValue) continue;
+      if (kind === "slider" && !isSet({ kind, input })) continue;
       if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
       const text = written({ kind, input });
       if (text.trim()) body[name] = this.parse(name, text);
@@ -196,6 +202,8 @@ export class Settings {
 
 // What a setting is set to, as a text that parse() reads; "" where that is left to the server.
 const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "true" : "") : input.value);
+
+const isSet = (field) => (field.kind === "slider" ? field.input.value !== field.input.defaultValue : Boolean(written(field).trim()));
 
 function write({ kind, input }, text) {
   if (kind === "boolean") input.checked = text === "true";

@@ -74,6 +74,29 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     assert sent(story) == {}
 
 
+def test_ten_settings_are_in_sight_and_the_rest_is_found(story: Story) -> None:
+    with story.panel("options"):
+        labels = story.find("#options .setting label:visible")
+        assert labels.count() <= 10
+        find, rows = story.find("#find-setting"), story.find("#options .setting:visible")
+        find.fill("DRY multi")  # what the API calls it
+        expect(rows.locator("label")).to_have_text(["No loops"])
+        find.fill("hesitation part")  # what is said of it
+        expect(story.find("#setting-top_h")).to_be_visible()
+        find.fill("repetition")  # its group
+        expect(story.find("#found-settings")).to_contain_text(" settings")
+        story.find("#setting-repeat_penalty").fill("1.1")
+        story.picture("found", axe=True)
+        find.fill("no such thing")
+        expect(story.find("#found-settings")).to_have_text("No setting has these words.")
+        expect(rows).to_have_count(0)
+        find.fill("")
+        assert labels.count() <= 10
+        expect(story.find("summary", has_text="Against repetition")).to_contain_text("1 set")
+        find.fill("seed")
+    expect(find).to_have_value("")
+
+
 def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Story) -> None:
     story.set(max_tokens=7)
     with story.panel("options"):
