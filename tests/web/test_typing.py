@@ -250,6 +250,10 @@ def test_what_was_typed_moves_to_the_server_with_its_story(start_scripted: Start
     story.excuse("status of 401")
 
 
+KEYS = 1000
+"""In each of two kinds of stories; each key is another letter, so that each can be looked for."""
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_no_key_is_lost_whatever_else_is_done(
     start_scripted: Start, blank: Story, tmp_path: Path, is_shared: bool
@@ -323,11 +327,11 @@ def test_no_key_is_lost_whatever_else_is_done(
         load: 1,
     }
     typed = ""
-    while len(typed) < 150:
-        for _ in range(rng.randrange(1, 5)):
-            assert at(story)[0] == "story", f"what is typed goes nowhere, after {done}"
-            page.keyboard.insert_text(key := chr(0x4E00 + len(typed)))
-            typed += key
+    while len(typed) < KEYS:
+        assert at(story)[0] == "story", f"what is typed goes nowhere, after {done}"
+        keys = "".join(chr(0x4E00 + len(typed) + k) for k in range(rng.randrange(1, 34)))
+        page.keyboard.type(keys)  # one after the other, while whatever streams goes on
+        typed += keys
         (action,) = rng.choices(list(actions), list(actions.values()))
         done.append(list(actions).index(action))
         action()
