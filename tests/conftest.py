@@ -17,7 +17,7 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_seta
 
 # No test may fail because an example takes long.
 settings.register_profile("usual", deadline=None, max_examples=25)
-settings.register_profile("quick", deadline=None, max_examples=8)
+settings.register_profile("quick", deadline=None, max_examples=6)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile thorough
 settings.load_profile("usual")
 

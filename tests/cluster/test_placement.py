@@ -75,6 +75,7 @@ for k in range(50):
 """
 
 
+@pytest.mark.starts
 def test_another_process_chooses_the_same() -> None:
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     environ["PYTHONHASHSEED"] = "2" if environ.get("PYTHONHASHSEED") == "1" else "1"  # not that of this process

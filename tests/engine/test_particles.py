@@ -230,7 +230,8 @@ def exact(power: float, suffix: bytes) -> dict[tuple[int, ...], float]:
 
 
 @pytest.mark.parametrize(("power", "suffix"), [(4.0, b""), (1.0, b"b.a"), (2.0, b"b")])
-@pytest.mark.parametrize("least", few(1, many=[100]))
+@pytest.mark.parametrize("least", [1, 100])
+@pytest.mark.many
 def test_the_distribution_is_right(power: float, suffix: bytes, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over 20 runs of 32 particles, with resampling at each token or sentence, and without."""
     monkeypatch.setattr(particles_module, "LEAST", least)
@@ -245,6 +246,7 @@ def test_the_distribution_is_right(power: float, suffix: bytes, least: int, monk
     assert distance(mean, target) < 0.1
 
 
+@pytest.mark.many
 def test_one_text_is_drawn_by_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(particles_module, "LEAST", 1)
     target, times = exact(4.0, b""), 300

@@ -5,7 +5,7 @@ import itertools
 import random
 
 import pytest
-from driver import request, seeds
+from driver import few, request, seeds
 from fake_backend import FakeBackend
 
 from srb.engine.asking.request import CompletionRequest
@@ -98,7 +98,9 @@ def alone(costs: Costs, *lengths: int) -> float:
     return sum(pieces)
 
 
-@pytest.mark.parametrize(("costs", "n"), [(SLOW, 4), (FAST, 4), (FAST, 32), (GPU, 64)])
+@pytest.mark.parametrize(
+    ("costs", "n"), [(SLOW, 4), (FAST, 4), pytest.param(FAST, 32, marks=pytest.mark.many), (GPU, 64)]
+)
 def test_tokens_go_on_beside_a_long_prompt_that_takes_little_longer_than_alone(costs: Costs, n: int) -> None:
     timeline = Timeline(costs)
     timeline.stream(n)
@@ -204,7 +206,7 @@ def test_short_prompts_without_end_do_not_keep_a_long_one_waiting_for_ever() -> 
     assert len(shorts) > 20
 
 
-@pytest.mark.parametrize("costs", [SLOW, FAST, LARGE, GPU])
+@pytest.mark.parametrize("costs", few(FAST, GPU, many=[SLOW, LARGE]))
 @pytest.mark.parametrize("seed", seeds(3, quick=1))
 def test_in_random_traffic_nobody_waits_much_longer_than_alone_after_the_same_work(costs: Costs, seed: int) -> None:
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from driver import request, run, stops, texts
 from fake_backend import END, FakeBackend, babble, says, score
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from srb.engine.asking.request import CompletionRequest
@@ -122,7 +122,6 @@ def test_logprobs_have_a_range() -> None:
             asking(logprobs=bad)
 
 
-@settings(deadline=None)
 @given(
     prompt=st.text(min_size=1, max_size=30),
     seed=st.integers(0, 1000),

@@ -224,6 +224,7 @@ def from_hub(server: Elsewhere, tmp_path: Path, *asked: tuple[str, str | None]) 
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.starts
 def test_files_from_the_hub(elsewhere: Elsewhere, tmp_path: Path) -> None:
     """In one process, since the hub's library takes a second to be imported. Its first connection breaks."""
     elsewhere.file = FILE * 48  # the hub's library keeps pieces of 10 MiB

@@ -158,6 +158,7 @@ async def test_what_is_not_http_is_neither_quoted_nor_logged(sent: bytes, caplog
     assert "secret" not in "\n".join(map(caplog.handler.format, caplog.records))
 
 
+@pytest.mark.starts
 def test_a_server_begins_to_load_its_model_before_it_imports_http() -> None:
     code = "import sys, srb.server.run.serve; print({'aiohttp', 'pydantic'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
@@ -208,15 +209,9 @@ sys.exit(cli.main(["serve", "--port", "0"]))
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "asks_again"),
-    [
-        ("/v1/completions", False),
-        pytest.param("/docs", True, marks=pytest.mark.many),
-        pytest.param("/v1/completions", True, marks=pytest.mark.many),
-        pytest.param("/docs", False, marks=pytest.mark.many),
-    ],
-)
+@pytest.mark.starts
+@pytest.mark.parametrize("path", ["/v1/completions", "/docs"])
+@pytest.mark.parametrize("asks_again", [False, True])
 def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: bool) -> None:
     """The engine's thread hangs, or that of the event loop."""
     code = HANGING.format(tests=str(Path(__file__).parents[1] / "support"), seconds=60 if asks_again else 0.2)

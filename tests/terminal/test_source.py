@@ -50,6 +50,7 @@ async def test_the_events_of_a_server(url: str) -> None:
         assert "".join(event["text"] for event in got if event.get("index") == 1 and "text" in event) == "two"
 
 
+@pytest.mark.starts
 async def test_a_server_may_take_more_alternatives_than_this_machine_would(aiohttp_server: Any) -> None:
     async with AsyncEngine(lambda _progress: FakeBackend(n_cells=4096, script=says(b"one"))) as engine:
         server = await aiohttp_server(create_app(engine, Limits("fake", n=2, max_n=99)))
