@@ -58,6 +58,8 @@ export class Card {
       this.text.append(fragment);
     }
     this.#setFacts(isRunning, follow);
+    this.buttons.get("favourite").ariaPressed = String(Boolean(this.node.name));
+    this.element.classList.toggle("favourite", Boolean(this.node.name));
     if (this.state === isRunning) return;
     this.state = isRunning;
     const hadKeyboard = this.element.contains(document.activeElement);
@@ -175,6 +177,11 @@ export class Cards {
   // Scrolls to the batch of a node; the end of the text stays in sight above it.
   reveal(node) {
     this.cards.get(node.id)?.element.parentElement.scrollIntoView({ block: "start" });
+  }
+
+  // Gives the keyboard to the card of a node.
+  focus(node) {
+    this.cards.get(node.id)?.text.focus();
   }
 
   #flush() {

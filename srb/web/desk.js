@@ -1,11 +1,12 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { Beside } from "./beside.js";
-import { Doing } from "./doing.js";
 import { fitted } from "./conversation.js";
+import { Doing } from "./doing.js";
 import { Drafts } from "./drafts.js";
 import { Editor } from "./editor.js";
 import { Steps } from "./edits.js";
+import { Finder } from "./finder.js";
 import { isLost } from "./keys.js";
 import { MODEL, packed } from "./marks.js";
 import { plain } from "./older.js";
@@ -28,6 +29,7 @@ export class Desk {
     story.step = (change) => this.doing.push({ kind: "text", place: this.tree.current, ...change });
     this.beside = new Beside(document.querySelector("#seen"), () => this.measure());
     this.editor = new Editor(document.querySelector("#ask"), this);
+    this.finder = new Finder(document.querySelector("#shelf"), this);
     this.cards = null;
     this.versions = new Versions(this);
     this.context = null;
@@ -77,11 +79,11 @@ export class Desk {
     const { pieces, healed, ...said } = heard; // what was healed in fact is known where it was read
     const node = this.tree.add(heard);
     node.until ??= this.untils[node.request];
-    const { kept, discarded, endsAt } = heard;
+    const { kept, discarded, name, endsAt } = heard;
     // It was ended here, at a boundary, and the store doesn't know that yet: it may have the text behind, too.
     const isEndedHere = node.endsAt !== undefined && endsAt === undefined && node.request === heard.request;
-    if (isEndedHere) Object.assign(node, { kept, discarded });
-    else if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, endsAt });
+    if (isEndedHere) Object.assign(node, { kept, discarded, name });
+    else if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
     else {
       if (textOf(node) !== textOf(heard)) {
         this.cards.forget(node);
@@ -94,7 +96,7 @@ export class Desk {
 
   // Shows what was heard; this node last.
   showNews(node) {
-    this.#drawTree();
+    this.drawTree();
     this.#drawCards();
     this.#follow(node);
   }
@@ -125,7 +127,7 @@ export class Desk {
       this.go(id);
       this.story.resume();
     });
-    this.#drawTree();
+    this.drawTree();
     this.showOpenings();
     this.doing.draw();
     this.#drawCards();
@@ -136,7 +138,8 @@ export class Desk {
     this.versions.show();
   }
 
-  #drawTree() {
+  drawTree() {
+    this.finder.draw();
     drawTree(document.querySelector("#tree"), this.tree, this.story.drafts, (id) => this.go(id));
   }
 
@@ -172,6 +175,20 @@ export class Desk {
     if (isOther) this.doing.push({ kind: "go", from, to: this.state, kept });
     this.show();
     if (left !== this.tree.current && drafts.has(left)) tell("What you typed there is kept as a draft.");
+  }
+
+  // Goes to a place, or to where an alternative stands; one that was discarded is brought back. It has the keyboard then.
+  visit(node) {
+    const { tree } = this;
+    if (node.discarded) {
+      node.discarded = false;
+      this.doing.push({ kind: "restore", node: node.id });
+      this.growing.add(node);
+    }
+    if (tree.places(node.parent).includes(node)) return this.go(node.id);
+    const place = tree.start(node.parent);
+    this.go(place, [...new Set([node.parent, place])]);
+    this.cards.focus(node);
   }
 
   // Goes on from the end of a node.

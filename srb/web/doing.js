@@ -37,7 +37,7 @@ export class Doing {
     const { desk } = this;
     const node = desk.tree.nodes.get(step.kept ?? step.node);
     if (node) desk.growing.add(node); // it's kept with the next that is
-    if (step.kind === "discard" && node) node.discarded = !isBack;
+    if (["discard", "restore"].includes(step.kind) && node) node.discarded = isBack === (step.kind === "restore");
     if (step.kind === "go") {
       if (node) node.kept = !isBack;
       this.#go(isBack ? step.from : step.to);

@@ -1,7 +1,7 @@
 // What was done, one step behind the other, so that it can be undone and done again; and how two texts differ. Pure.
 //
 // A step is {kind: "text", place, at, removed, added, marks, by}, where `marks` are those of `removed` and `by` is that of `added`; {kind: "go", from, to, kept},
-// where from and to are {current, shown} and `kept` a node that was kept by it; {kind: "discard", node}; or
+// where from and to are {current, shown} and `kept` a node that was kept by it; {kind: "discard", node}, or "restore"; or
 // {kind: "story", id}, which opens another story and stays where it is.
 
 const MOST = 200; // steps

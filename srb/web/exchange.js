@@ -8,7 +8,7 @@ import { ROOT } from "./tree.js";
 
 // What a node has in a file as it is.
 const FIELDS = [
-  "id", "parent", "typed", "label", "kept", "discarded", "batch", "created",
+  "id", "parent", "typed", "label", "name", "kept", "discarded", "batch", "created",
   "order", "seed", "settings", "until", "length", "end", "whole", "healed", "stem", "follows", "behind", "passage", "marks",
 ];
 

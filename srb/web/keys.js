@@ -32,6 +32,7 @@ const KEYS = [
   ["j", "J", "go to the next alternative", () => walk(1)],
   ["k", "K", "go to the one before", () => walk(-1)],
   ["m", "M", "more like this one", () => act("more")],
+  ["f", "F", "favourite: make this one a bookmark, or none", () => act("favourite")],
   ["c", "C", "continue this one", () => act("continue")],
   ["d", "D", "discard this one", discard],
   ["e", "E", "edit the text", () => find("#story").focus()],

@@ -30,6 +30,7 @@ const onClick = (selector, action) => find(selector).addEventListener("click", a
 // What the buttons of a card do.
 const cardActions = (desk, writing) => ({
   keep: (node) => desk.keep(node),
+  favourite: (node) => desk.finder.toggle(node),
   more: safely((node) => writing.like(node)),
   stop: safely((node) => writing.stop(node)),
   continue: safely((node) => writing.continue(node)),
@@ -95,6 +96,7 @@ function listen(desk, writing, shelf) {
   listenToKeys(find("#keys"));
   stayIn(story.box, find("main"));
   panel(find("#open-shelf"), find("#shelf"), safely(() => {
+    desk.finder.draw();
     find("#tree [aria-selected=true]")?.focus({ preventScroll: true });
     return shelf.list();
   }));

@@ -18,7 +18,7 @@ function nameOf(node, length) {
 const make = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text });
 
 // Draws a list anew; the keyboard stays where it was.
-function draw(list, items) {
+export function draw(list, items) {
   const place = list.contains(document.activeElement) ? document.activeElement.dataset.place : null;
   list.replaceChildren(...items);
   if (place) list.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
@@ -100,6 +100,7 @@ export function drawTree(list, tree, drafts, go) {
     item.dataset.parent = node?.parent ?? "";
     item.style.setProperty("--column", column);
     item.append(make("span", "", node ? nameOf(node, 60) : "Start"));
+    if (node?.name) item.append(make("small", "named", `★ ${node.name}`));
     if (kind === "kept") item.append(make("small", "", "kept"));
     if (drafts.has(id)) item.append(make("small", "", `draft: ${shorten(rest(drafts.at(id), tree.text(id)), 60)}`));
     item.append(...generations(tree, id).map((line) => make("small", "", line)));

@@ -26,7 +26,7 @@ const isReason = (value) => isObject(value) && isText(value.finish_reason) && is
 const NEEDED = { id: (value) => isText(value) && value !== ROOT, parent: isText, pieces: isList(isPiece) };
 const OTHERS = {
   typed: isTruth, kept: isTruth, discarded: isTruth, whole: isTruth, healed: isTruth, stem: isTruth, asked: isTruth,
-  label: isText, behind: isText, passage: isText, marks: isText, end: isText, request: isText, fault: isText,
+  label: isText, name: isText, behind: isText, passage: isText, marks: isText, end: isText, request: isText, fault: isText,
   batch: isTime, created: isTime, order: isCount, index: isCount, seed: isCount, length: isCount,
   after: isNumber, follows: isNumber, endsAt: isCount, milliseconds: isNumber,
   settings: isObject, until: isUntil, reason: isReason,

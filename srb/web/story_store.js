@@ -10,7 +10,7 @@ import { ROOT, textOf, titleOf } from "./tree.js";
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
 // What is said of a node, and may change.
-const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null });
+const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null, notes: node.name ?? null });
 
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
@@ -38,6 +38,7 @@ const toServer = (node) => ({
   stop_reason: node.reason?.stop_reason ?? null,
   suffix_logprob: node.follows ?? null,
   kept: kept(node),
+  notes: node.name ?? null,
   settings: settingsOf(node),
   created: Math.floor((node.created ?? node.batch) / 1000) || null,
 });
@@ -175,7 +176,7 @@ class StoryStore extends Store {
 
   // A node of the server as the page has it. One that grows has no text here: the page reads its request.
   #fromServer(known) {
-    this.remarks.set(String(known.id), { kept: known.kept, ends_at: known.ends_at });
+    this.remarks.set(String(known.id), { kept: known.kept, ends_at: known.ends_at, notes: known.notes ?? null });
     const each = { ...known, ...this.unsent.get(String(known.id)) };
     const { request, index, label, seed, length, settings } = each;
     const isTyped = each.author === "person";
@@ -194,6 +195,7 @@ class StoryStore extends Store {
       batch: this.batches.get(batch),
       order: index ?? 0,
       label: label ?? undefined,
+      name: each.notes ?? undefined,
       seed: seed ?? undefined,
       length: length ?? undefined,
       follows: each.suffix_logprob ?? undefined,

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { ServerStories } from "../../srb/web/story_store.js";
 
-const NODE = { id: 1, parent: null, text: "Once", tokens: [1], author: "model", request: "r", index: 0, kept: null, ends_at: null, finish_reason: "stop", stop_reason: null, created: 1 };
+const NODE = { id: 1, parent: null, text: "Once", tokens: [1], author: "model", request: "r", index: 0, kept: null, ends_at: null, notes: null, finish_reason: "stop", stop_reason: null, created: 1 };
 
 let server, pages, error;
 
@@ -40,7 +40,7 @@ test("a mark that the server doesn't get is said, isn't forgotten, and is sent a
   node.kept = true;
   await store.save([node], { note: "n" }, []);
   assert.match(error.textContent, /isn't kept yet.* The server can't be reached/);
-  assert.deepEqual([pages.page.note, pages.page.unsent], ["n", { 1: { kept: true, ends_at: null } }]);
+  assert.deepEqual([pages.page.note, pages.page.unsent], ["n", { 1: { kept: true, ends_at: null, notes: null } }]);
   server.isDown = false;
   await again();
   assert.deepEqual(server.told, [{ kept: true }]);

@@ -1,0 +1,81 @@
+// Bookmarks and what is found, in the panel of the story: lists of places to go to.
+
+import { find } from "./find.js";
+import { draw, shorten } from "./places.js";
+import { tell } from "./say.js";
+import { textOf } from "./tree.js";
+
+const MOST = 100; // that are shown
+const NAME = 40; // letters of a text that it's called by
+
+const made = (tag, fields, ...children) => {
+  const element = Object.assign(document.createElement(tag), fields);
+  element.append(...children);
+  return element;
+};
+
+export class Finder {
+  constructor(panel, desk) {
+    const select = (selector) => panel.querySelector(selector);
+    [this.marks, this.query, this.found, this.count, this.name] = ["#bookmarks", "#find", "#found", "#found-count", "#bookmark"].map(select);
+    Object.assign(this, { panel, desk });
+    this.query.addEventListener("input", () => this.#find());
+    this.name.addEventListener("click", () => this.#ask());
+  }
+
+  // Shows the bookmarks, and finds again what is looked for.
+  draw() {
+    const { tree } = this.desk;
+    const marked = [...tree.nodes.values()].filter(({ name }) => name);
+    draw(this.marks, marked.map((node) => made("li", {}, this.#button(node.id, node.name))));
+    this.name.disabled = !tree.nodes.has(tree.current);
+    this.#find();
+  }
+
+  #find() {
+    const { tree, story } = this.desk;
+    const found = this.panel.open ? find(tree, story.drafts.all, this.query.value) : [];
+    draw(this.found, found.slice(0, MOST).map(({ id, kind, before, match, behind }) => {
+      const button = this.#button(id, "", kind === "draft");
+      button.append(before, made("mark", { textContent: match }), behind);
+      return made("li", {}, button, made("small", { textContent: kind }));
+    }));
+    const more = found.length > MOST ? `, the newest ${MOST} are shown` : "";
+    this.count.textContent = this.query.value.trim() ? `${found.length || "Nothing"} found${more}.` : "";
+  }
+
+  #button(id, text, isDraft) {
+    const button = made("button", { type: "button", textContent: text });
+    button.dataset.place = id;
+    button.addEventListener("click", () => {
+      const { desk } = this;
+      const node = desk.tree.nodes.get(id);
+      const isModal = this.panel.matches(":modal");
+      if (isModal) this.panel.close(); // it covers what is gone to
+      if (isDraft || !node) desk.go(id);
+      else desk.visit(node);
+    });
+    return button;
+  }
+
+  // Names the place where the story is.
+  #ask() {
+    const { tree } = this.desk;
+    const node = tree.nodes.get(tree.current);
+    const name = prompt("What is this place called? Without a name it's no bookmark.", node.name ?? shorten(textOf(node), NAME));
+    if (name !== null) this.set(node, name.trim());
+  }
+
+  // Makes a bookmark of an alternative, called by its first words, or takes it away.
+  toggle(node) {
+    this.set(node, node.name ? "" : shorten(textOf(node), NAME));
+  }
+
+  set(node, name) {
+    node.name = name || undefined;
+    this.desk.save(node);
+    this.desk.cards.update(node);
+    this.desk.drawTree();
+    tell(name ? "It is a bookmark, in Story." : "It is no bookmark any more.");
+  }
+}
