@@ -126,15 +126,18 @@ class Story:
         return self.page.evaluate("window.jumps")
 
     def swipe(self, by: int) -> None:
-        """Moves a finger over the alternatives in sight, to the left where `by` is negative."""
-        box = self.find(".batch").first.bounding_box()
+        """Moves a finger over the alternatives in sight, to the left where `by` is negative, until they stand."""
+        batch = self.find(".batch").first
+        box = batch.bounding_box()
         assert box
+        batch.evaluate("(each) => { window.standing = new Promise((done) => (each.onscrollend = () => done())); }")
         client = self.page.context.new_cdp_session(self.page)
         for name, part in (("touchStart", 0.0), ("touchMove", 0.3), ("touchMove", 0.7), ("touchMove", 1.0)):
             place = {"x": box["x"] + box["width"] / 2 + (part - 0.5) * by, "y": box["y"] + 50}
             client.send("Input.dispatchTouchEvent", {"type": name, "touchPoints": [place]})
         client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
         client.detach()
+        self.page.evaluate("window.standing")
 
     def word(self, card: Locator, number: int = 3) -> Locator:
         """A token of a card that has letters, so that it can be pointed at."""
@@ -237,9 +240,9 @@ def start_scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 @contextmanager
-def profile(browser: Browser) -> Iterator[Story]:
+def profile(browser: Browser, **options: Any) -> Iterator[Story]:
     """A page with nothing stored. At the end it must have had no fault and have asked no other host."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
+    context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, "accept_downloads": True} | options)
     story = Story(context.new_page())
     hosts: set[str] = set()
 
