@@ -1,6 +1,7 @@
 // What lies on the writer's desk: the tree, where the story is in it, and what is typed; shown, and kept.
 
 import { Beside } from "./beside.js";
+import { Chapters } from "./chapters.js";
 import { fitted } from "./conversation.js";
 import { Doing } from "./doing.js";
 import { Drafts } from "./drafts.js";
@@ -17,6 +18,7 @@ import { mend } from "./sound.js";
 import { Store } from "./store.js";
 import { ROOT, textOf, Tree } from "./tree.js";
 import { Versions } from "./versions.js";
+import { Words } from "./words.js";
 
 const SAVE_MILLISECONDS = 5000; // while alternatives are running
 const PAGE = Symbol("all that isn't in the tree, but for drafts");
@@ -26,7 +28,12 @@ export class Desk {
     Object.assign(this, { settings, compare, story });
     this.tree = new Tree();
     this.doing = new Doing(this);
-    story.step = (change) => this.doing.push({ kind: "text", place: this.tree.current, ...change });
+    story.step = (change) => {
+      this.words.typed(story.value, change);
+      this.doing.push({ kind: "text", place: this.tree.current, ...change });
+    };
+    this.words = new Words(document.querySelector("#words"));
+    this.chapters = new Chapters(document.querySelector("#chapters"), story, () => document.querySelector("#shelf:modal")?.close());
     this.beside = new Beside(document.querySelector("#seen"), () => this.measure());
     this.editor = new Editor(document.querySelector("#ask"), this);
     this.finder = new Finder(document.querySelector("#shelf"), this);
@@ -122,6 +129,8 @@ export class Desk {
     const { tree } = this;
     const behind = tree.after(tree.current);
     this.story.show(tree.current, { text: tree.text(tree.current) + behind, marks: tree.marks(tree.current), behind: behind.length });
+    this.words.show(this.story.value);
+    this.chapters.draw();
     this.measure();
     drawPath(document.querySelector("#path"), tree, this.story.drafts, (id) => {
       this.go(id);
@@ -195,10 +204,12 @@ export class Desk {
   keep(node) {
     const { tree, story } = this;
     const kept = node.kept ? undefined : node.id;
+    const before = story.value;
     node.kept = true;
     this.growing.add(node);
     this.#takeAlong(node);
     this.go(node.id, undefined, kept);
+    if (kept) this.words.changed(before, story.value);
     const end = tree.text(node.id).length;
     story.shade(tree.text(tree.start(node.parent)).length, end);
     story.resume();

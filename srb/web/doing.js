@@ -35,6 +35,7 @@ export class Doing {
   #again(step, isBack) {
     if (!step) return null;
     const { desk } = this;
+    const before = desk.story.value;
     const node = desk.tree.nodes.get(step.kept ?? step.node);
     if (node) desk.growing.add(node); // it's kept with the next that is
     if (["discard", "restore"].includes(step.kind) && node) node.discarded = isBack === (step.kind === "restore");
@@ -44,6 +45,7 @@ export class Doing {
     }
     if (step.kind === "text") this.#type(step, isBack);
     desk.show();
+    if (step.kept) desk.words.changed(before, desk.story.value);
     return step;
   }
 
@@ -58,8 +60,9 @@ export class Doing {
     const { desk } = this;
     if (place !== desk.tree.current) this.#go({ current: place, shown: [place] });
     desk.show();
+    const before = desk.story.value;
     const isDone = desk.story.replace(isBack ? { at, removed: added, added: removed, marks } : { at, removed, added, marks: by?.repeat(added.length) });
-    if (isDone) return;
+    if (isDone) return desk.words.changed(before, desk.story.value);
     this.steps.drop(step);
     tell("The text is another one now, so that this can't be taken back.");
   }

@@ -44,6 +44,7 @@ const KEYS = [
   ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
   ["l", "L", "how sure the model was: shades, or none", () => press(find("#shades"))],
   ["a", "A", "ask an editor about your text", () => press(find("#open-ask"))],
+  ["o", "O", "only the text; Esc shows all again", () => press(find("#focus"))],
   ["x", "X", "explore what may come next", () => press(find("#explore"))],
   ["v", "V", "what the model sees, with memory, note and lore", () => press(find("#open-seen"))],
   ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],

@@ -9,7 +9,8 @@ export const UNITS = ["tokens", ...Object.keys(TOKENS)];
 export const tokens = ({ unit, count }) => TOKENS[unit] * count + ROOM;
 
 const sentences = new Intl.Segmenter(undefined, { granularity: "sentence" });
-const words = (text) => text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
+// How many words a text has.
+export const words = (text) => text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
 
 // How a text begins that is to be varied: its first sentence, or the first half of the words of its only one.
 export function opening(text) {

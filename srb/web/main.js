@@ -11,6 +11,7 @@ import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
 import { listenToFinder } from "./finding.js";
 import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
+import { listenToFocus, listenToLooks } from "./looks.js";
 import { Manuscript } from "./manuscript.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
@@ -93,10 +94,13 @@ function listen(desk, writing, shelf) {
   panel(find("#open-ask"), find("#ask"));
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
+  listenToLooks(find("#text-size"), find("#line-width"));
+  listenToFocus(find("#focus"), story);
   listenToKeys(find("#keys"));
   stayIn(story.box, find("main"));
   panel(find("#open-shelf"), find("#shelf"), safely(() => {
     desk.finder.draw();
+    desk.chapters.draw();
     find("#tree [aria-selected=true]")?.focus({ preventScroll: true });
     return shelf.list();
   }));

@@ -49,6 +49,11 @@ export class Manuscript {
     this.box.setSelectionRange(cursor, cursor);
   }
 
+  // Has a place in sight; block: where, as scrollIntoView takes it.
+  reveal(at, block) {
+    this.mirror.reveal(at, block);
+  }
+
   // Shades what is new, until something is typed.
   shade(from, to) {
     this.mirror.shade(from, to);

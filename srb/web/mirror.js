@@ -87,6 +87,13 @@ export class Mirror {
     line.element.remove();
   }
 
+  // Has the line of a place in sight; block: where.
+  reveal(at, block) {
+    let place = 0;
+    const line = this.#lines.find(({ text }) => (place += text.length + 1) > at);
+    line?.element.scrollIntoView({ block });
+  }
+
   // Shades what stands from one place to another, and has its end in sight.
   shade(from, to) {
     this.#shade.clear();

@@ -1,0 +1,90 @@
+"""What makes the page a desk: words and the goal of a day, chapters, letters and lines as one likes, only the text."""
+
+import pytest
+from playwright.sync_api import expect
+from web.conftest import Story
+
+pytestmark = pytest.mark.web
+
+TEXT = "# One\n\nThe lamp burned.\n\n# Two\n\nShe slept"
+
+
+def test_words_are_counted_and_chapters_are_gone_to(story: Story) -> None:
+    words, box, chapters = story.find("#words"), story.find("#story"), story.find("#chapters button")
+    story.set(n=1, max_tokens=12, seed=1)
+    box.click()
+    story.page.keyboard.insert_text(TEXT)
+    expect(words).to_have_text("7 words · 7 today")
+    story.page.once("dialog", lambda dialog: dialog.accept("many"))
+    words.click()
+    expect(story.find("#error")).to_contain_text("and not many")
+    story.page.once("dialog", lambda dialog: dialog.accept("10"))
+    words.click()
+    expect(words).to_have_text("7 words · 7 of 10 today")
+
+    # What is kept counts until it is undone; to go elsewhere counts nothing.
+    story.generate(cards=1)
+    more = len(story.said(story.cards.first).split())
+    story.press(story.cards.first, "Keep")
+    count = len(story.text.replace("#", "").split())
+    assert count >= 7 + more - 1
+    expect(words).to_have_text(f"{count} words · {count} of 10 today")
+    expect(words).to_have_class("reached" if count >= 10 else "")
+    story.find("#path button").first.click()
+    expect(words).to_have_text(f"0 words · {count} of 10 today")
+    story.find("#undo").click()
+    story.find("#undo").click()
+    expect(words).to_have_text("7 words · 7 of 10 today")
+    story.find("#redo").click()
+    expect(words).to_have_text(f"{count} words · {count} of 10 today")
+    story.find("#undo").click()
+
+    story.find("#open-shelf").click()
+    expect(chapters).to_have_text(["One 3 words", "Two 2 words"])
+    story.pictures("chapters", axe=True)
+    chapters.first.click()
+    expect(box).to_be_focused()
+    assert box.evaluate("(box) => box.selectionEnd") == TEXT.index("\n")
+    story.page.keyboard.type(" night")
+    expect(chapters).to_have_text(["One night 3 words", "Two 2 words"])
+    with story.page.expect_download() as download:
+        story.find("#markdown").click()
+    assert download.value.path().read_text() == TEXT.replace("One", "One night") + "\n"
+    story.leave("#new")
+    expect(words).to_have_text("0 words · 8 of 10 today")
+    expect(chapters).to_have_count(0)
+
+
+def test_letters_and_lines_are_as_one_likes_and_focus_leaves_only_the_text(story: Story) -> None:
+    box, keyboard = story.find("#story"), story.page.keyboard
+    story.set(n=1, max_tokens=4)
+    box.click()
+    keyboard.type(TEXT)
+    looks = "(box) => [getComputedStyle(box).fontSize, box.offsetWidth].map(parseFloat)"
+    size, width = box.evaluate(looks)
+    with story.panel("options"):
+        story.find("#text-size").fill("150")
+        story.find("#line-width").fill("45")
+    story.reload()
+    larger, narrower = box.evaluate(looks)
+    assert larger == pytest.approx(1.5 * size)
+    assert narrower == pytest.approx(1.5 * width * 45 / 65, rel=0.02)
+    story.pictures("large")
+
+    box.press("Control+End")
+    keyboard.press("Escape")
+    keyboard.press("o")
+    expect(box).to_be_focused()
+    for hidden in ("#generate", "#path", "#open-shelf", "#words"):
+        expect(story.find(hidden)).to_be_hidden()
+    keyboard.type(" well")
+    story.pictures("focus", axe=True)
+    keyboard.press("Escape")
+    expect(story.find("#generate")).to_be_visible()
+    story.find("#focus").click()
+    expect(story.find("#generate")).to_be_hidden()
+    keyboard.press("Control+Enter")
+    expect(story.cards).to_have_count(1)
+    expect(story.cards.first).to_be_visible()
+    story.wait_done()
+    assert story.text == TEXT + " well"
