@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, ViewportSize, expect, sync_playwright
 from scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DESK: ViewportSize = {"width": 1400, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PROMPT = "The old lighthouse keeper had one rule, and everybody in the village knew what it was:"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
@@ -240,9 +242,11 @@ def start_scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 @contextmanager
-def profile(browser: Browser, **options: Any) -> Iterator[Story]:
+def profile(browser: Browser, *, is_phone: bool = False) -> Iterator[Story]:
     """A page with nothing stored. At the end it must have had no fault and have asked no other host."""
-    context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, "accept_downloads": True} | options)
+    context = browser.new_context(
+        viewport=PHONE if is_phone else DESK, has_touch=is_phone, is_mobile=is_phone, accept_downloads=True
+    )
     story = Story(context.new_page())
     hosts: set[str] = set()
 
