@@ -6,6 +6,7 @@ import { EDITOR, isConversation, kept, messages, read } from "./conversation.js"
 import { copy } from "./files.js";
 import { Generation, reason } from "./generation.js";
 import { isLost } from "./keys.js";
+import { words } from "./length.js";
 import { complain } from "./say.js";
 import { textOf } from "./tree.js";
 
@@ -13,7 +14,6 @@ const MOST_TOKENS = 500; // of an answer
 const ENDED = reason({ finish_reason: "stop", stop_reason: null });
 
 const numbers = new Intl.NumberFormat();
-const words = (text) => text.split(/\s+/).filter(Boolean).length;
 const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
 // An answer on the panel. Its text is in a box, so that a passage can be selected with keys, too. Nothing can be written there; in a
