@@ -16,75 +16,24 @@ Without asyncio: `Engine(LlamaBackend(Settings()))`, `add_request`, and `step` w
     >>> scores = srb.score("The capital of France is", [" Paris", " Rome"])
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
 
-from srb.engine.asking.model import ModelInfo
-from srb.engine.asking.request import CompletionRequest, Explore, Resumed
-from srb.engine.asking.resume import resume
-from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.engine import Engine
-from srb.engine.programs.table import Score, ScoredRow, Table
-from srb.engine.telling.events import (
-    DoneEvent,
-    ErrorEvent,
-    Event,
-    NodeEvent,
-    ProgressEvent,
-    StartEvent,
-    StopEvent,
-    StreamEvent,
-    Timings,
-    Usage,
-)
-from srb.engine.telling.stats import EngineStats
-from srb.errors import (
-    BackendError,
-    EngineDeadError,
-    InvalidRequestError,
-    ModelLoadError,
-    QueueFullError,
-    SettingsError,
-    SrbError,
-    UnavailableError,
-)
-from srb.llama.backend import LlamaBackend
-from srb.options.settings import Settings
-from srb.programs import generate, score
-from srb.serving.async_engine import AsyncEngine
+if TYPE_CHECKING:
+    from srb.public import *  # noqa: F403
+    from srb.public import __all__ as __all__
+else:
+    # Programs have these names from `srb.public`, which is imported when one of them is asked for. The command line
+    # asks for none: it imports what it needs in the order in which it needs it.
 
-__all__ = [
-    "AsyncEngine",
-    "BackendError",
-    "CompletionRequest",
-    "DoneEvent",
-    "Engine",
-    "EngineDeadError",
-    "EngineStats",
-    "ErrorEvent",
-    "Event",
-    "Explore",
-    "InvalidRequestError",
-    "LlamaBackend",
-    "ModelInfo",
-    "ModelLoadError",
-    "NodeEvent",
-    "ProgressEvent",
-    "QueueFullError",
-    "Resumed",
-    "SamplingParams",
-    "Score",
-    "ScoredRow",
-    "Settings",
-    "SettingsError",
-    "SrbError",
-    "StartEvent",
-    "StopEvent",
-    "StreamEvent",
-    "Table",
-    "Timings",
-    "UnavailableError",
-    "Usage",
-    "generate",
-    "resume",
-    "score",
-]
+    def __getattr__(name: str) -> Any:
+        public = import_module("srb.public")
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+        if name in globals():
+            return globals()[name]
+        raise AttributeError(f"module 'srb' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("srb.public").__all__})

@@ -1,16 +1,18 @@
 """The command line: `srb serve`, `generate`, `explore`, `score`, `compare`, `history`, `tune`, and `srb --version`."""
 
 import argparse
-import asyncio
 import errno
+import gc
 import importlib.metadata
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from srb import __version__
 from srb.errors import InvalidRequestError, SettingsError, SrbError
@@ -18,6 +20,9 @@ from srb.files.download import fetch_model
 from srb.options.arguments import Parser
 from srb.options.settings import CLIENT_OPTIONS, FIRST_OPTIONS, Settings, add_arguments, is_given, load_settings
 from srb.serving.log_format import LogFormatter
+
+if TYPE_CHECKING:
+    from srb.serving.early_loading import EarlyLoading
 
 AddOptions = Callable[[argparse.ArgumentParser], object]
 Run = Callable[[Settings, argparse.Namespace], int]
@@ -55,10 +60,43 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(settings: Settings, _arguments: argparse.Namespace) -> int:
     from srb.files.progress import show_download
-    from srb.server.run.serve import serve
 
-    asyncio.run(serve(fetch_model(settings, show_download)))
+    settings = fetch_model(settings, show_download)
+    # To import the HTTP server takes longer than to load a small model. So both are done at once.
+    with _begin_loading(settings) as load:
+        with _without_collecting():
+            if load:
+                # It reads all of the system's certificates, in C, where other threads can go on.
+                threading.Thread(target=importlib.import_module, args=("aiohttp",)).start()
+            import asyncio
+
+            from srb.server.run.serve import serve
+        asyncio.run(serve(settings, load))
     return 0
+
+
+def _begin_loading(settings: Settings) -> "AbstractContextManager[EarlyLoading | None]":
+    """A block that loads the model in a thread. Replicas load it themselves, so with them it is None."""
+    if settings.is_cluster:
+        return nullcontext()
+    with _without_collecting():
+        from srb.llama.backend import LlamaBackend
+        from srb.serving.early_loading import EarlyLoading
+    return EarlyLoading(partial(LlamaBackend, settings))
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Python doesn't look for garbage in this block, nor ever among what is there at its end.
+
+    Imports make hardly any, and to look for it takes a tenth of their time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _serving() -> tuple[AddOptions, Run]:

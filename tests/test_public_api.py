@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -27,6 +29,12 @@ def test_public_names_have_docstrings() -> None:
             assert value.__doc__, name
             for member, function in inspect.getmembers(value, inspect.isfunction):
                 assert member.startswith("_") or function.__doc__, f"{name}.{member}"
+
+
+@pytest.mark.starts
+def test_the_public_names_are_known_before_they_are_imported() -> None:
+    code = "import srb, sys; print({*dir(srb)} >= {*srb.__all__}, srb.engine.__name__, hasattr(srb, 'generat'))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True srb.engine False\n"
 
 
 FILES = sorted(ROOT.rglob("*.py"))

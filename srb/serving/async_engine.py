@@ -26,6 +26,7 @@ from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
 from srb.llama.tune.idle import IdleTuning
 from srb.options.settings import Settings, check_settings
+from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient, Record, client_options
 from srb.serving.log_format import loggable
 from srb.serving.making import make_engine
@@ -36,8 +37,7 @@ logger = logging.getLogger("srb")
 class AsyncEngine(EngineClient):
     """An engine in a thread of its own. Use it as a context manager, or call `start`, `ready` and `stop`.
 
-    load: makes the backend, in the thread. It gets a callback, which it calls with its progress (0 to 1). When the
-        callback returns False, loading should stop.
+    load: makes the backend, in the thread.
     make: makes the engine, in the thread.
     sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
     idle: what may run meanwhile; it is told in the thread when there is nothing to do, and when there is again.
@@ -46,7 +46,7 @@ class AsyncEngine(EngineClient):
 
     def __init__(
         self,
-        load: Callable[[Callable[[float], bool]], Backend],
+        load: Load,
         *,
         make: Callable[[Backend], Engine] = Engine,
         sleep_after: float | None = None,
@@ -70,10 +70,11 @@ class AsyncEngine(EngineClient):
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         record: Record | None = None,
         idle: IdleTuning | None = None,
+        load: Load | None = None,
     ) -> "AsyncEngine":
         """An engine on llama.cpp. If the model can't be loaded, `ready` raises `ModelLoadError`.
 
-        observe: gets the engine's measurements, in its thread. record, idle: see `AsyncEngine`.
+        observe: gets the engine's measurements, in its thread. record, idle, load: see `AsyncEngine`.
         """
 
         check_settings(settings)
@@ -83,7 +84,7 @@ class AsyncEngine(EngineClient):
                 observe(measure, seconds)
 
         client = cls(
-            lambda progress: LlamaBackend(fetch_model(settings), progress),
+            load or (lambda progress: LlamaBackend(fetch_model(settings), progress)),
             make=partial(make_engine, settings, observe=observe_asked),
             record=record,
             sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,

@@ -93,7 +93,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         monkeypatch.setattr(
             AsyncEngine,
             "from_settings",
-            lambda _settings, _observe, record, _idle: AsyncEngine(lambda _: backend, record=record),
+            lambda _settings, _observe, record, *_: AsyncEngine(lambda _: backend, record=record),
         )
         return stop, asyncio.create_task(serve_module.serve(settings))
 
@@ -158,10 +158,21 @@ async def test_what_is_not_http_is_neither_quoted_nor_logged(sent: bytes, caplog
     assert "secret" not in "\n".join(map(caplog.handler.format, caplog.records))
 
 
+BEGINNING = """
+import sys
+import srb.cli as cli
+from srb.options.settings import Settings
+from srb.serving import early_loading
+early_loading.EarlyLoading = lambda _load: print(
+    {"aiohttp", "asyncio", "llguidance", "pydantic"} & {*sys.modules}
+)
+cli._begin_loading(Settings())
+"""
+
+
 @pytest.mark.starts
-def test_a_server_begins_to_load_its_model_before_it_imports_http() -> None:
-    code = "import sys, srb.server.run.serve; print({'aiohttp', 'pydantic'} & {*sys.modules})"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+def test_a_server_begins_to_load_its_model_before_it_imports_what_else_it_needs() -> None:
+    assert subprocess.check_output([sys.executable, "-c", BEGINNING], text=True) == "set()\n"
 
 
 async def test_a_server_that_can_not_listen_ends_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +192,7 @@ async def test_a_server_that_can_not_listen_ends_its_engine(monkeypatch: pytest.
 
 HANGING = """
 import sys, threading, time
+from contextlib import nullcontext
 from pathlib import Path
 from srb import cli
 from srb.serving.async_engine import AsyncEngine
@@ -202,7 +214,8 @@ stopping.STOP_SECONDS = {seconds}
 about.docs.__code__ = hang.__code__
 serve.find_model = lambda _model: Path("fake.gguf")
 cli.fetch_model = lambda settings, _show: settings
-AsyncEngine.from_settings = lambda _settings, _observe, record, _idle: AsyncEngine(
+cli._begin_loading = lambda _settings: nullcontext()
+AsyncEngine.from_settings = lambda _settings, _observe, record, *_: AsyncEngine(
     lambda _: FakeBackend(script=script), record=record
 )
 sys.exit(cli.main(["serve", "--port", "0"]))
@@ -245,9 +258,10 @@ def test_a_thread_that_hangs_keeps_no_server_from_ending(path: str, asks_again: 
 def test_the_exit_code_of_a_server_whose_engine_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def serve(_settings: Settings) -> None:
+    async def serve(_settings: Settings, _load: None) -> None:
         raise EngineDeadError("the engine has failed: no luck")
 
+    monkeypatch.setattr(cli, "_begin_loading", lambda _settings: nullcontext())
     monkeypatch.setattr("srb.server.run.serve.serve", serve)
     assert cli.main(["serve", "--exit-on-fatal"]) == 1
     assert capsys.readouterr().err == "srb: the engine has failed: no luck\n"

@@ -9,17 +9,21 @@ import re
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.native.stack import with_stack
 from srb.llama.sampling import gbnf, json_schema
 from srb.llama.sampling.candidates import Candidates
 from srb.llama.text.tokenizer import LlamaTokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
+# llguidance is imported with the first constraint: a start needs none, and the import takes 15 ms.
 
 _NO_TEXT = "NoExtension"  # llguidance's message if no text can match begins so
 _TOO_MUCH = re.compile("too (?:many|big|large|complex)|lexer precomputation", re.IGNORECASE)  # it has met a limit
@@ -30,16 +34,22 @@ _FEW = 16  # tokens in more octets of the mask than these aren't all beginnings 
 
 MAX_SCHEMA_CHARS = 100_000
 
+
 # With these limits a compilation takes some milliseconds. A grammar that was written to take long takes some seconds of
 # a worker thread, and up to some tenths of a second for a token (docs/http/grammars.md). The items of a place are
 # compared with each other, and a grammar of n symbols may have n of them at one place, so its size bounds that time.
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=100_000,
-    step_max_items=30_000,
-    max_lexer_states=100_000,
-    max_grammar_size=8_000,
-    verbose_errors=False,
-)
+def _limits() -> "LLParserLimits":
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=100_000,
+        step_max_items=30_000,
+        max_lexer_states=100_000,
+        max_grammar_size=8_000,
+        verbose_errors=False,
+    )
+
+
 # llguidance recurses into whatever a rule or a schema refers to. It takes up to 500 bytes of stack per character,
 # measured with chains of rules and of `$ref`, and with nested schemas.
 _STACK_BYTES_PER_CHAR = 1024
@@ -49,7 +59,11 @@ class Constraint:
     """What a text must match, and how far the text has come: a grammar in llguidance's Lark. It may have schemas."""
 
     def __init__(
-        self, matcher: LLMatcher, ends: frozenset[int], n_vocab: int, piece: Callable[[int], bytes] = lambda _token: b""
+        self,
+        matcher: "LLMatcher",
+        ends: frozenset[int],
+        n_vocab: int,
+        piece: Callable[[int], bytes] = lambda _token: b"",
     ) -> None:
         self._matcher = matcher
         self._ends = ends
@@ -89,7 +103,7 @@ class Constraint:
             found.append(token)
         return found
 
-    def _only(self, matcher: LLMatcher) -> int | None:
+    def _only(self, matcher: "LLMatcher") -> int | None:
         """The longest token that the text may continue with, if all others are its beginning."""
         octets = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         places = np.flatnonzero(octets)
@@ -115,7 +129,7 @@ class Constraint:
 class LarkCompiler:
     """Compiles grammars in Lark for one vocabulary, with llguidance. Thread-safe.
 
-    llguidance's copy of the vocabulary is made for the first grammar, which takes 0.1 s for 49,000 tokens. `_LIMITS`
+    llguidance's copy of the vocabulary is made for the first grammar, which takes 0.1 s for 49,000 tokens. `_limits`
     bounds the time and memory that a grammar takes. Schemas that these limits wouldn't stop in time are refused.
     """
 
@@ -158,6 +172,8 @@ class LarkCompiler:
             raise InvalidRequestError(
                 "regex ends with a backslash that has nothing to escape; write two of them for one", param="regex"
             )
+        from llguidance import regex_to_lark
+
         return self.compile(vocab, f"start: /{regex_to_lark(regex, '')}/", "regex")
 
     def compile_schema(self, vocab: int, text: str) -> Constraint:
@@ -176,13 +192,17 @@ class LarkCompiler:
         except InvalidRequestError:  # no object matches the closed schema: in an `allOf`, one part bans another's names
             return whole
 
-    def _matcher(self, grammar: str, special_tokens: bool) -> LLMatcher:
-        matcher = LLMatcher(self._made[special_tokens], grammar + _OPTIONS, log_level=0, limits=_LIMITS)
+    def _matcher(self, grammar: str, special_tokens: bool) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._made[special_tokens], grammar + _OPTIONS, log_level=0, limits=_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()  # here, not in the engine: it may be slow, and fails if no text can match
         return matcher
 
     def _make(self, vocab: int, special_tokens: bool) -> Any:
+        from llguidance import LLTokenizer
+
         ends = self._tokenizer.ends
         texts = [self._tokenizer.detokenize([token]) for token in range(self._tokenizer.n_vocab)]
         no_text = set(ends)

@@ -16,8 +16,10 @@ from srb.options.settings import Settings
 from srb.server.routes.metrics import Metrics
 from srb.server.run.keeper import Keeper
 from srb.server.run.ready import check_fd, make_ready, read_preload, tell_systemd
+from srb.server.run.site import open_site, say_ready
 from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
+from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient
 from srb.wire.limits import Limits
 
@@ -27,8 +29,10 @@ GRACE_SECONDS = 5.0
 """How long running requests may go on after the first SIGTERM or SIGINT."""
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, load: Load | None = None) -> None:
     """Serves until SIGTERM or SIGINT. A second such signal ends the process at once, and so do STOP_SECONDS.
+
+    load: gives the model if it is already being loaded.
 
     Raises `ModelLoadError` or `SettingsError` if the server can't start. With `exit_on_fatal`, it raises
     `EngineDeadError` when the engine has failed and readers have had `site.LINGER_SECONDS` to take their last events.
@@ -38,7 +42,7 @@ async def serve(settings: Settings) -> None:
     metrics = Metrics()
     history = _open_history(settings)
     keeper = Keeper(history)
-    engine = _make_engine(settings, metrics, keeper)
+    engine = _make_engine(settings, metrics, keeper, load)
     limits = Limits(
         model,
         settings.n,
@@ -65,9 +69,6 @@ async def serve(settings: Settings) -> None:
             keeper.is_resuming = keeper.is_on
             engine.start()
             try:
-                # To import the HTTP server takes longer than to load a small model. So both are done at once.
-                from srb.server.run.site import open_site, say_ready
-
                 runner = await at_end.enter_async_context(open_site(settings, engine, limits, metrics, keeper))
                 logger.info("loading %s", path)
                 ready = asyncio.ensure_future(_make_ready(engine, preload, keeper, model, goes_on=settings.resume))
@@ -93,11 +94,11 @@ async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper,
         keeper.is_resuming = False
 
 
-def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper) -> EngineClient:
+def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper, load: Load | None) -> EngineClient:
     """An engine in this process, or one that uses replicas. Raises `SettingsError` if Ray isn't installed."""
     if not settings.is_cluster:
         idle = IdleTuning(settings) if settings.tune else None
-        return AsyncEngine.from_settings(settings, metrics.observe, keeper.record, idle)
+        return AsyncEngine.from_settings(settings, metrics.observe, keeper.record, idle, load)
     try:
         from srb.cluster.ray_replicas import make_engine
     except ModuleNotFoundError as error:

@@ -121,7 +121,7 @@ class BodyFields(BaseModel):
     Unknown fields are kept, so that they can be reported.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)  # what nobody asks for is never built
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,72 @@
+"""The names that programs have from `srb`. They are here because `srb/__init__.py` imports them late."""
+
+from srb.engine.asking.model import ModelInfo
+from srb.engine.asking.request import CompletionRequest, Explore, Resumed
+from srb.engine.asking.resume import resume
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.engine import Engine
+from srb.engine.programs.table import Score, ScoredRow, Table
+from srb.engine.telling.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    NodeEvent,
+    ProgressEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Usage,
+)
+from srb.engine.telling.stats import EngineStats
+from srb.errors import (
+    BackendError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelLoadError,
+    QueueFullError,
+    SettingsError,
+    SrbError,
+    UnavailableError,
+)
+from srb.llama.backend import LlamaBackend
+from srb.options.settings import Settings
+from srb.programs import generate, score
+from srb.serving.async_engine import AsyncEngine
+
+__all__ = [
+    "AsyncEngine",
+    "BackendError",
+    "CompletionRequest",
+    "DoneEvent",
+    "Engine",
+    "EngineDeadError",
+    "EngineStats",
+    "ErrorEvent",
+    "Event",
+    "Explore",
+    "InvalidRequestError",
+    "LlamaBackend",
+    "ModelInfo",
+    "ModelLoadError",
+    "NodeEvent",
+    "ProgressEvent",
+    "QueueFullError",
+    "Resumed",
+    "SamplingParams",
+    "Score",
+    "ScoredRow",
+    "Settings",
+    "SettingsError",
+    "SrbError",
+    "StartEvent",
+    "StopEvent",
+    "StreamEvent",
+    "Table",
+    "Timings",
+    "UnavailableError",
+    "Usage",
+    "generate",
+    "resume",
+    "score",
+]
