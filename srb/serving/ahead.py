@@ -113,11 +113,18 @@ class _Next:
             events.append(DoneEvent(request.id, request.count, usage, _at_once(n_tokens, self.start.n_cut)))
         return events
 
-    def take(self, n: int) -> None:
-        """Takes the first n out: somebody has them."""
+    def take(self, n: int) -> Callable[[], None]:
+        """Takes the first n out: somebody has them. What it returns puts them back, unless others were taken since."""
+        taken, wanted, before = self.drawn[:n], self.wanted, self.request
         del self.drawn[:n]
         self.wanted = max(0, self.wanted - n)
-        self.request = _from_seed(self.request, (self.seed + n) % (MAX_SEED + 1))
+        self.request = after = _from_seed(self.request, (self.seed + n) % (MAX_SEED + 1))
+
+        def put_back() -> None:
+            if self.request is after:
+                self.drawn[:0], self.request, self.wanted = taken, before, max(self.wanted, wanted)
+
+        return put_back
 
 
 def _renamed(drawn: _Drawn, request_id: str, index: int, n_cut: int) -> Iterator[Event]:
@@ -175,15 +182,17 @@ class Ahead:
         """Whether it has the engine now."""
         return self._drawing is not None
 
-    def give(self, request: CompletionRequest, owner: str | None = None) -> tuple[CompletionRequest, list[Event]]:
+    def give(
+        self, request: CompletionRequest, owner: str | None = None
+    ) -> tuple[CompletionRequest, list[Event], Callable[[], None]]:
         """The request with the seeds of what was drawn ahead, if it wants this, and the events that there are of it.
 
-        They are given once. What is drawn now is ended.
+        They are given once. The last value takes them back, if the request is refused. What is drawn now is ended.
         """
         self.make_way()
         found = self._find(request, owner) if self._next else None
         if found is None or (not request.any_seed and request.branches[0].seed != found.seed):
-            return request, []
+            return request, [], lambda: None
         n = len(request.branches)
         seeds = found.request.branches[0].alternatives(n)
         branches = tuple(
@@ -192,8 +201,7 @@ class Ahead:
         request = dataclasses.replace(request, branches=branches)
         events = found.said(request)
         self.n_given += len({event.index for event in events if isinstance(event, StreamEvent | StopEvent)})
-        found.take(n)
-        return request, events
+        return request, events, found.take(n)
 
     def note(self, journal: Journal) -> None:
         """Notes what comes next for a request that has ended, if it asks for that, and wasn't ended early."""

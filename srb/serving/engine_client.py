@@ -161,7 +161,7 @@ class EngineClient(AsyncForPrograms):
                 if has_texts(request):  # in a thread, because long texts take a while
                     request = await asyncio.to_thread(with_tokens, request, self.tokenize)
                     self.check_ready()  # again: the engine may have ended meanwhile, and would never answer
-                request, said = self.ahead.give(request)
+                request, said, _ = self.ahead.give(request)
                 journal = Journal(request)
             journal.arrived = self._loop.time()
             stream = self._roster.add(journal, linger)

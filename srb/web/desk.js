@@ -44,6 +44,7 @@ export class Desk {
     this.saving = new Saving((items) => this.#write(items), saidOf("What you wrote last"));
     this.growing = new Set(); // nodes that are kept soon
     this.untils = {}; // of requests
+    this.adding = new Map(); // nodes that the store doesn't have yet, by their fields
   }
 
   // Brings back what a store has kept, and shows it.
@@ -280,7 +281,15 @@ export class Desk {
     this.show();
   }
 
-  async add(fields) {
+  // Adds a node of these fields: one, also where it's asked for again before the store has it.
+  add(fields) {
+    const key = JSON.stringify(fields);
+    const adding = this.adding.get(key) ?? this.#add(fields).finally(() => this.adding.delete(key));
+    this.adding.set(key, adding);
+    return adding;
+  }
+
+  async #add(fields) {
     const added = await this.store.add(fields);
     const node = Object.assign(this.tree.add(added), added);
     this.save(node);

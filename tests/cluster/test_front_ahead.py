@@ -94,7 +94,7 @@ async def test_the_next_swipes_are_there() -> None:
         assert {event.request_id for event in recorded} == {first.id}
         assert [each.ahead for _, each in replicas.ran] == [0, 0]  # no replica draws for itself
         for seed in (1, 2):
-            each, said = engine.ahead.give(swipe(seed=99))
+            each, said, _ = engine.ahead.give(swipe(seed=99))
             assert isinstance(said[-1], DoneEvent)
             check_order([*said], each)
             assert texts([*said]) == {0: text_of(seed)}

@@ -74,6 +74,19 @@ async def test_native_events_of_the_next_one(connect: Connect, tmp_path: Path) -
         assert {each["id"] for each in listed["data"]} == {each[0]["id"] for each in (first, events, again)}
 
 
+async def test_a_request_that_is_refused_takes_nothing(connect: Connect) -> None:
+    client = await connect(fake := backend(), keep_seconds=60, keep_bytes=1 << 20)
+    first = events_of(await asked(client, **NATIVE))
+    n = await idle(client, fake)
+    assert client.app
+    engine = client.app[ENGINE]
+    most, engine._max_queue = engine._max_queue, 0
+    assert (await client.post("/v1/completions", json=NATIVE)).status == 429
+    engine._max_queue = most
+    events = events_of(await asked(client, **NATIVE | {"ahead": 0}))
+    assert (events[0]["seeds"], fake.decodes) == ([(first[0]["seeds"][0] + 1) % 2**32], n)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "place"),
     [

@@ -33,7 +33,7 @@ def engine_on(backend: FakeBackend, **options: Any) -> AsyncEngine:
 
 async def collect(engine: AsyncEngine, each: CompletionRequest, owner: str | None = None) -> list[Event]:
     """The events of a request, as the server asks for them."""
-    each, said = engine.ahead.give(each, owner)
+    each, said, _ = engine.ahead.give(each, owner)
     async with await engine.submit(each, journal=Journal(each, owner=owner), said=said) as stream:
         events = await stream.collect()
     check_order(events, each)
@@ -76,7 +76,7 @@ async def test_the_next_swipes_are_there() -> None:
         await drawn(engine, backend)
         n = backend.decodes
         for seed in (1, 2):
-            each, said = engine.ahead.give(swipe(seed=99 + seed))
+            each, said, _ = engine.ahead.give(swipe(seed=99 + seed))
             assert isinstance(said[-1], DoneEvent)
             assert (seed_of([*said]), each.branches[0].seed) == (seed, seed)
             assert text(said) == text_of(seed)
@@ -135,7 +135,7 @@ async def test_who_asks_for_something_else_gets_none(other: CompletionRequest) -
     async with engine_on(backend := FakeBackend(script=babble)) as engine:
         await collect(engine, swipe())
         await drawn(engine, backend)
-        assert engine.ahead.give(other) == (other, [])
+        assert engine.ahead.give(other)[:2] == (other, [])
         assert engine.ahead.give(swipe(seed=1, any_seed=False))[1]
 
 
@@ -169,7 +169,7 @@ async def test_what_has_begun_goes_on_when_it_is_asked_for() -> None:
             await until(lambda: gate.holds)
         await task
         assert ahead.is_drawing
-        each, said = engine.ahead.give(swipe(ignore_eos=True))
+        each, said, _ = engine.ahead.give(swipe(ignore_eos=True))
         assert len(text(said)) >= 1
         assert not isinstance(said[-1], DoneEvent)
         stream = await engine.submit(each, journal=Journal(each), said=said)
@@ -338,7 +338,7 @@ async def test_so_many_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [len({event.index for event in said if isinstance(event, StopEvent)}) for said in given] == [0, 1, 1]
         await collect(engine, swipe(prompt="d", ahead=5, max_tokens=4, ignore_eos=True))
         await drawn(engine, backend)
-        _, said = engine.ahead.give(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
+        _, said, _ = engine.ahead.give(swipe(5, prompt="d", max_tokens=4, ignore_eos=True))
         assert len({event.index for event in said if isinstance(event, StopEvent)}) == 3
 
 

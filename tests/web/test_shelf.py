@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from scripted import Scripted
 from web.conftest import PROMPT, Story, length
 
@@ -177,3 +177,27 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scri
     blank.leave("#forget")
     blank.find("#open-shelf").click()
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")
+
+
+def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scripted) -> None:
+    begin(blank, server)
+    blank.set(n=2, max_tokens=6)
+    blank.find("#story").fill("Once upon a")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if route.request.method == "POST":
+            held.append(route)
+        else:
+            route.continue_()
+
+    blank.page.route("**/nodes", hold)
+    for _ in range(2):
+        blank.find("#story").press("Control+Enter")
+    blank.page.wait_for_timeout(100)
+    for route in held:
+        route.continue_()
+    expect(blank.cards).to_have_count(4)
+    blank.wait_done()
+    story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
+    assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]

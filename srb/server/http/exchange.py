@@ -91,7 +91,7 @@ async def submit(
     engine, keeper = request.app[ENGINE], request.app[KEEPER]
     completion = _shared(completion, await shared_within(request))
     with engine.ahead.paused():
-        completion, said = engine.ahead.give(completion, owner_of(request))
+        completion, said, take_back = engine.ahead.give(completion, owner_of(request))
         created, exact = int(time.time() if created is None else created), answers.again is not None
         # In a thread, because looking at many settings takes a while.
         held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
@@ -124,6 +124,7 @@ async def submit(
         except BaseException:  # the request was refused, or its client has left
             if journal not in engine.requests:
                 keeper.forget(completion.id)
+                take_back()
             raise
     async with stream:
         return await (first or answers.own or answer_natively)(request, stream)
