@@ -106,6 +106,7 @@ export class Peek {
   // The list is above the word, as below are the words that are read next, and the buttons; but not over the bar with Generate. Where
   // neither has room, it's beside the word.
   #place(word) {
+    Object.assign(this.element.style, { left: "", top: "" });
     const { width, height } = this.element.getBoundingClientRect();
     if (isNarrow.matches) return scrollBy(0, Math.max(0, word.bottom + MARGIN - (innerHeight - height)));
     const bar = document.querySelector("#bar").getBoundingClientRect();
