@@ -9,7 +9,7 @@ import { Desk } from "./desk.js";
 import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
-import { listenToFinder } from "./finding.js";
+import { listenToFinder } from "./find_setting.js";
 import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
 import { listenToFocus, listenToLooks } from "./looks.js";
 import { Manuscript } from "./manuscript.js";

@@ -20,7 +20,7 @@ const TITLE_LENGTH = 50;
 
 // What a story that begins with this node is called.
 export function titleOf(node) {
-  const words = (textOf(node) || node.passage || node.behind || "").trim().replace(/\s+/g, " ");
+  const words = (textOf(node) || node.passage || node.behind || "").trim().replace(/^#+ /, "").replace(/\s+/g, " ");
   return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 

@@ -36,7 +36,7 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     story.find("#story").fill(PROMPT)
     assert sent(story) == {}
 
-    keyboard, numbers = story.page.keyboard, story.find("#options output")
+    keyboard, numbers = story.page.keyboard, story.find("#options output[for^=setting]")
     story.find("#open-options").focus()
     keyboard.press("Enter")
     story.find("#setting-diversity").focus()
