@@ -13,7 +13,8 @@ export class Running {
     this.generations = new Map(); // by node, while it runs
     this.requests = new Set(); // what Stop stops
     this.over = []; // those of them that have ended since one began alone
-    this.asked = new Set(); // ids of requests whose nodes a shared store is going to tell of
+    this.asked = new Set(); // ids of requests whose nodes a shared store tells of
+    this.read = new WeakSet(); // nodes whose tokens were read
     this.stopButton = document.querySelector("#stop");
     this.listener = {
       changed: (node) => {
@@ -35,16 +36,20 @@ export class Running {
     return this.generations.has(node);
   }
 
-  // Goes on reading what was being written when the page was closed, or was begun on another device.
+  // Goes on reading what was being written when the page was closed, or was begun on another device. What was asked for here is
+  // read also if a shared store has told of it only when it had ended: the store tells its text, and not the tokens.
   async resume() {
-    const isLeft = (node) => node.request && node.end === undefined && !this.isRunning(node);
+    const isUnread = (node) => node.end === undefined || (this.asked.has(node.request) && !this.read.has(node));
+    const isLeft = (node) => node.request && !this.isRunning(node) && isUnread(node);
     const left = Map.groupBy([...this.desk.tree.nodes.values()].filter(isLeft), (node) => node.request);
-    const resume = ([request, nodes]) => {
+    const resume = async ([request, nodes]) => {
       const generation = new Generation(this.listener, request);
+      const told = nodes.filter((node) => node.end !== undefined).map((node) => [node, { ...node }]);
+      for (const [node] of told) Object.assign(node, { pieces: [], after: 0, end: undefined, length: undefined });
       for (const node of nodes) if (node.after) node.milliseconds = NaN; // nobody knows how long what was missed took
-      const reading = this.during(generation, () => this.#read(generation, nodes));
-      if (this.asked.delete(request)) this.desk.cards.reveal(nodes[0]);
-      return reading;
+      if (this.asked.has(request)) this.desk.cards.reveal(nodes[0]);
+      await this.during(generation, () => this.#read(generation, nodes));
+      if (generation.isGone) for (const [node, { pieces, end, length }] of told) Object.assign(node, { pieces, end, length });
     };
     await Promise.all([...left].map(resume));
   }
@@ -64,16 +69,16 @@ export class Running {
       const request = await generation.ask(withAhead(body));
       const nodes = begin(request);
       if (nodes.length) return this.#read(generation, nodes);
-      const told = [...this.desk.tree.nodes.values()].find((node) => node.request === request);
-      if (told) this.desk.cards.reveal(told);
-      else this.asked.add(request);
+      this.asked.add(request);
       generation.leave();
     });
+    await this.resume(); // with what has been told already
   }
 
   async #read(generation, nodes) {
     const { desk } = this;
     for (const node of nodes) {
+      this.read.add(node);
       if (node.end === undefined) this.generations.set(node, generation);
       desk.cards.update(node);
     }

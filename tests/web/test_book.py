@@ -150,6 +150,7 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     expect(story.find("#shelf")).to_be_hidden()
     place = text.index("\n\n# The boat")
     hands.put_cursor(place)
+    expect(story.find("#bridge")).to_be_enabled()
     hands.do("Control+Alt+Enter", "#bridge")
     expect(story.cards.first.locator(".follows")).to_contain_text("best")
     story.wait_done()
@@ -162,7 +163,9 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     # Rewrite a passage, and take that back.
     passage = text.index(ENDS[0])
     hands.put_cursor(passage + len(ENDS[0]), passage)
+    expect(story.find("#rewrite")).to_be_enabled()
     hands.do("Control+Shift+Enter", "#rewrite")
+    expect(story.find("#rewriter")).to_be_visible()
     keyboard.type("Make it shorter.")
     hands.do("Enter", "#rewriter .main")
     expect(story.cards).to_have_count(4)

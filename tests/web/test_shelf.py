@@ -201,3 +201,34 @@ def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scrip
     blank.wait_done()
     story = json.loads(server.request(f"/v1/stories/{blank.page.url.partition('#')[2]}")[1])
     assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
+
+
+def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(blank: Story, server: Scripted) -> None:
+    """As what was drawn ahead, or on a busy machine: the story tells the whole text, and not its tokens."""
+    begin(blank, server)
+    blank.set(n=2, max_tokens=12)
+    held: list[Route] = []
+    is_deaf = True
+
+    def hold(route: Route) -> None:
+        if route.request.method == "GET" and is_deaf:
+            held.append(route)
+        else:
+            route.continue_()
+
+    blank.page.route("**/nodes", hold)
+    blank.reload()
+    with blank.page.expect_response(lambda each: each.url.endswith("/completions")):
+        blank.find("#story").fill("Once upon a")
+        blank.find("#story").press("Control+Enter")
+    path = f"/v1/stories/{blank.page.url.partition('#')[2]}"
+    while [node["length"] for node in json.loads(server.request(path)[1])["nodes"]] != [None, 12, 12]:
+        blank.page.wait_for_timeout(20)
+    is_deaf = False
+    for route in held:
+        route.continue_()
+    expect(blank.cards.nth(1).locator("[data-k]").nth(5)).to_be_visible()
+    blank.wait_done()
+    texts = [blank.said(card) for card in blank.cards.all()]
+    blank.reload()
+    assert [blank.said(card) for card in blank.cards.all()] == texts
