@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request,
 from scripted import Scripted
 
 AXE = (Path(__file__).parent / "axe-core" / "axe.min.js").read_text()
-SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+SCREENSHOTS = os.environ.get("SRB_SCREENSHOTS")  # a folder; without one, no pictures are made
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DESK: ViewportSize = {"width": 1400, "height": 900}
@@ -158,8 +158,9 @@ class Story:
         self.faults.clear()
 
     def screenshot(self, name: str) -> None:
-        SCREENSHOTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+        """A picture of the page as it is, to be looked at."""
+        if SCREENSHOTS:
+            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
 
     def pictures(self, name: str, *, axe: bool = False) -> None:
         """Pictures of this state on a desk, a phone and a wide screen, in light and dark, to be looked at.

@@ -79,7 +79,7 @@ class Hands:
         self.count += 1
         name = f"{self.name}-{self.count}-{name}"
         if not URL:
-            return self.story.picture(f"book-{name}", axe=True)
+            return self.story.picture(f"book-{name}", axe=not self.has_keys)
         PICTURES.mkdir(exist_ok=True)
         client = self.story.page.context.new_cdp_session(self.story.page)
         taken = client.send("Page.captureScreenshot", {"format": "webp", "quality": 60})
