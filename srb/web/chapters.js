@@ -1,6 +1,8 @@
 // The chapters of a text, by its headings: a list to go to them.
 
 import { words } from "./length.js";
+import { made } from "./made.js";
+import { plural } from "./say.js";
 
 const REST = 400; // milliseconds without a key, until they are looked for
 
@@ -30,16 +32,13 @@ export class Chapters {
   }
 
   #row({ title, at, words: count }) {
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: title });
-    button.append(" ", Object.assign(document.createElement("small"), { textContent: count === 1 ? "1 word" : `${count} words` }));
+    const button = made("button", { type: "button" }, `${title} `, made("small", { textContent: plural(count, "word") }));
     button.addEventListener("click", () => {
       this.left();
       this.story.goTo(at);
       this.story.reveal(at, "start");
       this.story.resume();
     });
-    const row = document.createElement("li");
-    row.append(button);
-    return row;
+    return made("li", {}, button);
   }
 }

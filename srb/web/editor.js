@@ -7,14 +7,14 @@ import { copy } from "./files.js";
 import { Generation, reason } from "./generation.js";
 import { isLost } from "./keys.js";
 import { words } from "./length.js";
-import { complain } from "./say.js";
+import { made } from "./made.js";
+import { complain, plural } from "./say.js";
 import { textOf } from "./tree.js";
 
 const MOST_TOKENS = 500; // of an answer
 const ENDED = reason({ finish_reason: "stop", stop_reason: null });
 
 const numbers = new Intl.NumberFormat();
-const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
 // An answer on the panel. Its text is in a box, so that a passage can be selected with keys, too. Nothing can be written there; in a
 // box that is `readonly`, Chromium has no cursor. A copy behind the box gives the height.
@@ -28,7 +28,6 @@ class Shown {
     this.box.addEventListener("beforeinput", (event) => event.preventDefault());
     for (const name of ["select", "selectionchange"]) this.box.addEventListener(name, () => this.draw());
     for (const button of this.element.querySelectorAll("button")) button.addEventListener("click", () => actions[button.value](this));
-    this.drawn = 0;
   }
 
   // What is selected, or all of it.
@@ -235,8 +234,7 @@ export class Editor {
   }
 
   #rows({ question, answers, seen }) {
-    const asked = Object.assign(document.createElement("li"), { className: "question", textContent: question });
-    if (seen) asked.append(Object.assign(document.createElement("small"), { textContent: seen }));
+    const asked = made("li", { className: "question" }, question, ...(seen ? [made("small", { textContent: seen })] : []));
     const rows = answers.map((answer) => {
       const shown = new Shown(answer, this.actions);
       this.#shown.set(answer, shown);

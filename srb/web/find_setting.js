@@ -13,7 +13,7 @@ const said = (row) =>
   [row.closest("details")?.querySelector("summary"), ...row.querySelectorAll("label, .hint")].map((each) => each?.textContent ?? "").join(" ");
 
 // Shows only the settings that have all words of the box, in groups that are open then. Without a word, all groups are closed.
-export function listenToFinder(panel) {
+export function listenToSettingSearch(panel) {
   const [box, told] = ["#find-setting", "#found-settings"].map((each) => panel.querySelector(each));
   const rows = [...panel.querySelectorAll(".setting")];
   const groups = [...panel.querySelectorAll("details")];

@@ -1,18 +1,13 @@
 // Bookmarks and what is found, in the panel of the story: lists of places to go to.
 
 import { find } from "./find.js";
+import { made } from "./made.js";
 import { draw, shorten } from "./places.js";
 import { tell } from "./say.js";
 import { textOf } from "./tree.js";
 
 const MOST = 100; // that are shown
 const NAME = 40; // letters of a text that it's called by
-
-const made = (tag, fields, ...children) => {
-  const element = Object.assign(document.createElement(tag), fields);
-  element.append(...children);
-  return element;
-};
 
 export class Finder {
   constructor(panel, desk) {

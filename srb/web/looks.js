@@ -1,15 +1,9 @@
 // How the page looks on this device: how large the letters are, and how wide the lines; and the focus, in which there is only the text.
 
+import { keep, kept } from "./device.js";
+
 const KEY = "srb-looks";
 const WIDEST = 54 / 65; // of a zero, per letter: see --measure
-
-function kept() {
-  try {
-    return JSON.parse(localStorage.getItem(KEY)) ?? {};
-  } catch {
-    return {}; // the browser keeps nothing
-  }
-}
 
 // The sliders of the settings, with what they change on the page.
 export function listenToLooks(size, width) {
@@ -20,18 +14,14 @@ export function listenToLooks(size, width) {
     size.previousElementSibling.value = `${size.value} %`;
     width.previousElementSibling.value = `${width.value} letters`;
   };
-  const values = kept();
+  const values = kept(KEY);
   size.value = values.size ?? size.defaultValue;
   width.value = values.width ?? width.defaultValue;
   draw();
   for (const each of [size, width])
     each.addEventListener("input", () => {
       draw();
-      try {
-        localStorage.setItem(KEY, JSON.stringify({ size: size.value, width: width.value }));
-      } catch {
-        // It is so as long as the page is open.
-      }
+      keep(KEY, { size: size.value, width: width.value });
     });
 }
 

@@ -9,7 +9,7 @@ import { Desk } from "./desk.js";
 import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
-import { listenToFinder } from "./find_setting.js";
+import { listenToSettingSearch } from "./find_setting.js";
 import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
 import { listenToFocus, listenToLooks } from "./looks.js";
 import { Manuscript } from "./manuscript.js";
@@ -89,7 +89,7 @@ function listen(desk, writing, shelf) {
       generate();
     });
   panel(find("#open-options"), find("#options"));
-  listenToFinder(find("#options"));
+  listenToSettingSearch(find("#options"));
   panel(find("#open-seen"), find("#seen"), () => desk.measure());
   panel(find("#open-ask"), find("#ask"));
   onClick("#reset", () => desk.settings.reset());

@@ -1,6 +1,7 @@
 // The way through the tree: the path to where the story is, and all places that can be returned to, drawn.
 
 import { titleOf } from "./guide.js";
+import { made } from "./made.js";
 import { ROOT, textOf } from "./tree.js";
 
 export const shorten = (text, length) => {
@@ -15,8 +16,6 @@ function nameOf(node, length) {
   return shorten(textOf(node), length);
 }
 
-const make = (name, className, text) => Object.assign(document.createElement(name), { className, textContent: text });
-
 // Draws a list anew; the keyboard stays where it was.
 export function draw(list, items) {
   const place = list.contains(document.activeElement) ? document.activeElement.dataset.place : null;
@@ -30,17 +29,17 @@ const LAST = 4; // of a long path, so many steps are shown; the tree has all of 
 export function drawPath(list, tree, drafts, go) {
   const path = tree.path(tree.current);
   const step = (id, text) => {
-    const button = make("button", "", text);
+    const button = made("button", {}, text);
     button.type = "button";
     button.dataset.place = id;
     if (id === tree.current) button.setAttribute("aria-current", "true");
-    else if (drafts.has(id)) button.append(make("small", "", "+ draft"));
+    else if (drafts.has(id)) button.append(made("small", {}, "+ draft"));
     button.addEventListener("click", () => go(id));
     const item = document.createElement("li");
     item.append(button);
     return item;
   };
-  const between = path.length > LAST ? [make("li", "", "…")] : [];
+  const between = path.length > LAST ? [made("li", {}, "…")] : [];
   draw(list, [step(ROOT, "Start"), ...between, ...path.slice(-LAST).map((node) => step(node.id, nameOf(node, 28)))]);
 }
 
@@ -91,7 +90,7 @@ export function drawTree(list, tree, drafts, go) {
   const places = rows(tree).map(({ id, column, isBranch, goesOn }) => {
     const node = tree.nodes.get(id);
     const kind = !node ? "start" : node.typed ? "typed" : node.kept ? "kept" : "passed";
-    const item = make("li", `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}`);
+    const item = made("li", { className: `${kind}${isBranch ? " branch" : ""}${goesOn ? " goes-on" : ""}` });
     item.setAttribute("role", "treeitem");
     item.setAttribute("aria-level", tree.path(id).length + 1);
     item.setAttribute("aria-selected", id === tree.current);
@@ -99,11 +98,11 @@ export function drawTree(list, tree, drafts, go) {
     item.dataset.place = id;
     item.dataset.parent = node?.parent ?? "";
     item.style.setProperty("--column", column);
-    item.append(make("span", "", node ? nameOf(node, 60) : "Start"));
-    if (node?.name) item.append(make("small", "named", `★ ${node.name}`));
-    if (kind === "kept") item.append(make("small", "", "kept"));
-    if (drafts.has(id)) item.append(make("small", "", `draft: ${shorten(rest(drafts.at(id), tree.text(id)), 60)}`));
-    item.append(...generations(tree, id).map((line) => make("small", "", line)));
+    item.append(made("span", {}, node ? nameOf(node, 60) : "Start"));
+    if (node?.name) item.append(made("small", { className: "named" }, `★ ${node.name}`));
+    if (kind === "kept") item.append(made("small", {}, "kept"));
+    if (drafts.has(id)) item.append(made("small", {}, `draft: ${shorten(rest(drafts.at(id), tree.text(id)), 60)}`));
+    item.append(...generations(tree, id).map((line) => made("small", {}, line)));
     item.addEventListener("click", () => go(id));
     return item;
   });

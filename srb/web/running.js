@@ -49,7 +49,11 @@ export class Running {
       for (const node of nodes) if (node.after) node.milliseconds = NaN; // nobody knows how long what was missed took
       if (this.asked.has(request)) this.desk.cards.reveal(nodes[0]);
       await this.during(generation, () => this.#read(generation, nodes));
-      if (generation.isGone) for (const [node, { pieces, end, length }] of told) Object.assign(node, { pieces, end, length });
+      if (!generation.isGone) return;
+      for (const [node, { pieces, end, length }] of told) {
+        Object.assign(node, { pieces, end, length }); // the text is there, and only its tokens are lost
+        this.desk.cards.update(node);
+      }
     };
     await Promise.all([...left].map(resume));
   }

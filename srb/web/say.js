@@ -3,6 +3,10 @@
 import { GUIDE, titleOf } from "./guide.js";
 
 const find = (selector) => document.querySelector(selector);
+const numbers = new Intl.NumberFormat();
+
+// A number with what is counted: "1 word", "1,200 words".
+export const plural = (count, name) => `${numbers.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
 export function tell(text) {
   find("#status").textContent = text;

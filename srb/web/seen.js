@@ -1,17 +1,12 @@
 // What the model sees, shown: all parts of the prompt, tinted by where they come from, with what each costs.
 
 import { words } from "./length.js";
+import { made } from "./made.js";
 
 const REST = 400; // milliseconds without a key
 const numbers = new Intl.NumberFormat();
 
 const NAMES = { memory: "Memory", lore: "Lore", note: "Author's note", story: "Your text" };
-
-const made = (tag, fields, ...children) => {
-  const element = Object.assign(document.createElement(tag), fields);
-  element.append(...children);
-  return element;
-};
 
 export class Seen {
   // desk: what its context composes of the settings is shown.

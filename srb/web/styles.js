@@ -1,5 +1,6 @@
 // Styles: settings that go together, under a name. This browser keeps those of one's own, for all stories.
 
+import { keep, kept } from "./device.js";
 import { STYLES } from "./guide.js";
 import { complain } from "./say.js";
 
@@ -11,15 +12,6 @@ const CALLED = { "As the server has it": "Usual" }; // in the mix
 
 const isThePages = (name) => Object.hasOwn(STYLES, name) || [MIXED, OWN].includes(name);
 const same = (style) => JSON.stringify(Object.entries(style).map(([name, value]) => [name, String(value)]).sort());
-
-// The styles of one's own, each as the texts of its settings.
-function kept() {
-  try {
-    return JSON.parse(localStorage.getItem(KEY)) ?? {};
-  } catch {
-    return {}; // the browser keeps nothing
-  }
-}
 
 export class Styles {
   // values(): the texts of what is set, by name. set(style) sets what a style says, and leaves the rest to the server.
@@ -34,7 +26,7 @@ export class Styles {
   }
 
   get #all() {
-    return { ...STYLES, ...kept() };
+    return { ...STYLES, ...kept(KEY) }; // those of one's own are texts of settings, too
   }
 
   #fill() {
@@ -64,11 +56,8 @@ export class Styles {
   }
 
   #put(name, style) {
-    try {
-      localStorage.setItem(KEY, JSON.stringify({ ...kept(), [name]: style }));
-    } catch (error) {
-      complain(new Error(`This browser keeps no styles: ${error.message}`));
-    }
+    const error = keep(KEY, { ...kept(KEY), [name]: style });
+    if (error) complain(new Error(`This browser keeps no styles: ${error.message}`));
     this.#fill();
     this.draw();
   }

@@ -1,8 +1,9 @@
 // How many words the text has, and how many of them were written today, with the goal of a day. This browser keeps the day's, for
 // all stories.
 
+import { keep, kept } from "./device.js";
 import { words } from "./length.js";
-import { complain } from "./say.js";
+import { complain, plural } from "./say.js";
 
 const KEY = "srb-day";
 
@@ -25,8 +26,8 @@ export function later({ date, words: before = 0, goal }, now, by = 0) {
 
 // What is said of both. Pure.
 export function told(all, { words: today, goal }) {
-  const [count, done, wanted] = [all, today, goal].map((each) => numbers.format(each ?? 0));
-  return `${count} ${all === 1 ? "word" : "words"} · ${goal ? `${done} of ${wanted}` : done} today`;
+  const [done, wanted] = [today, goal].map((each) => numbers.format(each ?? 0));
+  return `${plural(all, "word")} · ${goal ? `${done} of ${wanted}` : done} today`;
 }
 
 export class Words {
@@ -67,20 +68,12 @@ export class Words {
   }
 
   #read() {
-    try {
-      return JSON.parse(localStorage.getItem(KEY)) ?? this.#day;
-    } catch {
-      return this.#day;
-    }
+    return kept(KEY, this.#day);
   }
 
   #keep(day) {
     this.#day = day;
-    try {
-      localStorage.setItem(KEY, JSON.stringify(day));
-    } catch {
-      // It's known as long as the page is open.
-    }
+    keep(KEY, day);
     this.#draw();
   }
 

@@ -203,8 +203,14 @@ def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scrip
     assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
 
 
-def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(blank: Story, server: Scripted) -> None:
-    """As what was drawn ahead, or on a busy machine: the story tells the whole text, and not its tokens."""
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(
+    blank: Story, server: Scripted, is_gone: bool
+) -> None:
+    """As what was drawn ahead, or on a busy machine: the story tells the whole text, and not its tokens.
+
+    is_gone: whether the server has forgotten the request. Then the page has the text alone.
+    """
     begin(blank, server)
     blank.set(n=2, max_tokens=12)
     held: list[Route] = []
@@ -217,6 +223,9 @@ def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(blan
             route.continue_()
 
     blank.page.route("**/nodes", hold)
+    if is_gone:
+        gone = {"error": {"message": "it is gone"}}
+        blank.page.route("**/v1/completions/*/events", lambda route: route.fulfill(status=404, json=gone))
     blank.reload()
     with blank.page.expect_response(lambda each: each.url.endswith("/completions")):
         blank.find("#story").fill("Once upon a")
@@ -225,10 +234,14 @@ def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(blan
     while [node["length"] for node in json.loads(server.request(path)[1])["nodes"]] != [None, 12, 12]:
         blank.page.wait_for_timeout(20)
     is_deaf = False
-    for route in held:
-        route.continue_()
-    expect(blank.cards.nth(1).locator("[data-k]").nth(5)).to_be_visible()
+    with blank.page.expect_response(lambda each: each.url.endswith("/events")):
+        for route in held:
+            route.continue_()
     blank.wait_done()
+    if is_gone:
+        blank.excuse("404")
+    else:
+        expect(blank.cards.nth(1).locator("[data-k]").nth(5)).to_be_visible()
     texts = [blank.said(card) for card in blank.cards.all()]
     blank.reload()
     assert [blank.said(card) for card in blank.cards.all()] == texts

@@ -35,10 +35,13 @@ _FEW = 16  # tokens in more octets of the mask than these aren't all beginnings 
 MAX_SCHEMA_CHARS = 100_000
 
 
-# With these limits a compilation takes some milliseconds. A grammar that was written to take long takes some seconds of
-# a worker thread, and up to some tenths of a second for a token (docs/http/grammars.md). The items of a place are
-# compared with each other, and a grammar of n symbols may have n of them at one place, so its size bounds that time.
 def _limits() -> "LLParserLimits":
+    """Limits with which a compilation takes some milliseconds.
+
+    A grammar that was written to take long takes some seconds of a worker thread, and up to some tenths of a second for
+    a token (docs/http/grammars.md). The items of a place are compared with each other, and a grammar of n symbols may
+    have n of them at one place, so its size bounds that time.
+    """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
