@@ -58,6 +58,14 @@ export async function detokenize(tokens) {
   return (await response.json()).content;
 }
 
+// How likely each token of a continuation is behind a context, both as ids, with so many of the likeliest at its place.
+export async function score(context, continuation, logprobs) {
+  const body = { contexts: [context], continuations: [continuation], logprobs, stream: false };
+  const { scores: [row] } = await (await call("v1/score", { method: "POST", body: JSON.stringify(body) })).json();
+  if (row.error) throw new ApiError(row.error.message);
+  return row.logprobs;
+}
+
 // Ends a request, or one alternative of it. That it has ended by itself meanwhile is no error. Where the server can't be
 // reached, `controller` ends the reading at least.
 export async function cancel(id, controller, index) {

@@ -3,6 +3,7 @@
 import { follows } from "./bridge.js";
 import { LOST } from "./generation.js";
 import { isLost } from "./keys.js";
+import { areShaded } from "./peek.js";
 
 const DOUBTS = [0.5, 0.2, 0.05]; // the shade is stronger below each of these probabilities
 
@@ -136,11 +137,20 @@ export class Cards {
     Object.assign(this, shown);
     arrange(this.element, [...this.grids.values()]);
     for (const node of nodes) this.update(node);
+    if (areShaded()) this.desk.recall.all(nodes);
   }
 
   // Draws the card of a node anew when cards are shown the next time.
   forget(node) {
     this.cards.delete(node.id);
+  }
+
+  // Draws the card of a node anew, if it's in sight. It keeps the keyboard.
+  redraw(node) {
+    const hadKeyboard = this.cards.get(node.id)?.element.contains(document.activeElement);
+    this.forget(node);
+    this.show();
+    if (hadKeyboard) this.focus(node);
   }
 
   // Marks a node whose card is to be updated with the others that change.

@@ -80,12 +80,7 @@ export class Generation {
   }
 
   #append(node, event) {
-    const piece = { text: event.text, ids: event.isUnknown ? null : (event.tokens ?? []) };
-    if (event.top_logprobs) {
-      piece.p = Math.exp(event.logprob);
-      piece.top = event.top_logprobs.map((each) => ({ id: each.id, text: each.token, p: Math.exp(each.logprob) }));
-    }
-    node.pieces.push(piece);
+    node.pieces.push(pieceOf(event));
     const now = performance.now();
     if (node.length === undefined) node.length = node.milliseconds = 0;
     else node.milliseconds += now - (this.seen.get(node) ?? now);
@@ -128,9 +123,19 @@ export class Generation {
   }
 }
 
+// A piece of a text, of an event that tells of its token.
+export function pieceOf(event) {
+  const piece = { text: event.text, ids: event.isUnknown ? null : (event.tokens ?? []) };
+  if (event.top_logprobs) {
+    piece.p = Math.exp(event.logprob);
+    piece.top = event.top_logprobs.map((each) => ({ id: each.id, text: each.token, p: Math.exp(each.logprob) }));
+  }
+  return piece;
+}
+
 // The first event of an alternative whose prompt was healed. Its token begins with the text of the prompt's last one, and takes
 // its place; of what else could have been there, only what begins alike can be chosen.
-function healed(node, event) {
+export function healed(node, event) {
   const n = event.token?.includes("\ufffd") ? NaN : event.token?.length - event.text.length;
   if (n === 0) {
     node.healed = false; // nothing could be taken back

@@ -16,6 +16,7 @@ import { Manuscript } from "./manuscript.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
+import { Recall } from "./recall.js";
 import { Rewriter } from "./rewrite.js";
 import { Seen } from "./seen.js";
 import { Settings } from "./settings.js";
@@ -92,6 +93,7 @@ function listen(desk, writing, shelf) {
   listenToSettingSearch(find("#options"));
   panel(find("#open-seen"), find("#seen"), () => desk.measure());
   panel(find("#open-ask"), find("#ask"));
+  find("#shades").addEventListener("change", () => desk.cards.show());
   onClick("#reset", () => desk.settings.reset());
   onClick("#naming", ({ target }) => target.setAttribute("aria-pressed", find("#options").classList.toggle("naming")));
   listenToLooks(find("#text-size"), find("#line-width"));
@@ -170,6 +172,7 @@ async function begin() {
   desk.seen = new Seen(find("#seen"), desk);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
+  desk.recall = new Recall(desk);
   new Peek(find("#peek"), desk, {
     choose: safely(async (node, k, choice) => {
       const fork = await desk.add(desk.tree.forked(node.id, k, choice));

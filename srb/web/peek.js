@@ -5,9 +5,11 @@ const LEAVE_MILLISECONDS = 200;
 
 const MARGIN = 4; // pixels, around the list
 
+const BARE = ".card .text:not(:has([data-k]))"; // whose words aren't known
+
 const isNarrow = matchMedia("(max-width: 37.5rem)"); // as in cards.css: there the list is at the foot of the screen
 
-const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
+export const areShaded = () => document.body.classList.contains("shaded"); // whoever wants to know how sure the model was sees it exactly
 
 // The text of a token, for people: behind a letter, what is more of its word begins with a hyphen.
 export function visible(text, before = "") {
@@ -20,11 +22,10 @@ export function visible(text, before = "") {
 export const percent = (p) => (p < 0.001 ? "< 0.1 %" : `${(p * 100).toFixed(p < 0.1 ? 1 : 0)} %`);
 
 export class Peek {
-  // choose(node, k, choice) forks; upTo(node, k) keeps a part. Tokens are the elements with data-k inside those with data-node.
+  // choose(node, k, choice) forks; upTo(node, k) keeps a part. Tokens are the elements with data-k inside those with data-node. A text
+  // without them is asked for anew when somebody looks at it.
   constructor(element, desk, { choose, upTo }) {
-    this.element = element;
-    this.desk = desk;
-    Object.assign(this, { choose, upTo });
+    Object.assign(this, { element, desk, choose, upTo });
     this.token = null;
     // Not where text comes under a pointer that rests, as pointerover does; and not where a finger begins to swipe, as pointerdown does.
     for (const name of ["pointermove", "click"]) document.addEventListener(name, (event) => this.#point(event));
@@ -33,16 +34,39 @@ export class Peek {
     document.addEventListener("scroll", ({ target }) => this.#scroll(target), { capture: true, passive: true });
   }
 
-  #point({ target, type, pointerType }) {
+  #point({ target, type, pointerType, clientX, clientY }) {
     if (type === "pointermove" && pointerType === "touch") return;
+    this.pointer = [clientX, clientY];
     const token = target.closest?.("[data-k]");
-    const pointed = token ?? target.closest?.("#peek") ?? null;
+    const bare = target.closest?.(BARE);
+    const pointed = token ?? bare ?? target.closest?.("#peek") ?? null;
     if (pointed === this.pointed && type === "pointermove") return;
     this.pointed = pointed;
     clearTimeout(this.resting);
     if (!pointed && type === "click") return this.#hide();
-    if (token) this.resting = setTimeout(() => this.#show(token), type === "click" ? 0 : REST_MILLISECONDS);
+    const rest = type === "click" ? 0 : REST_MILLISECONDS;
+    if (token) this.resting = setTimeout(() => this.#show(token), rest);
+    else if (bare) this.resting = setTimeout(() => this.#recall(bare), rest);
     else if (this.token && !pointed && !this.#holdsFocus()) this.resting = setTimeout(() => this.#hide(), LEAVE_MILLISECONDS);
+  }
+
+  // Asks for the words of a text, and looks at the one where the pointer is by then.
+  async #recall(text) {
+    if (!(await this.desk.recall.ask(this.#nodeOf(text)))) return;
+    const token = document.elementFromPoint(...this.pointer)?.closest("[data-k]");
+    if (token) this.#show(token);
+  }
+
+  // Asks for the words of the text that has the keyboard, and goes to its first one.
+  async #walkIn(text) {
+    const node = this.#nodeOf(text);
+    if (!(await this.desk.recall.ask(node))) return;
+    const at = document.activeElement;
+    if (at.matches(".text") && this.#nodeOf(at) === node) at.querySelector("[data-k]")?.focus();
+  }
+
+  #nodeOf(element) {
+    return this.desk.tree.nodes.get(element.closest("[data-node]").dataset.node);
   }
 
   #focus(target) {
@@ -60,6 +84,7 @@ export class Peek {
     if (at.matches(".text")) {
       const first = at.querySelector("[data-k]");
       if (event.key === "ArrowRight" && first) return this.#move(event, first);
+      if (event.key === "ArrowRight") this.#walkIn(at);
     } else if (at.matches("[data-k]")) {
       if (event.key === "ArrowRight") this.#move(event, next(at, "nextElementSibling"));
       if (event.key === "ArrowLeft") this.#move(event, next(at, "previousElementSibling"));
@@ -84,7 +109,7 @@ export class Peek {
   #show(token) {
     if (this.token === token) return;
     this.#hide();
-    const node = this.desk.tree.nodes.get(token.closest("[data-node]").dataset.node);
+    const node = this.#nodeOf(token);
     const k = Number(token.dataset.k);
     const piece = node.pieces[k];
     this.token = token;

@@ -12,7 +12,7 @@ const USUAL = { words: 60, sentences: 3, paragraphs: 1 }; // lengths that are le
 const UNIT = "sentences"; // that a length is in, until another one is chosen
 const LEFT_OUT = ["label", "response_format"];
 const MOST_AVOIDED = 1000; // as many texts as the server takes
-const LIKELIEST = 8; // how many tokens are shown at a place
+export const LIKELIEST = 8; // how many tokens are shown at a place
 
 export class Settings {
   // schemas: `components.schemas` of the server's /openapi.json.

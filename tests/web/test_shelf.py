@@ -245,3 +245,29 @@ def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(
     texts = [blank.said(card) for card in blank.cards.all()]
     blank.reload()
     assert [blank.said(card) for card in blank.cards.all()] == texts
+
+
+def test_words_can_be_looked_at_after_a_reload(blank: Story, server: Scripted) -> None:
+    """The story has the texts alone, so what else could have been there is asked for anew."""
+    begin(blank, server)
+    blank.set(n=2, max_tokens=12)
+    blank.generate(PROMPT, cards=2)
+    said = [blank.said(card) for card in blank.cards.all()]
+    words = blank.cards.nth(1).locator("[data-k]")
+    assert words.count() == 12
+    blank.reload()
+    expect(words).to_have_count(0)
+    blank.cards.nth(1).locator(".text").focus()
+    blank.page.keyboard.press("ArrowRight")  # asks, and goes to the first
+    expect(blank.find("#peek")).to_be_visible()
+    expect(words).to_have_count(12)
+    assert [blank.said(card) for card in blank.cards.all()] == said
+    expect(blank.find("#peek .taken")).to_have_text("(a space)")
+    blank.find("#peek li:not(:has(.taken)) button").first.press("Enter")
+    expect(blank.cards).to_have_count(2)
+    blank.wait_done()
+    assert blank.text.startswith(PROMPT)
+    blank.find("#undo").click()
+    expect(blank.cards).to_have_count(3)  # with the fork
+    blank.find("#shades").evaluate("(each) => each.click()")  # the first of them has none as yet
+    expect(blank.cards.locator("[data-k]").nth(24)).to_be_attached()

@@ -1,0 +1,79 @@
+// What the model thought of the words of a text, asked anew where the page doesn't know it: in a story that comes from the server, and in
+// an imported tree.
+
+import { score, tokenize } from "./api.js";
+import { healed, pieceOf } from "./generation.js";
+import { complain } from "./say.js";
+import { LIKELIEST } from "./settings.js";
+import { textOf } from "./tree.js";
+
+// The tokens of a text behind another one: {before, own, taken}, where `own` begin with the last `taken` tokens of what is before it, if
+// they are others together. Both are as the server tokenizes texts.
+export function behind(before, whole) {
+  const differs = before.findIndex((id, k) => id !== whole[k]);
+  const from = differs < 0 ? before.length : differs;
+  return { before: whole.slice(0, from), own: whole.slice(from), taken: before.length - from };
+}
+
+// The pieces of a node with this text: a token each. null where its tokens make another text. tokens: as `score` tells of them.
+export function pieces(node, text, tokens, taken) {
+  const decoder = new TextDecoder(); // a character may be made of several tokens
+  const texts = tokens.map(({ bytes }) => decoder.decode(new Uint8Array(bytes), { stream: true }));
+  const all = texts.join("");
+  const before = all.length - text.length; // letters of the first token that aren't the node's
+  if (!all.endsWith(text) || before > (texts[0]?.length ?? 0)) return null;
+  const events = tokens.map((token, k) => ({ ...token, text: texts[k], tokens: [token.id] }));
+  if (taken) {
+    const first = { ...events[0], text: texts[0].slice(before) };
+    events[0] = taken > 1 ? { ...first, isUnknown: true, top_logprobs: undefined } : healed(node, first);
+  }
+  return events.map(pieceOf);
+}
+
+export class Recall {
+  #asked = new Set();
+
+  constructor(desk) {
+    this.desk = desk;
+  }
+
+  // Asks for the words of a node, if they aren't known and haven't been asked for. Returns whether they are there now and weren't before.
+  async ask(node) {
+    if (!this.#isBare(node) || this.#asked.has(node)) return false;
+    this.#asked.add(node);
+    try {
+      return await this.#ask(node);
+    } catch (error) {
+      this.#asked.delete(node);
+      complain(error);
+      return false;
+    }
+  }
+
+  // Asks for those of all these, one after the other.
+  async all(nodes) {
+    for (const node of nodes) await this.ask(node);
+  }
+
+  // The versions of a passage were drawn behind a template, and not behind what stands before them.
+  #isBare({ pieces, parent, typed, end }) {
+    return !typed && end !== undefined && !this.desk.tree.nodes.get(parent)?.passage && pieces.some(({ text, top }) => text && !top);
+  }
+
+  async #ask(node) {
+    const { cards, context, tree } = this.desk;
+    const text = textOf(node);
+    const { parts } = await context.compose(tree.text(node.parent), { n: 1, max_tokens: text.length });
+    const before = parts.map((part) => part.text).join("");
+    const stored = !node.healed && node.pieces.every(({ ids }) => ids) && node.pieces.flatMap(({ ids }) => ids);
+    const ids = await tokenize(before);
+    const known = stored ? { before: ids, own: stored, taken: 0 } : behind(ids, await tokenize(before + text));
+    const found = pieces(node, text, await score(known.before, known.own, LIKELIEST), known.taken);
+    if (!found || textOf(node) !== text) return false; // it has gone on meanwhile
+    node.pieces = found;
+    if (!known.taken) node.healed = undefined;
+    cards.redraw(node);
+    this.desk.save(node);
+    return true;
+  }
+}
