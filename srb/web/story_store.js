@@ -182,12 +182,14 @@ class StoryStore extends Store {
     const isTyped = each.author === "person";
     const { heal: healed, stem, behind, passage, marks, ...others } = settings ?? {};
     const [id, parent] = [String(each.id), each.parent === null ? ROOT : String(each.parent)];
+    const isCut = each.ends_at !== null;
+    const text = isCut ? [...each.text].slice(0, each.ends_at).join("") : each.text; // the server may not know of it yet
     const batch = request ?? `below ${parent}`;
     if (!this.batches.has(batch)) this.batches.set(batch, each.id);
     const node = {
       id,
       parent,
-      pieces: [{ text: each.text, ids: healed ? null : each.tokens }], // the server doesn't say whether something could be healed
+      pieces: [{ text, ids: healed || isCut ? null : each.tokens }], // the server doesn't say whether something could be healed
       typed: isTyped,
       ...(isTyped && { behind, passage, marks }),
       kept: each.kept === true,

@@ -59,6 +59,16 @@ test("it is there after a reload, and goes to the server then", async () => {
   assert.equal(server.node.kept, false);
 });
 
+test("a text ends where the page has ended it, also while the server doesn't know that", async () => {
+  const { store, node } = await open();
+  server.isDown = true;
+  node.endsAt = 2;
+  await store.save([node], {}, []);
+  server.node.text = "Once upon a time";
+  const { nodes } = await store.load();
+  assert.deepEqual([nodes[0].endsAt, nodes[0].pieces], [2, [{ text: "On", ids: null }]]);
+});
+
 test("what is taken back before the server knew of it is never sent", async () => {
   const { store, node, again } = await open();
   server.isDown = true;
