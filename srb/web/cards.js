@@ -47,12 +47,7 @@ export class Card {
   // follow: how many alternatives follow this one.
   update(isRunning, follow) {
     const { pieces } = this.node;
-    if (this.drawn > pieces.length) {
-      this.drawn = 0;
-      this.hasBegun = false;
-      this.text.classList.remove("paragraph");
-      this.text.replaceChildren();
-    }
+    if (this.drawn > pieces.length) this.clear();
     if (this.drawn < pieces.length) {
       const fragment = document.createDocumentFragment();
       for (; this.drawn < pieces.length; this.drawn++) fragment.append(this.#draw(pieces[this.drawn], this.drawn));
@@ -69,6 +64,14 @@ export class Card {
     this.buttons.get("continue").hidden = isRunning;
     for (const name of ["keep", "more", "discard"]) this.buttons.get(name).disabled = isRunning;
     if (hadKeyboard && isLost()) this.text.focus({ preventScroll: true });
+  }
+
+  // Has all of the text drawn anew by the next update.
+  clear() {
+    this.drawn = 0;
+    this.hasBegun = false;
+    this.text.classList.remove("paragraph");
+    this.text.replaceChildren();
   }
 
   // The space that a text begins with isn't seen: a paragraph that begins there is set in.
@@ -140,17 +143,10 @@ export class Cards {
     if (areShaded()) this.desk.recall.all(nodes);
   }
 
-  // Draws the card of a node anew when cards are shown the next time.
-  forget(node) {
-    this.cards.delete(node.id);
-  }
-
-  // Draws the card of a node anew, if it's in sight. It keeps the keyboard.
+  // Draws the text of a node anew, whose pieces are others, if it's in sight.
   redraw(node) {
-    const hadKeyboard = this.cards.get(node.id)?.element.contains(document.activeElement);
-    this.forget(node);
-    this.show();
-    if (hadKeyboard) this.focus(node);
+    this.cards.get(node.id)?.clear();
+    this.update(node);
   }
 
   // Marks a node whose card is to be updated with the others that change.

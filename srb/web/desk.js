@@ -94,8 +94,8 @@ export class Desk {
     else if (writing.isRunning(node) || heard.end === undefined) Object.assign(node, { kept, discarded, name, endsAt });
     else {
       if (textOf(node) !== textOf(heard)) {
-        this.cards.forget(node);
         Object.assign(node, { pieces, healed });
+        this.cards.redraw(node);
       }
       Object.assign(node, said);
     }

@@ -59,10 +59,7 @@ export class Peek {
 
   // Asks for the words of the text that has the keyboard, and goes to its first one.
   async #walkIn(text) {
-    const node = this.#nodeOf(text);
-    if (!(await this.desk.recall.ask(node))) return;
-    const at = document.activeElement;
-    if (at.matches(".text") && this.#nodeOf(at) === node) at.querySelector("[data-k]")?.focus();
+    if ((await this.desk.recall.ask(this.#nodeOf(text))) && document.activeElement === text) text.querySelector("[data-k]")?.focus();
   }
 
   #nodeOf(element) {

@@ -15,13 +15,15 @@ export function behind(before, whole) {
   return { before: whole.slice(0, from), own: whole.slice(from), taken: before.length - from };
 }
 
-// The pieces of a node with this text: a token each. null where its tokens make another text. tokens: as `score` tells of them.
+// The pieces of a text for a node that gets them: a token each. null where its tokens make another text. tokens: as `score` tells of them.
+// taken: how many tokens of the text before it they take the place of, which only a healed node does, and with one.
 export function pieces(node, text, tokens, taken) {
   const decoder = new TextDecoder(); // a character may be made of several tokens
   const texts = tokens.map(({ bytes }) => decoder.decode(new Uint8Array(bytes), { stream: true }));
   const all = texts.join("");
   const before = all.length - text.length; // letters of the first token that aren't the node's
   if (!all.endsWith(text) || before > (texts[0]?.length ?? 0)) return null;
+  node.healed = taken === 1 || undefined;
   const events = tokens.map((token, k) => ({ ...token, text: texts[k], tokens: [token.id] }));
   if (taken) {
     const first = { ...events[0], text: texts[0].slice(before) };
@@ -68,10 +70,10 @@ export class Recall {
     const stored = !node.healed && node.pieces.every(({ ids }) => ids) && node.pieces.flatMap(({ ids }) => ids);
     const ids = await tokenize(before);
     const known = stored ? { before: ids, own: stored, taken: 0 } : behind(ids, await tokenize(before + text));
-    const found = pieces(node, text, await score(known.before, known.own, LIKELIEST), known.taken);
-    if (!found || textOf(node) !== text) return false; // it has gone on meanwhile
-    node.pieces = found;
-    if (!known.taken) node.healed = undefined;
+    const made = {};
+    made.pieces = pieces(made, text, await score(known.before, known.own, LIKELIEST), known.taken);
+    if (!made.pieces || textOf(node) !== text) return false; // it has gone on meanwhile
+    Object.assign(node, made);
     cards.redraw(node);
     this.desk.save(node);
     return true;
