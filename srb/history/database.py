@@ -127,6 +127,9 @@ MIGRATIONS = (
     """
     ALTER TABLE nodes ADD COLUMN suffix_logprob REAL;  -- of a bridge
     """,
+    """
+    ALTER TABLE stories ADD COLUMN context TEXT;  -- what stands beside the story; JSON
+    """,
 )
 """Each script brings a file to the next version. A released script is never changed: a new version is a new script."""
 

@@ -1,6 +1,7 @@
 """Turns requests and stories of the history into JSON and Markdown."""
 
 import dataclasses
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,9 +18,16 @@ def as_json(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
+def listed_json(story: Story) -> dict[str, Any]:
+    """A story as one of a list: without its context, which may be large."""
+    data = {"id": story.id, "object": "story"} | as_json(story)
+    del data["context"]
+    return data
+
+
 def story_json(story: Story, nodes: list[Node] | None = None) -> dict[str, Any]:
     """A story, with these nodes or without."""
-    data = {"id": story.id, "object": "story"} | as_json(story)
+    data = listed_json(story) | {"context": None if story.context is None else json.loads(story.context)}
     return data if nodes is None else data | {"nodes": [as_json(node) for node in nodes]}
 
 

@@ -20,7 +20,11 @@ from srb.history.texts import ANYBODY, remove_orphans
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A story without its nodes. change: the number of its last change."""
+    """A story without its nodes.
+
+    change: the number of its last change.
+    context: what stands beside the story, as a JSON object; None if nothing does.
+    """
 
     id: str
     title: str
@@ -28,19 +32,25 @@ class Story:
     changed: int
     change: int
     node_count: int
+    context: str | None
 
 
-_STORIES = (
-    "SELECT *, (SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count FROM stories "
-    f"WHERE (owner IS NULL OR owner = :owner OR :owner = '{ANYBODY}')"
-)
+_COUNT = "(SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count"
+_SUMMARY = f"number, id, title, created, changed, change, {_COUNT}"
+_OWN = f"FROM stories WHERE (owner IS NULL OR owner = :owner OR :owner = '{ANYBODY}')"
+_STORY = f"SELECT {_SUMMARY}, context {_OWN} AND id = :id"
 
 
-def make_story(db: sqlite3.Connection, owner: str | None, title: str, tree: Sequence[NewNode] = ()) -> Story:
-    """Makes a story, empty or with the nodes of another one. Raises `InvalidRequestError` if these are no tree."""
+def make_story(
+    db: sqlite3.Connection, owner: str | None, title: str, tree: Sequence[NewNode] = (), context: str | None = None
+) -> Story:
+    """Makes a story, empty or with the nodes of another one. Raises `InvalidRequestError` if these are no tree.
+
+    context: a JSON object.
+    """
     story, now = f"story-{secrets.token_hex(12)}", int(time.time())
     values = {"id": story, "owner": owner, "title": title, "created": now, "changed": now, "change": 0}
-    number = insert(db, "stories", values)
+    number = insert(db, "stories", values | {"context": context})
     ids: dict[int | str, int] = {}
     for node in _parents_first(tree):
         parent = None if node.parent is None else ids[node.parent]
@@ -73,8 +83,8 @@ def _parents_first(tree: Sequence[NewNode]) -> list[NewNode]:
 
 
 def list_stories(db: sqlite3.Connection, owner: str | None) -> list[Story]:
-    """The stories. The one that was changed last comes first."""
-    rows = db.execute(f"{_STORIES} ORDER BY changed DESC, number DESC", {"owner": owner})
+    """The stories without their contexts, which may be large. The one that was changed last comes first."""
+    rows = db.execute(f"SELECT {_SUMMARY}, NULL AS context {_OWN} ORDER BY changed DESC, number DESC", {"owner": owner})
     return [_story(row) for row in rows]
 
 
@@ -84,7 +94,7 @@ def get_story(db: sqlite3.Connection, owner: str | None, story: str) -> Story:
 
 
 def _find(db: sqlite3.Connection, owner: str | None, story: str) -> sqlite3.Row:
-    row: sqlite3.Row | None = db.execute(f"{_STORIES} AND id = :id", {"owner": owner, "id": story}).fetchone()
+    row: sqlite3.Row | None = db.execute(_STORY, {"owner": owner, "id": story}).fetchone()
     if row is None:
         raise NotFoundError(f"there is no story {story:.60}", param="story")
     return row
@@ -92,7 +102,7 @@ def _find(db: sqlite3.Connection, owner: str | None, story: str) -> sqlite3.Row:
 
 def find_number(db: sqlite3.Connection, owner: str | None, story: str) -> int | None:
     """The number of the story with this id, or None if there is no such story."""
-    row = db.execute(f"{_STORIES} AND id = :id", {"owner": owner, "id": story}).fetchone()
+    row = db.execute(_STORY, {"owner": owner, "id": story}).fetchone()
     return None if row is None else int(row["number"])
 
 
@@ -100,11 +110,13 @@ def _story(row: sqlite3.Row) -> Story:
     return made_of(Story, row)
 
 
-def rename_story(db: sqlite3.Connection, owner: str | None, story: str, title: str) -> Story:
-    """Gives a story another title. Raises `NotFoundError`."""
+def change_story(db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None]) -> Story:
+    """Gives a story another `title`, or another `context`, which is a JSON object. Raises `NotFoundError`."""
     number = _find(db, owner, story)["number"]
-    db.execute("UPDATE stories SET title = ? WHERE number = ?", (title, number))
-    count_change(db, number)
+    if values:
+        count_change(db, number)
+        for field, value in values.items():
+            db.execute(f"UPDATE stories SET {field} = ? WHERE number = ?", (value, number))
     return get_story(db, owner, story)
 
 

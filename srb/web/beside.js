@@ -3,7 +3,7 @@
 
 import { readJson } from "./files.js";
 import { isLost } from "./keys.js";
-import { DEPTH, EMPTY, importedLore, isBeside } from "./lore.js";
+import { besideOf, DEPTH, EMPTY, importedLore } from "./lore.js";
 
 const TEXTS = ["name", "keys", "also", "never", "text"];
 const CHOICES = ["always", "off"];
@@ -26,12 +26,12 @@ export class Beside {
     return { memory: this.memory.value, note: this.note.value, depth: Math.max(1, Math.round(this.depth.valueAsNumber) || DEPTH), lore: this.lore };
   }
 
-  set values({ memory = "", note = "", depth = DEPTH, lore = [] }) {
-    const sound = isBeside({ memory, note, depth, lore }) ? { note, depth, lore } : { note: "", depth: DEPTH, lore: [] };
+  set values(kept) {
+    const { memory, note, depth, lore } = besideOf(kept);
     this.memory.value = memory;
-    this.note.value = sound.note;
-    this.depth.value = sound.depth;
-    this.lore = sound.lore;
+    this.note.value = note;
+    this.depth.value = depth;
+    this.lore = lore;
     this.list.replaceChildren(...this.lore.map((entry) => this.#row(entry)));
   }
 

@@ -50,6 +50,12 @@ export const isBeside = (value) =>
   isObject(value) && isText(value.memory) && isText(value.note) && Number.isInteger(value.depth) && value.depth > 0 &&
   Array.isArray(value.lore) && value.lore.every(isEntry);
 
+// What stands beside a story, of what was kept of it; what can't be read is left out.
+export function besideOf({ memory = "", note = "", depth = DEPTH, lore = [] } = {}) {
+  const all = { memory, note, depth, lore };
+  return isBeside(all) ? all : { memory: isText(memory) ? memory : "", note: "", depth: DEPTH, lore: [] };
+}
+
 // What other programs call where an entry goes: SillyTavern's numbers. Before or behind the author's note, and at a depth.
 const BEFORE_NOTE = 2;
 const BEHIND_NOTE = 3;

@@ -209,6 +209,10 @@ async function begin() {
       });
     },
     renamed: (story) => shelf.showTitle(story),
+    beside: (values) => {
+      desk.beside.values = values;
+      desk.measure();
+    },
     deleted: () => complain(new Error("This story was deleted. What you see is not kept; export it, or choose another story.")),
   });
 }

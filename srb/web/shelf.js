@@ -33,10 +33,10 @@ export class Shelf {
 
   // Makes a story, of another one if that is given, and opens it. With leave(id), which is called before that, Undo goes back to the
   // one that was open.
-  async make(title = "", { nodes = [], current = ROOT, drafts = [], ...beside } = {}, leave = null) {
-    const { story, ids } = await this.stories.make(title, nodes);
+  async make(title = "", { nodes = [], current = ROOT, drafts = [], beside, ...others } = {}, leave = null) {
+    const { story, ids } = await this.stories.make(title, nodes, beside);
     const steps = leave ? { done: [{ kind: "story", id: this.story.id }] } : {};
-    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps, ...beside }, moved(drafts, ids));
+    await this.browser.savePage(story.id, { ...this.choices(), current: ids.get(current), steps, beside, ...others }, moved(drafts, ids));
     await leave?.(story.id);
     open(story);
   }
@@ -92,7 +92,7 @@ export class Shelf {
     tell("Moving …");
     let last;
     for (const { story: old, nodes, page, drafts } of await this.#unmoved()) {
-      const { story, ids } = await this.stories.make(old.title, nodes);
+      const { story, ids } = await this.stories.make(old.title, nodes, page.beside);
       const here = { current: ids.get(page.current), shown: undefined, steps: undefined, marks: undefined };
       await this.browser.savePage(story.id, { ...page, ...here }, moved(drafts, ids));
       await this.browser.remove(old);

@@ -33,7 +33,7 @@ export class Store {
     return { prompt: tree.prompt(id) };
   }
 
-  // Goes on telling what changes: listener.changed(node), renamed(story), deleted().
+  // Goes on telling what changes: listener.changed(node), renamed(story), beside(values), deleted().
   async watch(_listener) {}
 }
 
@@ -44,8 +44,9 @@ export class Stories {
     return [{ id: "", title: "" }];
   }
 
-  // Makes a story of nodes, which get other ids: {story, ids}, where ids is a Map of the old ones to these.
-  async make(_title, _nodes) {
+  // Makes a story of nodes, which get other ids: {story, ids}, where ids is a Map of the old ones to these. beside: what stands
+  // beside it, which a page has, too.
+  async make(_title, _nodes, _beside) {
     throw new Error("This browser keeps no stories. Reload the page for another one.");
   }
 

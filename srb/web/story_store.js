@@ -1,16 +1,23 @@
-// A story on the server, which other devices see and write, too. Its nodes are only added; what changes is whether one is kept.
+// A story on the server, which other devices see and write, too. Its nodes are only added; what changes is whether one is kept, and
+// what stands beside the story.
 
 import { stories, watch } from "./api.js";
 import { reason } from "./generation.js";
+import { besideOf } from "./lore.js";
 import { saidOf } from "./say.js";
 import { Saving } from "./saving.js";
 import { Store, Stories } from "./store.js";
 import { ROOT, textOf, titleOf } from "./tree.js";
 
+const REST = 400; // milliseconds, until what stands beside the story is sent with all that is typed there meanwhile
+
 const kept = (node) => (node.discarded ? false : node.kept ? true : null);
 
 // What is said of a node, and may change.
 const remarks = (node) => ({ kept: kept(node), ends_at: node.endsAt ?? null, notes: node.name ?? null });
+
+// What stands beside the story, as what is said of its root. It's a text, so that it can be compared.
+const asRemark = (beside) => ({ context: JSON.stringify(besideOf(beside)) });
 
 const differences = (wanted, known) => Object.entries(wanted).filter(([name, value]) => known[name] !== value);
 
@@ -66,10 +73,10 @@ export class ServerStories extends Stories {
   }
 
   // The server numbers the nodes in the order in which it has them: each behind its parent.
-  async make(title = "", nodes = []) {
+  async make(title = "", nodes = [], beside = null) {
     const ordered = parentsFirst(nodes);
     const sent = ordered.map((node) => ({ ...toServer(node), id: node.id, parent: parentOf(node) }));
-    const story = await stories("", "POST", { title, nodes: sent });
+    const story = await stories("", "POST", { title, nodes: sent, context: beside });
     const made = nodes.length ? (await stories(`/${story.id}`)).nodes : [];
     return { story, ids: new Map([[ROOT, ROOT], ...ordered.map((node, k) => [node.id, String(made[k].id)])]) };
   }
@@ -104,16 +111,18 @@ class StoryStore extends Store {
     Object.assign(this, { story, all });
     this.path = `/${story.id}`;
     this.batches = new Map(); // the first node of each request
-    this.remarks = new Map(); // by node, as the server knows them
+    this.remarks = new Map(); // by node, and of the root, as the server knows them
     this.unsent = new Map(); // by node, as they are here and the server doesn't know yet; kept with the page
-    this.sending = new Saving((ids) => (this.sent = this.#send(ids, this.sent)), saidOf("What you kept or discarded"));
+    this.sending = new Saving((ids) => (this.sent = this.#send(ids, this.sent)), saidOf("What you changed"));
   }
 
   async load() {
-    const [{ nodes, change }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
+    const [{ nodes, change, context }, { page, drafts }] = await Promise.all([stories(this.path), this.all.page(this.story.id)]);
     this.change = change;
     this.page = page;
     this.unsent = new Map(Object.entries(page.unsent ?? {}));
+    this.remarks.set(ROOT, asRemark(context ?? {}));
+    if (context && !this.unsent.has(ROOT)) page.beside = context;
     return { nodes: nodes.map((each) => this.#fromServer(each)), page, drafts };
   }
 
@@ -126,11 +135,20 @@ class StoryStore extends Store {
 
   async save(nodes, page, drafts) {
     this.page = page;
-    const isNews = ({ id }, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
-    const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node, remarks(node)));
+    const isNews = (id, said) => this.unsent.has(id) || differences(said, this.remarks.get(id)).length;
+    const changed = nodes.filter((node) => this.remarks.has(node.id) && isNews(node.id, remarks(node)));
     for (const node of changed) this.unsent.set(node.id, remarks(node));
+    const beside = asRemark(page.beside);
+    const isOther = isNews(ROOT, beside);
+    if (isOther) this.unsent.set(ROOT, beside);
     await this.#keepPage(drafts);
+    if (isOther) this.resting ??= setTimeout(() => this.#sendBeside(), REST);
     if (changed.length) await this.sending.save(...changed.map((node) => node.id));
+  }
+
+  #sendBeside() {
+    this.resting = null;
+    return this.sending.save(ROOT);
   }
 
   #keepPage(drafts) {
@@ -152,7 +170,8 @@ class StoryStore extends Store {
   }
 
   async #patch(id, fields) {
-    await stories(`${this.path}/nodes/${id}`, "PATCH", fields).catch((error) => {
+    const [path, changes] = id === ROOT ? [this.path, { context: JSON.parse(fields.context) }] : [`${this.path}/nodes/${id}`, fields];
+    await stories(path, "PATCH", changes).catch((error) => {
       if (error.status !== 404) throw error; // the story was deleted
     });
   }
@@ -167,11 +186,19 @@ class StoryStore extends Store {
     if (this.unsent.size) this.sending.save(...this.unsent.keys()); // an earlier page couldn't
     const onEvent = (event) => {
       if (event.event === "node") listener.changed(this.#fromServer(event.node));
-      if (event.event === "story") listener.renamed((this.story = event.story));
+      if (event.event === "story") this.#hear(event.story, listener);
       return event.event === "deleted";
     };
     await watch(this.story.id, { after: this.change, onEvent });
     listener.deleted();
+  }
+
+  #hear(story, listener) {
+    listener.renamed((this.story = story));
+    const said = asRemark(story.context ?? {});
+    if (this.unsent.has(ROOT) || !differences(said, this.remarks.get(ROOT)).length) return; // what is written here comes last
+    this.remarks.set(ROOT, said);
+    listener.beside(story.context ?? {});
   }
 
   // A node of the server as the page has it. One that grows has no text here: the page reads its request.

@@ -158,7 +158,7 @@ def count(db: sqlite3.Connection, table: str) -> int:
 
 
 def test_a_renamed_story(history: History, story: str) -> None:
-    assert history.write(stories.rename_story, None, story, "Better").result().title == "Better"
+    assert history.write(stories.change_story, None, story, {"title": "Better"}).result().title == "Better"
     assert history.read(stories.get_story, None, story).change == 1
 
 

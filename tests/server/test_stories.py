@@ -85,6 +85,34 @@ async def test_what_was_exported_can_be_imported(client: Client) -> None:
     assert copy["title"] == whole["title"]
 
 
+async def test_what_stands_beside_a_story_is_kept_with_it_and_told(client: Client) -> None:
+    context = {"memory": "It rains.", "lore": [{"keys": "Ada", "always": False, "depth": None}]}
+    story = await begin(client, context=context)
+    path = f"/v1/stories/{story}"
+    assert (await call(client, "GET", path))["context"] == context
+    assert "context" not in (await call(client, "GET", "/v1/stories"))["data"][0]
+    assert (await call(client, "PATCH", path, {"title": "Better"}))["context"] == context
+    async with client.get(f"{path}/nodes", headers={"Accept": "text/event-stream"}) as answer:
+        await call(client, "POST", f"{path}/nodes", {"text": "a"})
+        seen = events(answer)
+        assert (await anext(seen))["event"] == "node"
+        changed = await call(client, "PATCH", path, {"context": {"memory": "It snows."}})
+        assert (changed["title"], changed["context"]) == ("Better", {"memory": "It snows."})
+        assert await anext(seen) == {"event": "story", "story": changed}
+    async with client.get(f"{path}/nodes?since=1", headers={"Accept": "text/event-stream"}) as late:
+        assert (await anext(events(late)))["story"] == changed
+    copy = await call(client, "POST", "/v1/stories", await call(client, "GET", path))
+    assert copy["context"] == {"memory": "It snows."}
+    assert (await call(client, "PATCH", path, {"context": None}))["context"] is None
+    for wrong in (
+        '{"context": []}',
+        '{"context": {"a": 1e999}}',
+        '{"context": {"a": ' + "[" * 5000 + "]" * 5000 + "}}",
+    ):
+        refused = await client.patch(path, data=wrong)
+        assert (refused.status, "context" in await refused.text() or "deeply" in await refused.text()) == (400, True)
+
+
 async def test_a_node_of_a_bridge_says_how_well_the_rest_follows_it(client: Client) -> None:
     story = await begin(client)
     await call(client, "POST", f"/v1/stories/{story}/nodes", {"text": "p"})
@@ -109,7 +137,7 @@ async def test_a_watcher_sees_what_others_write(client: Client) -> None:
         assert (changed["event"], changed["node"]["id"], changed["node"]["kept"]) == ("node", 1, True)
         await call(client, "PATCH", f"/v1/stories/{story}", {"title": "Better"})
         assert (await anext(seen))["story"]["title"] == "Better"
-        async with client.get(f"{nodes}?since=3", headers={"Accept": "text/event-stream"}) as second:
+        async with client.get(f"{nodes}?since=4", headers={"Accept": "text/event-stream"}) as second:
             await call(client, "DELETE", f"/v1/stories/{story}", status=204)
             assert [each["event"] async for each in events(second)] == ["deleted"]
         assert [each["event"] async for each in seen] == ["deleted"]

@@ -16,7 +16,8 @@ globalThis.fetch = async (path, { method = "GET", body } = {}) => {
     server.told.push(JSON.parse(body));
     Object.assign(server.node, JSON.parse(body));
   }
-  return Response.json({ nodes: [server.node], change: 1 });
+  if (method === "GET" && path.endsWith("/nodes")) return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
+  return Response.json({ nodes: [server.node], change: 1, context: server.context });
 };
 
 beforeEach(() => {
@@ -90,4 +91,42 @@ test("marks arrive in the order in which they were made", async () => {
   });
   await Promise.all(marks);
   assert.equal(server.node.kept, null);
+});
+
+const MEMORY = { memory: "Ada is ninety.", note: "", depth: 3, lore: [] };
+
+test("what stands beside the story is sent once, after what was typed; and what another device writes later is shown", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { store } = await open();
+  for (const memory of ["Ada", MEMORY.memory]) await store.save([], { beside: { ...MEMORY, memory } }, []);
+  assert.equal(typeof pages.page.unsent.root.context, "string");
+  t.mock.timers.tick(1000);
+  await new Promise(setImmediate);
+  assert.deepEqual(server.told, [{ context: MEMORY }]);
+  assert.deepEqual(pages.page.unsent, {});
+  const heard = [];
+  const listener = { renamed: () => {}, beside: ({ memory }) => heard.push(memory), deleted: () => {} };
+  const told = (memory) => ({ event: "story", story: { id: "s", title: "A tale", context: { ...MEMORY, memory } } });
+  await store.save([], { beside: MEMORY }, []);
+  server.events = [told(MEMORY.memory), told("She limps."), { event: "deleted" }];
+  await store.watch(listener);
+  assert.deepEqual(heard, ["She limps."]);
+});
+
+test("what the server didn't get beside the story isn't written over by what it has, and is sent when the page is opened again", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { store } = await open();
+  server.isDown = true;
+  await store.save([], { beside: MEMORY }, []);
+  t.mock.timers.tick(1000);
+  await new Promise(setImmediate);
+  assert.match(error.textContent, /isn't kept yet/);
+  Object.assign(server, { isDown: false, context: { memory: "of another device" } });
+  const { store: later } = await open();
+  assert.equal(later.page.beside.memory, MEMORY.memory);
+  server.events = [{ event: "deleted" }];
+  await later.watch({ deleted: () => {} });
+  await new Promise(setImmediate);
+  assert.deepEqual(server.told, [{ context: MEMORY }]);
+  assert.equal((await open()).store.page.beside.memory, "of another device");
 });

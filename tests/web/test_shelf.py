@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -177,6 +178,25 @@ def test_a_story_moves_from_the_browser_to_the_server(blank: Story, server: Scri
     blank.leave("#forget")
     blank.find("#open-shelf").click()
     expect(blank.find("#story-list")).not_to_contain_text("A keeper")
+
+
+def test_memory_note_and_lore_are_on_another_device_too(
+    blank: Story, other: Story, server: Scripted, tmp_path: Path
+) -> None:
+    (tmp_path / "lore.json").write_text(json.dumps([{"key": ["Ada"], "content": "Ada limps.", "comment": "Her leg"}]))
+    begin(blank, server)
+    with blank.panel("seen"):
+        blank.find("#import-lore").set_input_files(tmp_path / "lore.json")
+        with blank.page.expect_response(lambda each: each.request.method == "PATCH") as sent:
+            blank.find("#memory").fill("Ada is ninety.")
+    assert sent.value.ok
+    other.open(blank.page.url)
+    with other.panel("seen"):
+        expect(other.find("#memory")).to_have_value("Ada is ninety.")
+        expect(other.find("#lore .named")).to_have_text("Her leg")
+        other.find("#note").fill("[Night.]")
+        expect(blank.find("#note")).to_have_value("[Night.]")
+    expect(blank.find("#memory")).to_have_value("Ada is ninety.")
 
 
 def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scripted) -> None:

@@ -2,22 +2,23 @@
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import hdrs, web
 
 from srb.errors import GoneError, HistoryError, InvalidRequestError, NotFoundError
 from srb.history import stories
-from srb.history.export import as_json, story_as_markdown, story_json
+from srb.history.export import as_json, listed_json, story_as_markdown, story_json
 from srb.history.nodes import NewNode, Node
 from srb.server.guards.auth import owner_of
 from srb.server.http import sse
 from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES, ignored_header, json_response, read_body
 from srb.server.run.keeping import KEEPER, read_file, write_file
 from srb.server.run.story_feed import Growing
-from srb.wire.native.stories import NodeFields, RemarkFields, StoryFields, TitleFields
+from srb.wire.native.stories import NodeFields, RemarkFields, StoryChangeFields, StoryFields
 from srb.wire.reply.frames import Chunk
 from srb.wire.request.read import Fields, depth_refused, read_fields
 from srb.wire.route import Route, get, post
@@ -35,14 +36,14 @@ async def end_feeds(app: web.Application) -> None:
 async def list_stories(request: web.Request) -> web.Response:
     """The stories that the server keeps, with --history."""
     data = await read_file(request, stories.list_stories)
-    return web.json_response({"object": "list", "data": [story_json(each) for each in data]})
+    return web.json_response({"object": "list", "data": [listed_json(each) for each in data]})
 
 
 async def make_story(request: web.Request) -> web.Response:
     """Begin a story, or bring one from another place."""
     fields = await _fields(request, StoryFields, MAX_STORY_BYTES)
     tree = await asyncio.to_thread(lambda: [_new_node(node) for node in fields.nodes])
-    story = await write_file(request, stories.make_story, fields.title, tree)
+    story = await write_file(request, stories.make_story, fields.title, tree, _json(fields.context))
     return json_response(story_json(story), ignored_header(fields.ignored))
 
 
@@ -59,11 +60,17 @@ async def get_story(request: web.Request) -> web.Response:
     return await asyncio.to_thread(lambda: json_response(story_json(story, nodes)))
 
 
-async def rename_story(request: web.Request) -> web.Response:
-    """Give a story another title."""
-    fields, story = await _fields(request, TitleFields), request.match_info["story"]
-    renamed = await write_file(request, stories.rename_story, story, fields.title)
-    return json_response(story_json(renamed), ignored_header(fields.ignored))
+async def change_story(request: web.Request) -> web.Response:
+    """Give a story another title, or other things that stand beside it."""
+    fields, story = await _fields(request, StoryChangeFields), request.match_info["story"]
+    values = {"title": fields.title, "context": _json(fields.context)}
+    given = {name: value for name, value in values.items() if name in fields.model_fields_set}
+    changed = await write_file(request, stories.change_story, story, given)
+    return json_response(story_json(changed), ignored_header(fields.ignored))
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value)
 
 
 async def remove_story(request: web.Request) -> web.Response:
@@ -93,7 +100,8 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
 
 async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
     """Events for a watcher of a story: nodes that are new or have changed, and texts as they grow."""
-    feeds, title = request.app[KEEPER].feeds, None
+    feeds = request.app[KEEPER].feeds
+    known: tuple[str, str | None] | None = None
     is_first = True  # who comes again may have the growing nodes already, but not all of their texts
     growing: dict[str, Growing] = {}
     with feeds.watch(name) as watcher:
@@ -112,9 +120,10 @@ async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator
             told = list(_growth(growing))
             if found:
                 story, nodes = found
-                if title not in (None, story.title):
+                now = (story.title, story.context)
+                if now != known and (known or 0 < since < story.change):  # who comes again may have missed it
                     told.append({"event": "story", "story": story_json(story)})
-                title, since = story.title, story.change
+                known, since = now, story.change
                 told += ({"event": "node", "node": as_json(node)} for node in _with_texts(request, nodes, growing))
                 # The last event has the number of the change as its id: who has read it needs nothing before it.
                 if told:
@@ -231,14 +240,15 @@ _NODE = object_of(
     **alike(INTEGER, "created change"),
 )
 _NUMBERS = alike(INTEGER, "created changed change node_count")
-_STORY = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS)
+_LISTED = object_of(id=STRING, object={"const": "story"}, title=STRING, **_NUMBERS)
+_STORY = object_of(**_LISTED["properties"], context={"type": ["object", "null"]})
 _ONE, _NODES = "/v1/stories/{story}", "/v1/stories/{story}/nodes"
 _ONE_NODE = _NODES + r"/{node:\d{1,15}}"
 _EVENTS = {EVENTS: {"description": "lines `data: {...}` with the events node, text, story, deleted and error"}}
 _OFF = (404, 501, 503)
 
 ROUTES = (
-    get("/v1/stories", list_stories, data_of(_STORY), errors=(501, 503)),
+    get("/v1/stories", list_stories, data_of(_LISTED), errors=(501, 503)),
     post("/v1/stories", make_story, _STORY, body=StoryFields, errors=(501, 503)),
     get(
         _ONE,
@@ -248,7 +258,7 @@ ROUTES = (
         errors=(400, *_OFF),
         query={"format": "json or markdown", "node": "with markdown, the id of the node that the text goes to"},
     ),
-    Route("PATCH", _ONE, rename_story, _STORY, body=TitleFields, errors=_OFF),
+    Route("PATCH", _ONE, change_story, _STORY, body=StoryChangeFields, errors=_OFF),
     Route("DELETE", _ONE, remove_story, errors=_OFF),
     get(
         _NODES,

@@ -24,9 +24,12 @@ def _check_numbers(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+Object = Annotated[dict[str, Any], AfterValidator(_check_numbers)]
 Text = Annotated[str, AfterValidator(_check_unicode)]
 Id = Annotated[Int, Field(ge=0, le=MAX_ID)]
 Tokens = list[Annotated[int, Field(ge=0, lt=2**31)]]
+
+_CONTEXT = "what stands beside the story: an object of any fields, kept as it is. It replaces the one that was there."
 
 
 class _Fields(BaseModel):
@@ -53,7 +56,7 @@ class NodeFields(_Fields):
     request: Text | None = Field(None, description="the id of the request that the node comes from.")
     index: Id | None = Field(None, description="the index of the alternative in this request.")
     seed: Id | None = Field(None, description="the seed that the text was drawn with.")
-    settings: Annotated[dict[str, Any], AfterValidator(_check_numbers)] | None = Field(
+    settings: Object | None = Field(
         None, description="the settings that the text was drawn with, without those at their defaults."
     )
     length: Id | None = Field(None, description="how many tokens were generated.")
@@ -84,6 +87,7 @@ class StoryFields(_Fields):
     """The body of `POST /v1/stories`: a title, or all that `GET /v1/stories/{story}` shows of another one."""
 
     title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
+    context: Object | None = Field(None, description=_CONTEXT)
     nodes: list[ImportedNodeFields] = Field([], description="the nodes that the story begins with.")
 
     @property
@@ -97,10 +101,11 @@ class StoryFields(_Fields):
         return [*(name for name in super().ignored if name not in known), *of_nodes]
 
 
-class TitleFields(_Fields):
-    """The body of `PATCH /v1/stories/{story}`."""
+class StoryChangeFields(_Fields):
+    """The body of `PATCH /v1/stories/{story}`. Fields that are left out stay; null removes a context."""
 
-    title: Text = Field(max_length=MAX_TITLE_CHARS, description="the title of the story.")
+    title: Text = Field("", max_length=MAX_TITLE_CHARS, description="the title of the story.")
+    context: Object | None = Field(None, description=_CONTEXT)
 
 
 class RemarkFields(_Fields):
