@@ -55,6 +55,7 @@ const OTHERS = [
   ["Ctrl Enter", "generate, also while you write: where the cursor is"],
   ["Ctrl Alt Enter", "bridge: lead to what stands behind the cursor"],
   ["Ctrl Shift Enter", "rewrite the passage that is selected"],
+  ["Ctrl .", "other words in place of the one at the cursor"],
   ["Ctrl Z, Ctrl Shift Z", "undo and redo, also while you write"],
   ["Esc", "close what is open; else go to the first alternative, or to the path"],
   ["← →", "in an alternative: look at its words, one by one; Enter goes into the list"],

@@ -37,7 +37,7 @@ export function listenToFocus(button, story) {
   };
   button.addEventListener("click", () => move(!classList.contains("focused")));
   document.addEventListener("keydown", (event) => {
-    if (!classList.contains("focused")) return;
+    if (event.defaultPrevented || !classList.contains("focused")) return;
     const isGenerate = event.key === "Enter" && (event.ctrlKey || event.metaKey);
     if (isGenerate || (event.key === "Escape" && !event.isComposing)) move(false);
     if (event.key === "Escape") event.preventDefault();

@@ -13,6 +13,7 @@ import { listenToSettingSearch } from "./find_setting.js";
 import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
 import { listenToFocus, listenToLooks } from "./looks.js";
 import { Manuscript } from "./manuscript.js";
+import { Others } from "./others.js";
 import { panel } from "./panels.js";
 import { Peek } from "./peek.js";
 import { complain, forgive, safely, tell } from "./say.js";
@@ -173,13 +174,24 @@ async function begin() {
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
   desk.recall = new Recall(desk);
-  new Peek(find("#peek"), desk, {
+  const peek = new Peek(find("#peek"), desk, {
     choose: safely(async (node, k, choice) => {
       const fork = await desk.add(desk.tree.forked(node.id, k, choice));
       desk.keep(fork);
       return writing.generateFrom(fork.id);
     }),
     upTo: safely(async (node, k) => desk.keep(await desk.add(desk.tree.upTo(node.id, k)))),
+  });
+  const others = new Others(find("#others"), desk, peek, safely((...chosen) => {
+    if (document.body.classList.contains("focused")) find("#focus").click(); // the alternatives are to be seen
+    return writing.otherwise(...chosen);
+  }));
+  const look = safely(() => others.look());
+  onClick("#others", look);
+  story.box.addEventListener("keydown", (event) => {
+    if (event.key !== "." || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    look(); // the button isn't enabled yet where the cursor has just been moved
   });
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
     desk.keep(await desk.add(desk.tree.explored(parent, path)));

@@ -54,6 +54,17 @@ export class Manuscript {
     this.mirror.reveal(at, block);
   }
 
+  // Where on the screen a word stands.
+  place(from, to) {
+    return this.mirror.place(from, to);
+  }
+
+  // Shades a word, and has it in sight by the end: what scrolling does to others is done then, too.
+  async bring(from, to) {
+    this.shade(from, to);
+    await new Promise(requestAnimationFrame);
+  }
+
   // Shades what is new, until something is typed.
   shade(from, to) {
     this.mirror.shade(from, to);

@@ -94,6 +94,14 @@ export class Mirror {
     line?.element.scrollIntoView({ block });
   }
 
+  // The rectangle on the screen of a word that is in one line; the last one, if it's parted.
+  place(from, to) {
+    let end = 0;
+    const line = this.#lines.find(({ text }) => (end += text.length + 1) > from);
+    const start = end - line.text.length - 1;
+    return [...range(line.element.firstChild, from - start, to - start).getClientRects()].at(-1);
+  }
+
   // Shades what stands from one place to another, and has its end in sight.
   shade(from, to) {
     this.#shade.clear();

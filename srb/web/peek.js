@@ -68,7 +68,7 @@ export class Peek {
 
   #focus(target) {
     if (target.matches("[data-k]")) this.#show(target);
-    else if (!target.closest("#peek")) this.#hide();
+    else if (target !== this.token && !target.closest("#peek")) this.#hide();
   }
 
   #holdsFocus() {
@@ -94,6 +94,8 @@ export class Peek {
       const k = buttons.indexOf(at);
       if (event.key === "ArrowDown") this.#move(event, buttons[k + 1]);
       if (event.key === "ArrowUp") this.#move(event, buttons[k - 1] ?? this.token);
+      if (event.key === "Escape") event.preventDefault(); // it leaves the list, and nothing else
+      if (this.token.matches("textarea") && (isTyped(event) || document.activeElement === this.token)) this.#hide(); // it is typed there
     }
     if (event.key === "Escape") this.#hide();
   }
@@ -105,24 +107,48 @@ export class Peek {
 
   #show(token) {
     if (this.token === token) return;
-    this.#hide();
     const node = this.#nodeOf(token);
     const k = Number(token.dataset.k);
-    const piece = node.pieces[k];
+    this.#open(token, node.pieces[k], node.pieces[k - 1]?.text, (choice) => this.choose(node, k, choice));
+    this.#button(this.element, "up-to", "Keep up to here", () => this.upTo(node, k));
+    this.#place([...token.getClientRects()].at(-1)); // where its word is, if its space ends the line before
+  }
+
+  // Shows what could be in place of a word that was taken of the text, whose box has the keyboard again afterwards. place: its rectangle on
+  // the screen. piece: its first token.
+  lookAt(box, place, { before, passage }, piece, choose) {
+    this.#open(box, piece, before.at(-1), choose, passage);
+    this.#place(place);
+    this.element.querySelector("button").focus();
+  }
+
+  // word: what the piece is a part of.
+  #open(token, piece, before, choose, word = piece.text) {
+    this.#hide();
     this.token = token;
     token.classList.add("looked-at");
     const title = document.createElement("p");
-    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Instead:` : `Instead of ${visible(piece.text, before(node, k))}:`;
+    title.textContent = areShaded() ? `${visible(piece.text)} had ${percent(piece.p)}. Instead:` : `Instead of ${visible(word, before)}:`;
     const list = document.createElement("ul");
-    for (const choice of piece.top) list.append(this.#row(node, k, choice, choice.id === piece.ids?.at(-1)));
-    const upTo = Object.assign(document.createElement("button"), { type: "button", className: "up-to", textContent: "Keep up to here" });
-    upTo.addEventListener("click", () => {
-      this.#hide();
-      this.upTo(node, k);
-    });
-    this.element.replaceChildren(title, list, upTo);
+    for (const choice of piece.top) {
+      const row = document.createElement("li");
+      const button = this.#button(row, choice.id === piece.ids?.at(-1) ? "taken" : "", "", () => choose(choice));
+      const chance = Object.assign(document.createElement("span"), { textContent: areShaded() ? percent(choice.p) : "" });
+      button.append(visible(choice.text, before), " ", chance);
+      list.append(row);
+    }
+    this.element.replaceChildren(title, list);
     this.element.showPopover();
-    this.#place([...token.getClientRects()].at(-1)); // where its word is, if its space ends the line before
+  }
+
+  #button(parent, className, textContent, act) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className, textContent });
+    button.addEventListener("click", () => {
+      this.#hide();
+      act();
+    });
+    parent.append(button);
+    return button;
   }
 
   // The list is above the word, as below are the words that are read next, and the buttons; but not over the bar with Generate. Where
@@ -145,22 +171,6 @@ export class Peek {
     if (!isNarrow.matches || scrolled !== document) this.#hide();
   }
 
-  #row(node, k, choice, isTaken) {
-    const button = document.createElement("button");
-    button.type = "button";
-    const chance = document.createElement("span");
-    chance.textContent = areShaded() ? percent(choice.p) : "";
-    button.append(visible(choice.text, before(node, k)), " ", chance);
-    if (isTaken) button.className = "taken";
-    button.addEventListener("click", () => {
-      this.#hide();
-      this.choose(node, k, choice);
-    });
-    const row = document.createElement("li");
-    row.append(button);
-    return row;
-  }
-
   #hide() {
     clearTimeout(this.resting);
     this.pointed = undefined;
@@ -173,7 +183,7 @@ export class Peek {
   }
 }
 
-const before = ({ pieces }, k) => pieces[k - 1]?.text;
+const isTyped = ({ key, ctrlKey, metaKey, altKey }) => key.length === 1 && key !== " " && !ctrlKey && !metaKey && !altKey;
 
 function next(token, direction) {
   let at = token[direction];

@@ -32,6 +32,18 @@ export function pieces(node, text, tokens, taken) {
   return events.map(pieceOf);
 }
 
+// The `pieces` of a text that stands behind another one, as the model sees that; null where its tokens make another text. With them, what
+// else such a node has: `healed`. fields: of a request, for which there is room. stored: the text's own token ids, if they are known.
+export async function asked({ context }, before, text, fields, stored) {
+  const { parts } = await context.compose(before, fields);
+  const seen = parts.map((part) => part.text).join("");
+  const ids = await tokenize(seen);
+  const known = stored ? { before: ids, own: stored, taken: 0 } : behind(ids, await tokenize(seen + text));
+  const made = {};
+  made.pieces = pieces(made, text, await score(known.before, known.own, LIKELIEST), known.taken);
+  return made;
+}
+
 export class Recall {
   #asked = new Set();
 
@@ -63,15 +75,10 @@ export class Recall {
   }
 
   async #ask(node) {
-    const { cards, context, tree } = this.desk;
+    const { cards, tree } = this.desk;
     const text = textOf(node);
-    const { parts } = await context.compose(tree.text(node.parent), { n: 1, max_tokens: text.length });
-    const before = parts.map((part) => part.text).join("");
     const stored = !node.healed && node.pieces.every(({ ids }) => ids) && node.pieces.flatMap(({ ids }) => ids);
-    const ids = await tokenize(before);
-    const known = stored ? { before: ids, own: stored, taken: 0 } : behind(ids, await tokenize(before + text));
-    const made = {};
-    made.pieces = pieces(made, text, await score(known.before, known.own, LIKELIEST), known.taken);
+    const made = await asked(this.desk, tree.text(node.parent), text, { n: 1, max_tokens: text.length }, stored);
     if (!made.pieces || textOf(node) !== text) return false; // it has gone on meanwhile
     Object.assign(node, made);
     cards.redraw(node);

@@ -163,11 +163,14 @@ export class Tree {
 
   // A node, to be added, that begins as this one does, up to its piece k, and has another token there.
   forked(id, k, choice) {
-    const node = this.nodes.get(id);
-    const text = choice.text.replace(/\ufffd+$/, ""); // a part of a character; the tokens after it complete it
-    const pieces = [...node.pieces.slice(0, k), { ...choice, text, ids: [choice.id] }];
-    const label = `${node.label ?? `Alternative ${node.order + 1}`}, forked`;
-    return { parent: node.parent, healed: node.healed, pieces, label, kept: true, length: pieces.length, end: "a word of your choice" };
+    const { parent, healed, label, order, pieces } = this.nodes.get(id);
+    return chosen({ parent, healed, pieces: [...pieces.slice(0, k), pieceOf(choice)], label: `${label ?? `Alternative ${order + 1}`}, forked` });
+  }
+
+  // A node, to be added, that has only this token. isPart: its text is a part of the token, which begins in the text before it.
+  begun(parent, choice, isPart) {
+    const piece = pieceOf(choice);
+    return chosen({ parent, pieces: [isPart ? { ...piece, ids: null } : piece], label: "Another word" });
   }
 
   // A node, to be added, that is the beginning of this one, up to the word that its piece k belongs to.
@@ -210,6 +213,12 @@ export class Tree {
     return isOther;
   }
 }
+
+// A token that was chosen. If it ends with a part of a character, the tokens after it complete that.
+const pieceOf = (choice) => ({ ...choice, text: choice.text.replace(/\ufffd+$/, ""), ids: [choice.id] });
+
+// A node that ends with it.
+const chosen = (fields) => ({ ...fields, kept: true, length: fields.pieces.length, end: "a word of your choice" });
 
 // The space between what was generated and what stands behind it, where the writer had one: before the cursor.
 export function gap(before, generated, behind) {

@@ -27,6 +27,15 @@ export class Writing extends Running {
     return this.#generate(this.#ready([{ label: null, fields: {} }]), [id], () => this.desk.show());
   }
 
+  // New alternatives that begin with another word in place of the one that was taken. The text as it was stays in the tree, or a draft.
+  async otherwise({ before, marks }, choice, isPart) {
+    const { desk } = this;
+    const parent = await desk.write({ before, marks: marks.slice(0, before.length) });
+    const fork = await desk.add(desk.tree.begun(parent, choice, isPart));
+    desk.keep(fork);
+    return this.generateFrom(fork.id);
+  }
+
   // New versions of a passage that was taken, in its place.
   async rewrite(taken, how) {
     const { desk } = this;

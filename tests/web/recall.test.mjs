@@ -1,8 +1,9 @@
-// What the page makes of a text whose probabilities it asks for anew: recall.js.
+// What the page makes of a text whose probabilities it asks for anew: recall.js and others.js.
 
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { wordAt } from "../../srb/web/others.js";
 import { behind, pieces } from "../../srb/web/recall.js";
 
 const encoder = new TextEncoder();
@@ -49,4 +50,20 @@ test("a character may be made of two tokens", () => {
 
 test("tokens of another text are no pieces of this one", () => {
   assert.equal(pieces({}, "one", [token(" two")], 0), null);
+});
+
+test("the word at the cursor has the one space before it", () => {
+  const value = "The old lamp, and\n\nTom’s light";
+  const at = (first, last = first) => {
+    const word = wordAt({ value, selection: [first, last] });
+    return word && value.slice(...word);
+  };
+  assert.equal(at(6), " old");
+  assert.equal(at(4), " old", "before its first letter");
+  assert.equal(at(12), " lamp", "behind its last letter");
+  assert.equal(at(20), "Tom’s", "a new line isn't a part of it");
+  assert.equal(at(4, 8), " old", "selected with the space behind it");
+  assert.equal(at(4, 10), null, "two words are selected");
+  assert.equal(at(2), null, "nothing is before it");
+  assert.equal(at(13), null, "no letter is there");
 });

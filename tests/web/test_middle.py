@@ -1,13 +1,14 @@
 """Working inside a text: alternatives at the cursor, a passage rewritten, and one Undo for all of it."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Request, expect
 from scripted import Scripted
-from web.conftest import Story
+from web.conftest import PHONE, Story
 
 pytestmark = pytest.mark.web
 
@@ -247,3 +248,40 @@ def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:
     assert story.page.evaluate(colour) != shown
     story.reload()
     expect(story.find("#tints")).not_to_be_checked()
+
+
+def test_another_word_is_chosen_in_the_text(blank: Story, server: Scripted) -> None:
+    """The word may be anybody's; the text as it was stays where it is. With the keyboard alone, and with a finger."""
+    story, box, keyboard = blank, blank.find("#story"), blank.page.keyboard
+    begin(story, server, n=2, max_tokens=8, seed=1)
+    put_cursor(story, len("The keep"))
+    keyboard.press("Control+.")
+    expect(story.find("#peek")).to_contain_text("Instead of keeper:")
+    expect(story.find("#peek button").first).to_be_focused()
+    story.picture("others")
+    keyboard.press("Escape")
+    expect(story.find("#peek")).to_be_hidden()
+    expect(box).to_be_focused()
+    assert cursor(story) == len("The keep")
+
+    # A letter is never lost in the list.
+    keyboard.press("Control+.")
+    expect(story.find("#peek")).to_be_visible()
+    keyboard.type("!x")
+    expect(story.find("#peek")).to_be_hidden()
+    expect(box).to_have_value("The keep!xer slept. " + BEHIND)
+    keyboard.press("Control+Z")
+    expect(box).to_have_value(BEFORE + BEHIND)
+
+    story.page.set_viewport_size(PHONE)
+    put_cursor(story, len("The keeper"))
+    story.find("#others").click()
+    expect(story.find("#peek")).to_be_in_viewport(ratio=1)
+    choice = story.find("#peek button").nth(1)
+    said = (choice.text_content() or "").strip()
+    choice.click()
+    expect(story.cards).to_have_count(2)
+    story.wait_done()
+    expect(box).to_have_value(re.compile(rf"^The ?{re.escape(said.removeprefix('-'))}$"))
+    story.find("#undo").click()
+    expect(box).to_have_value(BEFORE + BEHIND)

@@ -86,6 +86,13 @@ test("a conversation that an older page has in the tree is read as a text, witho
   assert.deepEqual(withoutQuestions(drafts), { drafts: [["a", "A keeper,"]], question: "And?\n\nHow?" });
 });
 
+test("another word goes on from its token, if that begins where the text before it ends", () => {
+  const choice = { id: 9, text: " sea", p: 0.4 };
+  const [whole, part] = [false, true].map((isPart) => tree.add(tree.begun(said, choice, isPart)).id);
+  assert.deepEqual(tree.prompt(whole), [...tree.prompt(said), 9]);
+  assert.equal(tree.prompt(part), `${tree.text(said)} sea`);
+});
+
 test("a fork begins as the other does", () => {
   const fork = tree.add(tree.forked(said, 1, { id: 9, text: " \ufffd", p: 0.4 })).id;
   assert.equal(tree.text(fork), "Once upon a ");
