@@ -8,6 +8,7 @@ import { Drafts } from "./drafts.js";
 import { Editor } from "./editor.js";
 import { Steps } from "./edits.js";
 import { Finder } from "./finder.js";
+import { limited } from "./generation.js";
 import { isLost } from "./keys.js";
 import { MODEL, packed } from "./marks.js";
 import { plain } from "./older.js";
@@ -52,12 +53,11 @@ export class Desk {
     const { nodes, page, drafts } = await store.load();
     const mended = mend(nodes);
     const asked = plain(nodes);
-    this.growing = new Set([...mended, ...asked]); // they are kept so
+    const { untils, late } = limited(nodes, page.untils);
+    this.growing = new Set([...mended, ...asked, ...late]); // they are kept so
     if (mended.length) complain(new Error(`Something in ${mended.length} texts of this story could not be read. It was left out.`));
     this.store = store;
-    const left = nodes.filter((node) => node.end === undefined && page.untils?.[node.request]);
-    this.untils = Object.fromEntries(left.map(({ request }) => [request, page.untils[request]]));
-    for (const node of nodes) node.until ??= this.untils[node.request];
+    this.untils = untils;
     const tree = (this.tree = new Tree(nodes, page.current));
     if (page.shown?.every((id) => tree.has(id))) tree.shown = page.shown;
     this.doing.steps = new Steps(asked.length && !page.conversation ? {} : page.steps);

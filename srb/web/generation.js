@@ -86,22 +86,16 @@ export class Generation {
     else node.milliseconds += now - (this.seen.get(node) ?? now);
     this.seen.set(node, now);
     node.length += event.tokens?.length ?? 0;
-    const end = node.until ? endOf(textOf(node).slice(node.until.from), node.until) : -1;
-    if (end < 0) return this.listener.changed(node);
-    const kept = this.#cut(node, node.until.from + end);
+    if (!atLength(node)) return this.listener.changed(node);
+    const kept = this.#end(node, reason(node.reason));
     Promise.resolve(kept).then(() => this.stop(node)).catch(() => {}); // it ends by itself, only later
   }
 
-  // Ends a node where it has got as long as it was to be.
-  #cut(node, length) {
-    shorten(node, length);
-    node.endsAt = [...textOf(node)].length; // as the server counts
-    node.reason = { finish_reason: "length", stop_reason: null };
-    return this.#end(node, reason(node.reason));
-  }
-
   #stop(node, event) {
-    if (node.endsAt !== undefined) return this.#cut(node, [...textOf(node)].slice(0, node.endsAt).join("").length);
+    if (node.endsAt !== undefined) {
+      cut(node, [...textOf(node)].slice(0, node.endsAt).join("").length);
+      return this.#end(node, reason(node.reason));
+    }
     if (event.finish_reason === "stop") dropTheEnd(node, event.stop_reason);
     const { finish_reason, stop_reason } = event;
     node.reason = { finish_reason, stop_reason };
@@ -154,6 +148,32 @@ function dropTheEnd(node, stopString) {
   if (!last.ids) return;
   if (last.ids.length === 1 && !last.text) node.pieces.pop();
   else last.ids = last.ids.slice(0, -1);
+}
+
+function cut(node, length) {
+  shorten(node, length);
+  node.endsAt = [...textOf(node)].length; // as the server counts
+  node.reason = { finish_reason: "length", stop_reason: null };
+}
+
+// Cuts a node where it has got as long as it was to be. Returns whether it has.
+function atLength(node) {
+  const end = node.until ? endOf(textOf(node).slice(node.until.from), node.until) : -1;
+  if (end >= 0) cut(node, node.until.from + end);
+  return end >= 0;
+}
+
+// Has the nodes of a story end where they were to: untils has that by request. What has ended while no page was there to see it is cut
+// now, unless somebody has kept it as it is, or gone on from its end. Returns {untils, late}: those of what runs, and what was cut.
+export function limited(nodes, untils = {}) {
+  const isWanted = new Set(nodes.filter((node) => node.kept).map((node) => node.id).concat(nodes.map((node) => node.parent)));
+  const known = nodes.filter((node) => untils[node.request]);
+  for (const node of known) node.until ??= untils[node.request];
+  const isLate = (node) => node.end !== undefined && node.endsAt === undefined && !isWanted.has(node.id) && atLength(node);
+  const late = known.filter(isLate);
+  for (const node of late) node.end = reason(node.reason);
+  const running = known.filter((node) => node.end === undefined);
+  return { untils: Object.fromEntries(running.map(({ request }) => [request, untils[request]])), late };
 }
 
 // Leaves so many letters of a node's text.
