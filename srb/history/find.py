@@ -171,7 +171,10 @@ def search(
 
 
 def _query(words: str) -> str:
-    """The words in FTS5's notation. People write words, "several words in a row", and begin* for a word's beginning."""
+    """The words in FTS5's notation. People write words, "several words in a row", and begin* for how a word begins.
+
+    "Several wor"* is how several words begin.
+    """
     parts = list(_parts(words))
     if not parts:
         raise InvalidRequestError("q takes words to look for", param="q")
@@ -179,7 +182,7 @@ def _query(words: str) -> str:
 
 
 def _parts(words: str) -> Iterator[str]:
-    for phrase, word in re.findall(r'"([^"]*)"|(\S+)', words.replace("\0", "")):
+    for phrase, begins, word in re.findall(r'"([^"]*)"(\*?)|(\S+)', words.replace("\0", "")):
         text = phrase or word.replace('"', "")
         if re.search(r"\w", text):
-            yield f'"{text}"' + ("*" if not phrase and text.endswith("*") else "")
+            yield f'"{text}"' + ("*" if begins or word.endswith("*") else "")

@@ -34,6 +34,9 @@ export const openapi = async () => (await call("openapi.json")).json();
 // How the server is, also while it can't take requests.
 export const health = async () => (await fetch("health")).json();
 
+// What the server finds in all its texts, as GET /v1/history has it.
+export const search = async (query) => (await call(`v1/history?${new URLSearchParams(query)}`)).json();
+
 // What the server answers to a story's route, as an object; null where it says nothing.
 export async function stories(path = "", method = "GET", body = undefined) {
   const response = await call(`v1/stories${path}`, { method, body: body && JSON.stringify(body) });

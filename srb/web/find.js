@@ -20,6 +20,13 @@ function within(text, pattern, place = 0) {
   return { before: text.slice(Math.max(0, index - BEFORE), index), match, behind: text.slice(end, end + BEHIND) };
 }
 
+// A text in which a server has found some words, whatever stands between them: {before, match, behind}. All of it is in `before` where
+// the words are written otherwise, as without accents.
+export function marked(text, query) {
+  const pattern = new RegExp(query.match(/[\p{L}\p{N}]+/gu).join("[^\\p{L}\\p{N}]+"), "giu");
+  return within(text, pattern) ?? { before: text, match: "", behind: "" };
+}
+
 const kindOf = ({ typed, kept, discarded }, isFollowed) =>
   discarded ? "discarded" : typed ? "typed" : kept || isFollowed ? "kept" : "not kept";
 

@@ -9,6 +9,9 @@ import { textOf } from "./tree.js";
 const MOST = 100; // that are shown
 const NAME = 40; // letters of a text that it's called by
 
+// What was found, with what stands around it.
+export const shown = ({ before, match, behind }) => [before, made("mark", { textContent: match }), behind];
+
 export class Finder {
   constructor(panel, desk) {
     const select = (selector) => panel.querySelector(selector);
@@ -30,9 +33,9 @@ export class Finder {
   #find() {
     const { tree, story } = this.desk;
     const found = this.panel.open ? find(tree, story.drafts.all, this.query.value) : [];
-    draw(this.found, found.slice(0, MOST).map(({ id, kind, before, match, behind }) => {
+    draw(this.found, found.slice(0, MOST).map(({ id, kind, ...words }) => {
       const button = this.#button(id, "", kind === "draft");
-      button.append(before, made("mark", { textContent: match }), behind);
+      button.append(...shown(words));
       return made("li", {}, button, made("small", { textContent: kind }));
     }));
     const more = found.length > MOST ? `, the newest ${MOST} are shown` : "";
@@ -43,14 +46,20 @@ export class Finder {
     const button = made("button", { type: "button", textContent: text });
     button.dataset.place = id;
     button.addEventListener("click", () => {
-      const { desk } = this;
-      const node = desk.tree.nodes.get(id);
-      const isModal = this.panel.matches(":modal");
-      if (isModal) this.panel.close(); // it covers what is gone to
-      if (isDraft || !node) desk.go(id);
-      else desk.visit(node);
+      if (this.panel.matches(":modal")) this.panel.close(); // it covers what is gone to
+      this.go(id, isDraft);
     });
     return button;
+  }
+
+  // Goes to where something was found. Throws an Error in words if that isn't there.
+  go(id, isDraft = this.desk.story.drafts.has(id)) {
+    const { desk } = this;
+    if (!desk.tree.has(id)) throw new Error("What was found isn't in this story any more.");
+    const place = desk.tree.start(id);
+    const node = desk.tree.nodes.get(place);
+    if (isDraft || !node) desk.go(place);
+    else desk.visit(node);
   }
 
   // Names the place where the story is.

@@ -6,6 +6,7 @@ import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Context } from "./context.js";
 import { Desk } from "./desk.js";
+import { Elsewhere } from "./elsewhere.js";
 import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
@@ -205,8 +206,10 @@ async function begin() {
   new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));
   const { shelf, store } = await openShelf(history, () => desk.choices);
   await desk.open(store);
+  new Elsewhere(find("#shelf"), shelf);
   listen(desk, writing, shelf);
   find("#desk").inert = false;
+  if (shelf.place) safely(() => desk.finder.go(shelf.place))();
   if (!desk.tree.nodes.size) story.focus();
   document.body.dataset.ready = "true";
   resume();

@@ -1,4 +1,4 @@
-// The stories: which one is open, which the address names behind its #, and what can be done with them.
+// The stories: which one is open, which the address names behind its #, also with a place in it, and what can be done with them.
 
 import { moved } from "./drafts.js";
 import { isLost } from "./keys.js";
@@ -6,7 +6,7 @@ import { complain, safely, tell } from "./say.js";
 import { ROOT } from "./tree.js";
 
 const find = (selector) => document.querySelector(selector);
-const nameOf = (story) => story.title || "(no title)";
+export const nameOf = (story) => story.title || "(no title)";
 
 export const open = (story) => (location.hash = story.id);
 
@@ -22,8 +22,9 @@ export class Shelf {
   async open() {
     let data = await this.stories.list();
     if (!data.length) data = [(await this.stories.make()).story];
-    const named = location.hash.slice(1);
+    const [named, place] = location.hash.slice(1).split("/");
     this.story = data.find(({ id }) => id === named) ?? data[0];
+    this.place = this.story.id === named ? place : undefined; // where to go in it
     if (named && this.story.id !== named) complain(new Error("That story isn't here any more. This one was changed last."));
     if (this.story.id) history.replaceState(null, "", `#${this.story.id}`);
     addEventListener("hashchange", () => location.reload());

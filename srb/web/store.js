@@ -1,7 +1,9 @@
 // Where stories are kept: nowhere, or in the browser. story_store.js keeps them on the server.
 
-import { withoutQuestions } from "./older.js";
-import { newId, ROOT, titleOf } from "./tree.js";
+import { find } from "./find.js";
+import { plain, withoutQuestions } from "./older.js";
+import { mend } from "./sound.js";
+import { newId, ROOT, titleOf, Tree } from "./tree.js";
 
 const finished = (request) =>
   new Promise((resolve, reject) => {
@@ -57,6 +59,13 @@ export class Stories {
   store(_story) {
     return new Store();
   }
+
+  // Finds words in all stories but the one that is open, part by part: {found, progress}. Each of `found` is as find.js has it, with its
+  // `story`. progress: what has been searched so far, in words.
+  async *find(_query, _open) {}
+
+  // What that doesn't search, in words.
+  unsearched = "";
 
   // What a device shows of a story, as Store.load has it: where one is in it, its settings, and what was typed.
   async page(_id) {
@@ -117,6 +126,17 @@ export class BrowserStories extends Stories {
 
   store(story) {
     return new BrowserStore(story, this);
+  }
+
+  async *find(query, open) {
+    const others = (await this.list()).filter(({ id }) => id !== open.id);
+    for (const [k, story] of others.entries()) {
+      const { nodes, drafts } = await this.store(story).load();
+      mend(nodes);
+      plain(nodes);
+      const found = find(new Tree(nodes), drafts, query).map((each) => ({ ...each, story }));
+      yield { found, progress: `${k + 1} of ${others.length} other stories` };
+    }
   }
 
   nodes({ id }) {

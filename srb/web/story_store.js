@@ -1,13 +1,16 @@
 // A story on the server, which other devices see and write, too. Its nodes are only added; what changes is whether one is kept, and
 // what stands beside the story.
 
-import { stories, watch } from "./api.js";
+import { search, stories, watch } from "./api.js";
+import { find, marked } from "./find.js";
 import { reason } from "./generation.js";
 import { besideOf } from "./lore.js";
 import { saidOf } from "./say.js";
 import { Saving } from "./saving.js";
 import { Store, Stories } from "./store.js";
-import { ROOT, textOf, titleOf } from "./tree.js";
+import { ROOT, textOf, titleOf, Tree } from "./tree.js";
+
+const PART = 1000; // texts that the server finds at once
 
 const REST = 400; // milliseconds, until what stands beside the story is sent with all that is typed there meanwhile
 
@@ -93,6 +96,27 @@ export class ServerStories extends Stories {
   store(story) {
     return new StoryStore(story, this);
   }
+
+  // The server looks in all texts at once, for these words in a row, of which the last one may go on. The drafts are on this device.
+  async *find(query, open) {
+    const others = new Map((await this.list()).filter(({ id }) => id !== open.id).map((story) => [story.id, story]));
+    for (const story of others.values()) {
+      const { drafts } = await this.page(story.id);
+      yield { found: find(new Tree(), drafts, query).map((each) => ({ ...each, story })), progress: "the drafts on this device" };
+    }
+    let before = /[\p{L}\p{N}]/u.test(query) ? Infinity : null;
+    while (before !== null) {
+      const place = before < Infinity && { before };
+      const part = await search({ q: `"${query.replaceAll('"', " ")}"*`, limit: PART, ...place });
+      const isOther = ({ story }) => others.has(story);
+      const asFound = ({ story, node, snippet }) => ({ story: others.get(story), id: String(node), ...marked(snippet, query) });
+      yield { found: part.data.filter(isOther).map(asFound), progress: "the newest texts on the server" };
+      before = part.before;
+    }
+  }
+
+  unsearched =
+    "Not searched: drafts on other devices, what stands behind a cursor, words of which some are in one text of the tree and some in the next, and parts of words that aren't their beginning.";
 
   page(id) {
     return this.browser.page(id);

@@ -182,6 +182,8 @@ def test_search(history: History, story: str) -> None:
     assert found("dragon") == ["dragon's tail", "The dragon slept"]
     assert found("drag*") == ["dragon's tail", "Two dragons, one cave", "The dragon slept"]
     assert found('"one cave"') == ["Two dragons, one cave"]
+    assert found('"dragons one ca"*') == ["Two dragons, one cave"]
+    assert found('"two cave"*') == []
     assert found("cave two") == ["Two dragons, one cave"]
     assert found("suden") == ["Die Straße nach Süden"]
     assert found("drag*", limit=1) == ["dragon's tail"]

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { find } from "../../srb/web/find.js";
+import { find, marked } from "../../srb/web/find.js";
 import { ROOT, Tree } from "../../srb/web/tree.js";
 
 const piece = (text) => ({ text, ids: null });
@@ -31,4 +31,10 @@ test("also what begins before a node, with any space in it", () => {
 
 test("it is shown with what stands around it", () => {
   assert.deepEqual(find(tree, [], "fire"), [{ id: "c", kind: "not kept", before: "Ada lit a ", match: "fire", behind: "." }]);
+});
+
+test("what a server has found is marked where the words are, if it wrote them so", () => {
+  const snippet = " ... lit the\nLamp, and slept";
+  assert.deepEqual(marked(snippet, "the lamp, AND"), { before: " ... lit ", match: "the\nLamp, and", behind: " slept" });
+  assert.deepEqual(marked("die Straße nach Süden", "suden"), { before: "die Straße nach Süden", match: "", behind: "" });
 });

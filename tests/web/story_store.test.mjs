@@ -17,6 +17,8 @@ globalThis.fetch = async (path, { method = "GET", body } = {}) => {
     Object.assign(server.node, JSON.parse(body));
   }
   if (method === "GET" && path.endsWith("/nodes")) return new Response(server.events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(""));
+  if (path.startsWith("v1/history?")) return Response.json(server.search(new URLSearchParams(path.split("?")[1])));
+  if (path === "v1/stories") return Response.json({ data: [{ id: "s", title: "A tale" }, { id: "t", title: "Another" }] });
   return Response.json({ nodes: [server.node], change: 1, context: server.context });
 };
 
@@ -129,4 +131,25 @@ test("what the server didn't get beside the story isn't written over by what it 
   await new Promise(setImmediate);
   assert.deepEqual(server.told, [{ context: MEMORY }]);
   assert.equal((await open()).store.page.beside.memory, "of another device");
+});
+
+test("other stories are searched by the server, part by part, and the drafts that are here", async () => {
+  const asked = [];
+  const found = (story, node, snippet) => ({ request: null, index: null, story, node, created: 1, snippet });
+  server.search = (query) => {
+    asked.push(Object.fromEntries(query));
+    if (query.has("before")) return { data: [found("t", 3, "and the lamp burned")], before: null };
+    return { data: [found("s", 1, "the lamp here"), found(null, null, "the lamp of a request"), found("t", 9, "the lamp")], before: 7 };
+  };
+  const browser = { page: async (id) => ({ page: {}, drafts: [["4", `the lamplight of ${id}`]] }) };
+  const search = async (query) => {
+    const all = [];
+    for await (const { found } of new ServerStories(browser).find(query, { id: "s" })) all.push(...found);
+    return all;
+  };
+  const all = (await search('the "lamp')).map(({ story, id, kind, before, match }) => [story.title, id, kind, before, match]);
+  assert.deepEqual(all, [["Another", "9", undefined, "", "the lamp"], ["Another", "3", undefined, "and ", "the lamp"]], "as a draft has no such quote");
+  assert.deepEqual(asked, [{ q: '"the  lamp"*', limit: "1000" }, { q: '"the  lamp"*', limit: "1000", before: "7" }]);
+  const [draft] = await search("the lamp");
+  assert.deepEqual([draft.story.id, draft.id, draft.kind, draft.match], ["t", "4", "draft", "the lamp"]);
 });

@@ -57,3 +57,33 @@ def test_all_that_was_written_is_found_and_a_bookmark_has_a_name(
     story.page.once("dialog", lambda dialog: dialog.accept(" "))
     story.find("#bookmark").click()
     expect(story.find("#bookmarks button")).to_have_count(1)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_place_in_another_story_is_found_and_gone_to(
+    start_scripted: Callable[..., Scripted], blank: Story, tmp_path: Path, is_shared: bool
+) -> None:
+    story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
+    story.open(server.url)
+    story.set(n=2, max_tokens=8, seed=1)
+    story.generate("Ada lit the lamp.", cards=2)
+    story.press(story.cards.nth(1), "Keep")
+    kept = story.text
+    story.find("#open-shelf").click()
+    story.leave("#new")
+    story.find("#open-shelf").click()
+    story.find("#find").fill("the LAM")
+    expect(story.find("#found-count")).to_have_text("Nothing found.")
+    story.find("#find").press("Enter")
+    expect(story.find("#elsewhere-told")).to_contain_text("1 found in other stories.")
+    assert ("Not searched" in (story.find("#elsewhere-told").text_content() or "")) is is_shared
+    story.picture("elsewhere")
+    link = story.find("#elsewhere li")
+    expect(link.locator("mark")).to_have_text("the lam")
+    expect(link.locator("small")).to_contain_text("Ada lit the lamp.")
+    story.leave("#elsewhere a")
+    expect(story.find("#story")).to_have_value("Ada lit the lamp.")
+    expect(story.cards).to_have_count(2)
+    assert "/" not in story.page.url.partition("#")[2]  # a reload stays where one is then
+    story.find("#undo").click()
+    expect(story.find("#story")).to_have_value(kept)
