@@ -32,6 +32,13 @@ from srb.engine.telling.stats import Totals
 _SHARE = 0.25
 """The share of the time in which finished sequences are kept while others run."""
 
+_UNNOTICED = 0.02
+"""How many seconds of keeping nobody notices who comes meanwhile."""
+
+_FADES = 0.98
+"""What keeping an answer takes is measured only when one is kept. So what it took counts for a little less with each
+answer that isn't kept, and after some answers one is tried again: it may have been slow for another reason."""
+
 _PATIENCE = 0.2
 """How many seconds a finished sequence may wait until there is time to keep it, if somebody waits for its cells."""
 
@@ -44,7 +51,8 @@ class Keeping(Listener):
     sequence is given back without being kept.
 
     A GPU may take longer to keep an answer than to evaluate it again: the cells of an answer lie between those of
-    others, and each cell is copied alone. Such answers are kept only while nobody wants anything else.
+    others, and each cell is copied alone. Such an answer is kept only while nobody wants anything else, and if it is
+    short: who comes meanwhile must not wait.
 
     totals: says how long evaluating took.
     """
@@ -95,9 +103,10 @@ class Keeping(Listener):
         is_complete = seq.finish_reason in ("stop", "length") or (is_shut_down and self._retained.lasts)
         n_evaluated = self._totals.prompt_tokens_evaluated
         pays = not n_evaluated or self._cost * n_evaluated <= self._totals.prompt_seconds
-        is_worth_it = pays or is_shut_down or (is_idle and not is_waited_for)
         self._keeps_prompt = is_complete or (seq.finish_reason == "abort" and not is_shut_down)
-        self._keeps_answer = is_complete and is_worth_it and (is_shut_down or not seq.leader)
+        is_unnoticed = is_idle and not is_waited_for and self._cost * len(seq.tokens) <= _UNNOTICED
+        self._keeps_answer = is_complete and (is_shut_down or ((pays or is_unnoticed) and not seq.leader))
+        self._cost *= 1 if pays else _FADES
         return True
 
     def leaves(self, seq: Sequence) -> None:
