@@ -62,6 +62,8 @@ export class Manuscript {
   // Shades a word, and has it in sight by the end: what scrolling does to others is done then, too.
   async bring(from, to) {
     this.shade(from, to);
+    const { top, bottom } = this.place(from, to);
+    if (top < 0 || bottom > innerHeight) scrollBy(0, (top + bottom - innerHeight) / 2); // its paragraph is higher than the window
     await new Promise(requestAnimationFrame);
   }
 

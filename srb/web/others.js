@@ -38,7 +38,8 @@ export class Others {
     const taken = desk.take(word);
     const at = story.selection.join();
     tell("Looking for other words …");
-    const { pieces, healed } = await asked(desk, taken.before, taken.passage, { n: 1, max_tokens: 1 });
+    const asking = asked(desk, taken.before, taken.passage, { n: 1, max_tokens: 1 });
+    const { pieces, healed } = await asking.finally(() => tell(""));
     if (story.value !== taken.text || story.selection.join() !== at) return tell("You went on, so the other words aren't shown.");
     if (!pieces?.[0].top) throw new Error("What else could stand here isn't known: the model reads this word together with what is before it.");
     tell("Choose a word; Escape goes back.");

@@ -16,18 +16,21 @@ export function behind(before, whole) {
 }
 
 // The pieces of a text for a node that gets them: a token each. null where its tokens make another text. tokens: as `score` tells of them.
-// taken: how many tokens of the text before it they take the place of, which only a healed node does, and with one.
+// taken: how many tokens of the text before it they take the place of. A token that has letters of both texts makes a healed node, if it
+// takes the place of one.
 export function pieces(node, text, tokens, taken) {
   const decoder = new TextDecoder(); // a character may be made of several tokens
   const texts = tokens.map(({ bytes }) => decoder.decode(new Uint8Array(bytes), { stream: true }));
   const all = texts.join("");
-  const before = all.length - text.length; // letters of the first token that aren't the node's
-  if (!all.endsWith(text) || before > (texts[0]?.length ?? 0)) return null;
-  node.healed = taken === 1 || undefined;
-  const events = tokens.map((token, k) => ({ ...token, text: texts[k], tokens: [token.id] }));
-  if (taken) {
-    const first = { ...events[0], text: texts[0].slice(before) };
-    events[0] = taken > 1 ? { ...first, isUnknown: true, top_logprobs: undefined } : healed(node, first);
+  if (!all.endsWith(text)) return null;
+  let [from, before] = [0, all.length - text.length]; // letters before the text, in the tokens from there on
+  while (before > 0 && before >= texts[from].length) before -= texts[from++].length;
+  const isPart = before > 0;
+  node.healed = (isPart && taken === 1 && from === 0) || undefined;
+  const events = tokens.slice(from).map((token, k) => ({ ...token, text: texts[from + k], tokens: [token.id] }));
+  if (isPart) {
+    const first = { ...events[0], text: events[0].text.slice(before) };
+    events[0] = node.healed ? healed(node, first) : { ...first, isUnknown: true, top_logprobs: undefined };
   }
   return events.map(pieceOf);
 }

@@ -52,6 +52,14 @@ test("tokens of another text are no pieces of this one", () => {
   assert.equal(pieces({}, "one", [token(" two")], 0), null);
 });
 
+test("tokens that are of the text before it alone are left out", () => {
+  const node = {};
+  const found = pieces(node, "Ada slept", [token("\n"), token("\n"), token("Ada", ["Tom"]), token(" slept")], 1);
+  assert.deepEqual(found.map(({ text }) => text), ["Ada", " slept"]);
+  assert.deepEqual(found[0].top.map(({ text }) => text), ["Ada", "Tom"]);
+  assert.ok(!node.healed);
+});
+
 test("the word at the cursor has the one space before it", () => {
   const value = "The old lamp, and\n\nTom’s light";
   const at = (first, last = first) => {
