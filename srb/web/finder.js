@@ -60,6 +60,7 @@ export class Finder {
     const node = desk.tree.nodes.get(place);
     if (isDraft || !node) desk.go(place);
     else desk.visit(node);
+    if (desk.tree.current === place) desk.story.reveal(desk.tree.text(place).length, "center");
   }
 
   // Names the place where the story is.

@@ -66,7 +66,8 @@ def test_a_place_in_another_story_is_found_and_gone_to(
     story, server = blank, start_scripted(tmp_path / "stories.db" if is_shared else None)
     story.open(server.url)
     story.set(n=2, max_tokens=8, seed=1)
-    story.generate("Ada lit the lamp.", cards=2)
+    begun = "\n".join(["A morning.", *["It rained."] * 60, "Ada lit the lamp."])
+    story.generate(begun, cards=2)
     story.press(story.cards.nth(1), "Keep")
     kept = story.text
     story.find("#open-shelf").click()
@@ -80,9 +81,10 @@ def test_a_place_in_another_story_is_found_and_gone_to(
     story.picture("elsewhere")
     link = story.find("#elsewhere li")
     expect(link.locator("mark")).to_have_text("the lam")
-    expect(link.locator("small")).to_contain_text("Ada lit the lamp.")
+    expect(link.locator("small")).to_contain_text("in “A morning.")
     story.leave("#elsewhere a")
-    expect(story.find("#story")).to_have_value("Ada lit the lamp.")
+    expect(story.find("#story")).to_have_value(begun)
+    assert story.page.evaluate("scrollY") > 0
     expect(story.cards).to_have_count(2)
     assert "/" not in story.page.url.partition("#")[2]  # a reload stays where one is then
     story.find("#undo").click()
