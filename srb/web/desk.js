@@ -12,7 +12,7 @@ import { limited } from "./generation.js";
 import { isLost } from "./keys.js";
 import { MODEL, packed } from "./marks.js";
 import { plain } from "./older.js";
-import { drawPath, drawTree } from "./places.js";
+import { drawPath } from "./places.js";
 import { Saving } from "./saving.js";
 import { complain, saidOf, tell } from "./say.js";
 import { mend } from "./sound.js";
@@ -150,7 +150,7 @@ export class Desk {
 
   drawTree() {
     this.finder.draw();
-    drawTree(document.querySelector("#tree"), this.tree, this.story.drafts, (id) => this.go(id));
+    this.drawing.draw();
   }
 
   // Only where nothing is written yet, as they take the place of what is.

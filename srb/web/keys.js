@@ -1,7 +1,7 @@
 // Keys that do what buttons do, where nobody could mean to write: on an alternative, the path, the tree and the stories.
 
 const find = (selector) => document.querySelector(selector);
-const PLACES = ".card, #path, #tree, #story-list";
+const PLACES = ".card, #path, #tree, #drawing, #story-list";
 
 const texts = () => [...document.querySelectorAll(".card .text")];
 const press = (button) => button && !button.disabled && button.click();
@@ -48,6 +48,7 @@ const KEYS = [
   ["x", "X", "explore what may come next", () => press(find("#explore"))],
   ["v", "V", "what the model sees, with memory, note and lore", () => press(find("#open-seen"))],
   ["t", "T", "the story and its tree", () => press(find("#open-shelf"))],
+  ["p", "P", "draw the tree that is open, or list it", () => press(find("#shelf[open] #draw"))],
   [",", ",", "the settings", () => press(find("#open-options"))],
   ["?", "?", "these keys", () => press(find("#open-keys"))],
 ];

@@ -6,6 +6,7 @@ import { Cards } from "./cards.js";
 import { Compare } from "./compare.js";
 import { Context } from "./context.js";
 import { Desk } from "./desk.js";
+import { Drawing } from "./drawing.js";
 import { Elsewhere } from "./elsewhere.js";
 import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
@@ -103,9 +104,9 @@ function listen(desk, writing, shelf) {
   listenToKeys(find("#keys"));
   stayIn(story.box, find("main"));
   panel(find("#open-shelf"), find("#shelf"), safely(() => {
-    desk.finder.draw();
+    desk.drawTree();
     desk.chapters.draw();
-    find("#tree [aria-selected=true]")?.focus({ preventScroll: true });
+    find("#shelf [role=treeitem][aria-selected=true]")?.focus({ preventScroll: true });
     return shelf.list();
   }));
   find("#import").addEventListener("change", safely(async ({ target }) => {
@@ -172,6 +173,7 @@ async function begin() {
   desk = new Desk(settings, new Compare(settings, story), story);
   desk.context = new Context(size, desk.beside);
   desk.seen = new Seen(find("#seen"), desk);
+  desk.drawing = new Drawing(find("#shelf"), desk);
   writing = new Writing(desk);
   desk.cards = new Cards(find("#cards"), desk, writing, cardActions(desk, writing));
   desk.recall = new Recall(desk);

@@ -10,7 +10,7 @@ export const shorten = (text, length) => {
 };
 
 // What a place in a text is called: by its text, or by what is rewritten or stands behind there.
-function nameOf(node, length) {
+export function nameOf(node, length) {
   if (node.passage) return `Rewrite: ${shorten(node.passage, length)}`;
   if (!textOf(node) && node.behind) return `Before: ${shorten(node.behind, length)}`;
   return shorten(textOf(node), length);
@@ -62,7 +62,7 @@ export function rows(tree) {
 }
 
 // What was typed behind a text; all of it where the text was edited, too.
-const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
+export const rest = (typed, text) => (typed.startsWith(text) ? typed.slice(text.length) : typed);
 
 const when = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
 

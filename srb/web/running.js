@@ -25,6 +25,7 @@ export class Running {
         this.generations.delete(node);
         desk.cards.update(node);
         desk.versions.mark();
+        desk.drawing.update(node);
         return desk.save(node);
       },
       told: hear,
