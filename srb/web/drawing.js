@@ -102,7 +102,7 @@ export class Drawing {
     const isCurrent = id === tree.current;
     const states = {
       small: isSmall, typed: !node || node.typed, kept: node?.kept, way: way.has(id), current: isCurrent,
-      draft: story.drafts.has(id), running: node && isRunning(node), named: node?.name,
+      draft: story.drafts.has(id), running: node && isRunning(node), named: node?.name, late: x > this.width / 2,
     };
     const names = Object.keys(states).filter((name) => states[name]);
     const item = this.#shape("g", {
