@@ -12,7 +12,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
-from srb.engine.guesses.worth import worth
+from srb.engine.guesses.worth import Worth
 from srb.engine.telling.events import DoneEvent, Event, StreamEvent
 
 CHEAP = dataclasses.replace(IN_STEP, step=100.0)
@@ -128,6 +128,14 @@ def test_what_is_copied_from_the_prompt_is_guessed(n: int) -> None:
     assert one.stats().n_met > 0.7 * one.stats().n_ahead
 
 
+def test_a_guess_that_is_wrong_hides_no_other_one() -> None:
+    """What a grammar seems to leave is always wrong here, and what the prompt has is right."""
+    script = says(COPIED * 2, prompt=len(COPIED))
+    one = engine(script, wrong_every=1, costs=PROCESSOR)
+    run(one, request(COPIED.decode(), grammar="g", max_tokens=-1))
+    assert one.stats().n_met > 60
+
+
 def test_what_a_sibling_has_said_is_guessed() -> None:
     """The second one says it when the first one has ended, and it is nowhere else."""
     script = says(COPIED, bytes(range(128, 228)) + COPIED)
@@ -216,8 +224,14 @@ def test_at_most_so_many_are_guessed_as_the_backend_says() -> None:
 
 
 def test_what_is_worth_a_row_depends_on_the_costs() -> None:
-    assert worth(0.9, 16, 1, 0, PROCESSOR) >= 8
-    assert worth(0.5, 16, 1, 0, PROCESSOR) == 0, "the second row of a step is dear there"
-    assert worth(0.9, 16, 1, 0, dataclasses.replace(IN_STEP, row=1.0)) == 0, "a row costs as much as a step"
-    assert 0 < worth(0.5, 16, 1, 0, CHEAP) < 16
-    assert worth(0.95, 16, 4, 0, PROCESSOR) >= worth(0.95, 16, 32, 0, PROCESSOR)
+    def worth(trust: float, n_rows: int, costs: Costs, **more: float) -> int:
+        return Worth(n_rows, 0, costs, least=more.get("least", 0.0)).of(trust, 16, more.get("making", 0.0))[0]
+
+    assert worth(0.9, 1, PROCESSOR) >= 8
+    assert worth(0.5, 1, PROCESSOR) == 0, "the second row of a step is dear there"
+    assert worth(0.9, 1, dataclasses.replace(IN_STEP, row=1.0)) == 0, "a row costs as much as a step"
+    assert 0 < worth(0.5, 1, CHEAP) < 16
+    assert worth(0.95, 4, PROCESSOR) >= worth(0.95, 32, PROCESSOR)
+    assert worth(0.8, 1, CHEAP) > worth(0.8, 1, CHEAP, making=30.0) > 0
+    assert worth(0.8, 1, CHEAP, making=100.0) == 0, "to guess a token takes as long as to draw one"
+    assert worth(0.5, 1, CHEAP, least=Worth(1, 0, CHEAP).of(0.8, 16)[1]) == 0, "another guess saves more"

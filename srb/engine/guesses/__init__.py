@@ -12,7 +12,7 @@ from the model, by the same sampler and rules, and a wrong guess costs nothing b
 but for the last bits of its logits: rows that are evaluated together have others.
 
 A module has a function `give`, which makes the guesses for the sequences of a prompt. Whoever adds one adds it to
-`GUESSES`, where the surest comes first: a sequence has the tokens of the first guess that has some.
+`GUESSES`, where those that take time come last. A sequence has the tokens of the guess that saves the most.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from srb.engine.guesses import forced, lookup
 from srb.engine.guesses.guess import Guess
 from srb.engine.sequence import Prompt, Sequence
 
-GUESSES: tuple[Callable[[Prompt, int], dict[Sequence, Guess]], ...] = (forced.give, lookup.give)
+GUESSES: tuple[Callable[[Prompt, Backend], dict[Sequence, Guess]], ...] = (forced.give, lookup.give)
 
 
 def may_guess(request: CompletionRequest, backend: Backend) -> bool:
@@ -35,10 +35,10 @@ def may_guess(request: CompletionRequest, backend: Backend) -> bool:
     return backend.draft_max > 0 and not (request.is_joint or backend.block_size) and backend.window is None
 
 
-def guesses_of(prompt: Prompt, most: int) -> dict[Sequence, list[Guess]]:
-    """The guesses of up to `most` tokens for those sequences of a prompt that have any, the surest first."""
+def guesses_of(prompt: Prompt, backend: Backend) -> dict[Sequence, list[Guess]]:
+    """The guesses for those sequences of a prompt that have any, those that take time last."""
     found: dict[Sequence, list[Guess]] = {}
     for give in GUESSES:
-        for seq, guess in give(prompt, most).items():
+        for seq, guess in give(prompt, backend).items():
             found.setdefault(seq, []).append(guess)
     return found

@@ -6,7 +6,9 @@ usual ones (`na` and `me`, say), and the seed decides that. So these tokens are 
 
 from collections.abc import Sequence as Many
 
+from srb.engine.backend import Backend
 from srb.engine.guesses.guess import Guess
+from srb.engine.guesses.worth import Worth
 from srb.engine.sequence import Prompt, Sequence
 
 
@@ -15,10 +17,10 @@ class Forced(Guess):
 
     trust = 0.9
 
-    def _guess(self, n_right: int) -> Many[int]:
+    def _guess(self, n_right: int, worth: Worth) -> Many[int]:
         return self._seq.sampler.forced(self._most) if self._seq.sampler else ()
 
 
-def give(prompt: Prompt, most: int) -> dict[Sequence, Guess]:
+def give(prompt: Prompt, backend: Backend) -> dict[Sequence, Guess]:
     """The guesses for those sequences of a prompt that have a grammar."""
-    return {seq: Forced(seq, most) for seq in prompt.sequences if seq.params.is_constrained}
+    return {seq: Forced(seq, backend.draft_max) for seq in prompt.sequences if seq.params.is_constrained}

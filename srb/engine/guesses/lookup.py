@@ -7,7 +7,9 @@ as prompt look-up decoding: A. Saxena, "Prompt Lookup Decoding" (2023).
 from collections.abc import Sequence as Many
 from functools import cached_property
 
+from srb.engine.backend import Backend
 from srb.engine.guesses.guess import Guess
+from srb.engine.guesses.worth import Worth
 from srb.engine.kv.radix import pack
 from srb.engine.sequence import Prompt, Sequence
 
@@ -43,7 +45,7 @@ class Lookup(Guess):
         first = self._siblings[0]
         return self._seq.prompt.packed.tobytes() if first is self else first._prompt
 
-    def _guess(self, n_right: int) -> Many[int]:
+    def _guess(self, n_right: int, worth: Worth) -> Many[int]:
         tokens = self._seq.tokens
         del self._own[len(tokens) * _SIZE :]
         self._own += pack(tokens[len(self._own) // _SIZE :]).tobytes()
@@ -77,8 +79,8 @@ def _place_of(tokens: bytes, source: bytes | bytearray) -> int:
     return at
 
 
-def give(prompt: Prompt, most: int) -> dict[Sequence, Guess]:
+def give(prompt: Prompt, backend: Backend) -> dict[Sequence, Guess]:
     """The guesses for the sequences of a prompt."""
     siblings: list[Lookup] = []
-    siblings += [Lookup(seq, most, siblings) for seq in prompt.sequences]
+    siblings += [Lookup(seq, backend.draft_max, siblings) for seq in prompt.sequences]
     return {each._seq: each for each in siblings}

@@ -12,10 +12,11 @@ the last bits of logits, which depend on the rows that are evaluated together.
 """
 
 from collections.abc import Sequence as Many
+from dataclasses import replace
 
 from srb.engine.backend import Logits
 from srb.engine.guesses import guesses_of
-from srb.engine.guesses.worth import worth
+from srb.engine.guesses.worth import Worth
 from srb.engine.planning.order import in_use
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.ways.sampling import Sampling
@@ -27,7 +28,7 @@ class Guessing(Sampling):
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
         super().__init__(prompt, tools)
-        self._guesses = guesses_of(prompt, tools.backend.draft_max)
+        self._guesses = guesses_of(prompt, tools.backend)
         self._n_before: dict[Sequence, int] = {}  # how many tokens each had before the step
         self._evaluated: list[Sequence] = []  # those whose guesses were in the last decode
 
@@ -41,12 +42,19 @@ class Guessing(Sampling):
         """The guessed tokens that are worth a row, and have room: the last token of a text is never evaluated."""
         room = seq.room - 1 - seq.n_own
         backend, scheduler = self._tools.backend, self._tools.scheduler
-        for guess in self._guesses.get(seq, ()):
-            if scheduler.leased <= guess.most_rows and (tokens := guess.next()[: max(0, room)]):
-                costs = backend.costs.among(in_use(scheduler.prompts))
-                most = min(len(tokens), backend.n_outputs // scheduler.leased)  # the others may guess as many
-                return tokens[: worth(guess.trust, most, scheduler.leased, seq.position, costs)]
-        return ()
+        n_rows = scheduler.leased
+        guesses = [guess for guess in self._guesses.get(seq, ()) if n_rows <= guess.most_rows and room > 0]
+        if not guesses:
+            return ()
+        worth = Worth(n_rows, seq.position, backend.costs.among(in_use(scheduler.prompts)))
+        most = min(room, backend.n_outputs // n_rows)  # the others may guess as many
+        best: Many[int] = ()
+        for guess in guesses:
+            if tokens := guess.next(worth)[:most]:
+                n, saved = worth.of(guess.trust, len(tokens))
+                worth = replace(worth, least=saved)
+                best = tokens[:n] or best
+        return best
 
     def begin(self, seq: Sequence) -> None:
         """See `Way.begin`."""
