@@ -19,6 +19,7 @@ export class Doing {
     const { done, undone } = this.steps;
     for (const [button, steps, keys] of [[this.back, done, "Ctrl-Z"], [this.forth, undone, "Ctrl-Shift-Z"]]) {
       button.disabled = !steps.length;
+      button.dataset.kind = steps.at(-1)?.kind ?? "";
       button.title = steps.at(-1)?.kind === "story" ? `${keys}: opens the story that you come from` : keys;
     }
   }

@@ -157,7 +157,7 @@ export class Editor {
       const request = await generation.ask({ prompt, n, max_tokens: MOST_TOKENS });
       const answers = Array.from({ length: n }, (_, index) => ({ request, index, after: 0, pieces: [] }));
       this.#turns.push({ question, answers, chosen: 0, seen });
-      if (this.question.value === question) this.question.value = "";
+      if (this.question.value.startsWith(question)) this.question.setRangeText("", 0, question.length); // what was typed meanwhile stays
       this.#isAsking = false;
       this.#draw();
       this.list.lastElementChild.scrollIntoView({ block: "start" });

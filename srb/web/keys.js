@@ -1,7 +1,10 @@
 // Keys that do what buttons do, where nobody could mean to write: on an alternative, the path, the tree and the stories.
 
+import { tell } from "./say.js";
+
 const find = (selector) => document.querySelector(selector);
 const PLACES = ".card, #path, #tree, #drawing, #story-list";
+const FIELDS = "input:not([type=checkbox]), textarea, select"; // which do something of their own with letters
 
 const texts = () => [...document.querySelectorAll(".card .text")];
 const press = (button) => button && !button.disabled && button.click();
@@ -24,6 +27,12 @@ function discard() {
   (texts()[k] ?? texts().at(-1))?.focus();
 }
 
+// A letter takes back what was done, but not what was typed: whoever means to write there would lose that.
+function again(button) {
+  if (button.dataset.kind === "text") return tell(`In your text, ${button.title} does this with what you typed.`);
+  press(button);
+}
+
 const keep = (number) => press(texts()[number - 1]?.closest(".card").querySelector("[value=keep]"));
 
 // [keys, as they are written, what they do, the action]
@@ -39,8 +48,8 @@ const KEYS = [
   ["g", "G", "generate", () => press(find("#generate"))],
   ["b", "B", "bridge: lead to what stands behind the cursor", () => press(find("#bridge"))],
   ["s", "S", "stop", () => press(find("#stop"))],
-  ["u", "U", "undo", () => press(find("#undo"))],
-  ["r", "R", "redo", () => press(find("#redo"))],
+  ["u", "U", "undo, but not what was typed", () => again(find("#undo"))],
+  ["r", "R", "redo, but not what was typed", () => again(find("#redo"))],
   ["w", "W", "who wrote what: tints, or none", () => press(find("#tints"))],
   ["l", "L", "how sure the model was: shades, or none", () => press(find("#shades"))],
   ["a", "A", "ask an editor about your text", () => press(find("#open-ask"))],
@@ -80,6 +89,9 @@ export function listenToKeys(dialog) {
     if (isOther || event.defaultPrevented || find("dialog:modal")) return;
     const isThere = event.target.closest(PLACES);
     const isFree = !isThere && !event.target.closest("dialog, #peek");
+    // A letter comes to the text where it would be lost otherwise. A space scrolls there, or presses a button.
+    const isTyped = event.key.length === 1 && event.key !== " ";
+    if (isTyped && !isThere && !event.target.closest(`#peek, ${FIELDS}`)) return find("#story").focus({ preventScroll: true });
     if (event.key === "Escape" && isFree) (texts()[0] ?? find("#path [aria-current]")).focus();
     const found = KEYS.find(([keys]) => event.key.length === 1 && keys.includes(event.key.toLowerCase()));
     if (!found || !isThere) return;

@@ -179,11 +179,15 @@ async function begin() {
   desk.recall = new Recall(desk);
   const peek = new Peek(find("#peek"), desk, {
     choose: safely(async (node, k, choice) => {
+      story.resume(); // what is typed while the fork is made is for the text
       const fork = await desk.add(desk.tree.forked(node.id, k, choice));
       desk.keep(fork);
       return writing.generateFrom(fork.id);
     }),
-    upTo: safely(async (node, k) => desk.keep(await desk.add(desk.tree.upTo(node.id, k)))),
+    upTo: safely(async (node, k) => {
+      story.resume();
+      desk.keep(await desk.add(desk.tree.upTo(node.id, k)));
+    }),
   });
   const others = new Others(find("#others"), desk, peek, safely((...chosen) => {
     if (document.body.classList.contains("focused")) find("#focus").click(); // the alternatives are to be seen
@@ -197,6 +201,7 @@ async function begin() {
     look(); // the button isn't enabled yet where the cursor has just been moved
   });
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
+    story.resume();
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
   }));
   onClick("#explore", safely(async () => {

@@ -123,9 +123,10 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
     expect(story.find("#story")).to_have_value(kept)
     expect(path.last).to_have_attribute("aria-current", "true")
 
-    # A click beside everything takes the keyboard away, and no letter is a command then.
+    # A click beside everything takes the keyboard away. Letters come to the text then, and none is a command.
     story.page.mouse.click(5, 600)
     keyboard.type("Suddenly a gull")
+    kept += "Suddenly a gull"
     expect(story.find("#story")).to_have_value(kept)
     with story.panel("seen"):
         story.find("#memory").fill("Ada is ninety.")

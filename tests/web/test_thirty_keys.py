@@ -1,0 +1,165 @@
+"""At each step of a book, thirty random keys are typed while alternatives stream: none is lost."""
+
+import random
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Route, expect
+from scripted import Scripted
+from web.conftest import Story
+
+pytestmark = pytest.mark.web
+
+TEXT = "# The lamp\n\nAda waited for Tom.\n\n# The boat\n\nTom rowed."
+
+
+class Typist:
+    """Types random keys, and knows what the box must have then."""
+
+    def __init__(self, story: Story) -> None:
+        self.story, self.rng = story, random.Random(7)
+
+    def keys(self) -> str:
+        """Thirty keys, of which the first is no space, as that presses a button."""
+        keys = "".join(self.rng.choices(string.ascii_letters + string.digits + string.punctuation + "   ", k=30))
+        keys = "x" + keys[1:]
+        self.story.page.keyboard.type(keys)
+        return keys
+
+    def write(self, step: str, start: int | None = None, end: int | None = None) -> str:
+        """Types into the text: at its end, or in place of what is between these. Returns the text."""
+        before = self.story.text
+        start = len(before) if start is None else start
+        expected = [before[:start], before[start if end is None else end :]]
+        after = expected[0] + self.keys() + expected[1]
+        expect(self.story.find("#stop")).to_be_enabled()  # it still streams
+        assert self.story.text == after, step
+        return after
+
+    def fill(self, step: str, field: str) -> None:
+        """Types into a field of a panel."""
+        keys = self.keys()
+        assert self.story.find(field).input_value() == keys, step
+
+
+def test_thirty_keys_at_each_step(
+    start_scripted: Callable[..., Scripted], blank: Story, other: Story, tmp_path: Path
+) -> None:
+    story, page, keyboard = blank, blank.page, blank.page.keyboard
+    server = start_scripted(tmp_path / "stories.db")
+    typist = Typist(story)
+    box, cards = story.find("#story"), story.cards
+
+    def put_cursor(start: int, end: int | None = None) -> None:
+        box.evaluate("(box, [a, b]) => { box.focus(); box.setSelectionRange(a, b); }", [start, end or start])
+
+    # Something streams in the background until the end.
+    server.go(pace=0.01)
+    story.open(server.url)
+    story.set(n=2, max_tokens=1200)
+    box.click()
+    keyboard.insert_text("It begins")
+    keyboard.press("Control+Enter")
+    typist.write("generate, while the text is read")
+    expect(cards).to_have_count(2)
+    expect(cards.first.locator("[data-k]").nth(3)).to_be_visible()
+    typist.write("generate, while it streams")
+
+    # Begin; and look at a word, with the pointer.
+    story.set(n=2, max_tokens=12)
+    box.fill(TEXT)
+    typist.write("begin")
+    keyboard.press("Control+Enter")
+    expect(cards).to_have_count(2)
+    expect(cards.first.locator("[value=keep]")).to_be_enabled()
+    story.word(cards.first).hover()
+    expect(story.find("#peek")).to_be_visible()
+    typist.write("look at a word")
+
+    # On an alternative, letters are commands, which change no text: "e" goes there.
+    keyboard.press("Escape")
+    before = story.text
+    keyboard.type("uruenly")
+    assert story.text == before + "nly", "on an alternative"
+
+    # Fork, by the keyboard; what is typed before the server has the fork stays where it was typed.
+    held = list[Route]()
+    page.route("**/nodes", lambda route: held.append(route) if route.request.method == "POST" else route.continue_())
+    for key in ("Escape", "ArrowRight", "Enter", "Enter"):
+        keyboard.press(key)
+    typed = typist.write("fork, until it's there")
+    expect(story.find("#peek")).to_be_hidden()
+    assert len(held) == 1
+    held.pop().continue_()
+    page.unroute("**/nodes")
+    expect(box).not_to_have_value(typed)
+    expect(cards).to_have_count(2)
+    typist.write("fork")
+
+    # Keep.
+    expect(cards.first.locator("[value=keep]")).to_be_enabled()
+    keyboard.press("Escape")
+    keyboard.press("1")
+    expect(cards).to_have_count(0)
+    typist.write("keep")
+
+    # Chapters, and what is looked for beside them.
+    keyboard.press("Escape")
+    keyboard.press("t")
+    story.find("#find").focus()
+    typist.fill("find", "#find")
+    story.find("#chapters button").first.click()
+    typist.write("chapters", len("# The lamp"))
+    story.find("#markdown").focus()
+    typist.write("a button of a panel", len("# The lamp") + 30)
+    story.find("#shelf > .head button").click()
+
+    # Bridge.
+    place = story.text.index("\n\n# The boat")
+    put_cursor(place)
+    expect(story.find("#bridge")).to_be_enabled()
+    keyboard.press("Control+Alt+Enter")
+    typist.write("bridge", place)
+    expect(cards.first.locator(".follows")).not_to_be_empty()
+
+    # Rewrite; what is selected is replaced by what is typed, as in every text.
+    place = story.text.index("Ada waited")
+    put_cursor(place, place + 10)
+    expect(story.find("#rewrite")).to_be_enabled()
+    keyboard.press("Control+Shift+Enter")
+    typist.fill("rewrite: how", "#rewriter-how")
+    keyboard.press("Enter")
+    expect(story.find("#rewriter")).to_be_hidden()
+    typist.write("rewrite", place, place + 10)
+
+    # Ask, and take.
+    keyboard.press("Escape")
+    keyboard.press("a")
+    typist.fill("ask", "#question")
+    keyboard.press("Control+Enter")
+    expect(story.find("#talk .question")).to_have_count(1)
+    typist.fill("ask, while it's answered", "#question")
+    expect(story.find("#talk textarea")).not_to_have_value("")
+    put_cursor(len(story.text))
+    story.find("#talk [value=take]").click()
+    expect(box).to_be_focused()
+    typist.write("take")
+    keyboard.press("Control+z")
+    typist.write("undo")
+
+    # Export has all; after a reload, and on another device, one writes on.
+    story.find("#open-shelf").click()
+    with page.expect_download() as download:
+        story.find("#markdown").click()
+    assert download.value.path().read_text() == story.text + "\n"
+    text = story.text
+    story.reload()
+    assert story.text == text
+    typist.write("reload")
+    other.open(page.url)
+    elsewhere = Typist(other)
+    other.find("#story").focus()
+    elsewhere.write("elsewhere", other.find("#story").evaluate("(box) => box.selectionEnd"))
+    server.go()
