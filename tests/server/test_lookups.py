@@ -43,7 +43,7 @@ def few_threads() -> None:
 
 async def test_requests_that_look_something_up_dont_wait_for_each_other(connect: Connect, tmp_path: Path) -> None:
     few_threads()
-    with History(tmp_path / "history.db") as history:
+    with History(tmp_path / "history.db", keep_seconds=SECONDS) as history:
         client = await connect(FakeBackend(), history=history)
         for status, answer in await at_once(client, "/v1/completions", {"prompt": "x", "avoid": [{"request": "nope"}]}):
             assert (status, answer["error"]["param"]) == (400, "avoid")
