@@ -46,6 +46,11 @@ BUTTONS = """([selector, chance]) => {
 }"""
 """Where one of these buttons is."""
 
+AGAIN = """([name, count]) => {
+    for (let k = 0; k < count; k++) document.querySelector(`#${name}:enabled:not([title*=story])`)?.click();
+}"""
+"""Presses Undo or Redo so often, but doesn't go to another story. No card can come between a look and a click."""
+
 
 def at(story: Story) -> list[Any]:
     """What has the keyboard, and where its cursor is, counted from the end."""
@@ -152,7 +157,7 @@ def test_what_differs_from_what_was_drawn_is_the_writers(start_scripted: Start, 
         download.value.save_as(tmp_path / name)
     assert (tmp_path / "story.md").read_text() == kept + "\n"
     file = json.loads((tmp_path / "story.json").read_text())
-    assert sorted(file["drafts"].values()) == ["Once upon a time, there", kept]
+    assert sorted(file["drafts"].values()) == sorted(["Once upon a time, there", kept])
     assert file["question"] == "Who?"
 
     # A file that isn't sound changes nothing; one that is becomes a story of its own, and the open one stays.
@@ -288,8 +293,9 @@ def test_no_key_is_lost_whatever_else_is_done(
     def back_and_forth() -> None:
         """Undoes some steps, and does them again: all is as it was."""
         before = story.text
-        for name in ["undo"] * (count := rng.randrange(1, 4)) + ["redo"] * count:
-            press(f"#{name}:not([title*=story])")
+        count = rng.randrange(1, 4)
+        for name in ("undo", "redo"):
+            page.evaluate(AGAIN, [name, count])
         assert story.text == before, f"after {done}"
 
     def another_device() -> None:
