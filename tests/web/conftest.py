@@ -137,6 +137,7 @@ class Story:
         for name, part in (("touchStart", 0.0), ("touchMove", 0.3), ("touchMove", 0.7), ("touchMove", 1.0)):
             place = {"x": box["x"] + box["width"] / 2 + (part - 0.5) * by, "y": box["y"] + 50}
             client.send("Input.dispatchTouchEvent", {"type": name, "touchPoints": [place]})
+            self.page.evaluate("new Promise(requestAnimationFrame)")  # something is drawn between a finger's moves
         client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
         client.detach()
         self.page.evaluate("window.standing")
