@@ -41,7 +41,9 @@ def application(settings: Settings) -> serve.Application:
     cpus = replica_cpus(settings)
     plain = Settings()
     of_the_server = {name: getattr(plain, name) for name in SERVER_OPTIONS | {"api_key", "api_key_file"}}
-    engine = dataclasses.replace(settings, **of_the_server, model=path, threads=settings.threads or cpus)
+    draft = settings.model_draft and settings.model_draft.absolute()
+    threads = settings.threads or cpus
+    engine = dataclasses.replace(settings, **of_the_server, model=path, model_draft=draft, threads=threads)
     router: dict[str, Any] = {"request_router_class": "srb.cluster.router.NamedRouter"}
     deployment: Any = serve.deployment(
         ServedReplica,

@@ -6,7 +6,7 @@ A backend belongs to one thread. Only its `tokenizer`, `chat_template` and `comp
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Ranker, Tokenizer
+from srb.engine.asking.model import ChatTemplate, Drafter, Embedder, ModelInfo, Ranker, Tokenizer
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.batch import Batch as Batch  # a part of this protocol
 from srb.engine.costs import Costs
@@ -124,6 +124,10 @@ class Backend(Protocol):
         """How many tokens may be guessed for a sequence; 0: none."""
 
     @property
+    def drafter(self) -> Drafter | None:
+        """A small model that guesses them; None: there is none."""
+
+    @property
     def costs(self) -> Costs:
         """How long decodes take. `prepare` may change this."""
 
@@ -140,10 +144,7 @@ class Backend(Protocol):
         """The adapters that were loaded with the model."""
 
     def sleep(self) -> None:
-        """Frees what `prepare` can make again. States that were saved stay valid.
-
-        Called only when no sequence holds a cell.
-        """
+        """Frees what `prepare` can make again, but no saved state. Called only when no sequence holds a cell."""
 
     @property
     def media(self) -> MediaReader | None:
@@ -225,10 +226,7 @@ class Backend(Protocol):
         """
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
-        """Makes the empty sequence `target` share the first `n_tokens` cells of `source`.
-
-        n_tokens: at least `continuable_from(source)`.
-        """
+        """Makes the empty `target` share the first `n_tokens` cells of `source`: `continuable_from(source)` or more."""
 
     def truncate(self, seq_id: int, n_tokens: int) -> bool:
         """Cuts the sequence to its first `n_tokens`. Returns False if it can't be continued after these."""

@@ -16,6 +16,7 @@ from srb.engine.costs import Costs
 from srb.errors import ModelLoadError
 from srb.llama.adapters import load_adapters
 from srb.llama.control_vectors import identity_of, load_control_vectors
+from srb.llama.draft import LlamaDrafter, check_draft, draft_settings
 from srb.llama.embedder import LlamaEmbedder
 from srb.llama.files.fit import wanted_cells
 from srb.llama.files.model_file import find_model, fingerprint
@@ -61,6 +62,7 @@ class LlamaBackend:
         self.path = find_model(settings.model)
         check_media(settings)
         start(settings)
+        check_draft(self.path, settings)
         with ExitStack() as stack:
             choice, model = self._load(settings, progress)
             settings, self._model = choice.settings, model
@@ -123,6 +125,16 @@ class LlamaBackend:
             self.n_cells_in_all = self.n_cells * (self.n_seqs if settings.reproducible else 1)
             self.block_size = BLOCK if settings.reproducible else 0
             self.can_shift = self._context.could_shift  # kept, because it is also asked while the model is asleep
+            self.drafter = None
+            if draft := draft_settings(settings):
+                if self.window is not None:
+                    raise ModelLoadError(
+                        f"--model-draft {settings.model_draft} can't be used: this model forgets what it has read (a "
+                        "sliding window, a recurrent state), so it can't take back a wrong guess; leave the option out"
+                    )
+                self.drafter = LlamaDrafter(draft, self.n_cells, self.tokenizer.n_vocab, self._waiting)
+                stack.callback(self.drafter.close)
+                self.drafter.measure(self._context)
             self.embedder = None
             if settings.embeddings or settings.reranking:
                 self.embedder = LlamaEmbedder(self.path, model, settings, n_threads, self._waiting)
@@ -183,6 +195,8 @@ class LlamaBackend:
     def sleep(self) -> None:
         """Frees the context, and also the model unless it makes embeddings. See `Backend.sleep`."""
         self._context.close()
+        if self.drafter:
+            self.drafter.close()
         if not self.embedder:
             self._free_model()
 
@@ -219,6 +233,8 @@ class LlamaBackend:
         if not self._context.is_closed and (flash_attn, shifts) == (self._flash_attn, self._shifts):
             return
         self._load_again()
+        if self.drafter:
+            self.drafter.open()
         self._context.close()  # before the other is made, since two at once would take twice the memory
         previous, self._flash_attn, self._shifts = self._flash_attn, flash_attn, shifts
         try:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from srb.errors import ModelLoadError
+from srb.llama.draft import draft_sizes
 from srb.llama.files.fit import fit
 from srb.llama.native import log
 from srb.llama.native.context import window_of
@@ -53,4 +54,4 @@ def _fit(weights: Path, settings: Settings) -> Settings:
             n_outputs=settings.parallel + PROMPT_OUTPUTS,
         )
 
-    return fit(weights, settings, context_params)
+    return fit(weights, settings, context_params, draft_sizes(settings))

@@ -258,6 +258,13 @@ class SpeedOptions:
         high=64,
         aliases=("spec_draft_n_max",),
     )
+    model_draft: Path | None = option(
+        None,
+        "the GGUF file of a small model with the same vocabulary, which guesses tokens, too, while at most 4 "
+        "alternatives run and it saves time",
+        short="-md",
+        aliases=("spec_draft_model",),
+    )
     threads: int | None = option(
         None,
         "how many threads compute a step that has one row (default: what srb tune chose, or the physical cores)",

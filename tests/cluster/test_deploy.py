@@ -49,6 +49,15 @@ def test_replicas_get_no_keys(deploy: Any, tmp_path: Path) -> None:
     assert deployment_of(app)._deployment_config.num_replicas == 2
 
 
+@pytest.mark.ray
+def test_replicas_know_where_their_draft_model_is(deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in a folder of their own."""
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    monkeypatch.chdir(tmp_path)
+    settings, _ = deployment_of(deploy.application(Settings(model=model, model_draft=Path(model.name)))).init_args
+    assert settings.model_draft == model
+
+
 class Context:
     """What Ray Serve asks `replicas_wanted` with."""
 

@@ -153,6 +153,22 @@ def test_a_projector_counts(model: Path, free: Callable[[int], None], projector:
         LlamaBackend(asked)
 
 
+def test_a_draft_model_counts(model: Path, free: Callable[[int], None]) -> None:
+    asked = dataclasses.replace(settings(model), model_draft=model)
+    free(130 * MIB)
+    LlamaBackend(asked).close()
+    free(60 * MIB)  # enough without
+    LlamaBackend(dataclasses.replace(asked, draft_max=0)).close()
+    with pytest.raises(ModelLoadError, match=r"take \d+ MiB, its draft model (\d+) MiB, 4,096 cells 32 MiB") as caught:
+        LlamaBackend(asked)
+    found = re.search(r"draft model (\d+) MiB.*--ctx-size (\d+) or less", caught.value.message)
+    assert found
+    assert int(found[1]) in range(55, 70)  # weights, cells of its own, and buffers
+    free((1024 + 150) * MIB)
+    with LlamaBackend(dataclasses.replace(asked, ctx_size=-1)) as backend:
+        assert backend.n_cells in range(5500, 7000)  # without, there are over 16,000
+
+
 class Card:
     """A GPU of a made-up size."""
 

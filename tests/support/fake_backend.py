@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from itertools import repeat
 
-from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Ranked, SpecialTokens
+from srb.engine.asking.model import ChatTemplate, Drafter, Embedder, ModelInfo, Ranked, SpecialTokens
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Batch, Logprobs, State
 from srb.engine.costs import Costs
@@ -273,6 +273,7 @@ class FakeBackend:
     n_batch: int = 64
     n_outputs: int = 16
     draft_max: int = 16
+    drafter: Drafter | None = None
     costs: Costs = IN_STEP
     chat_template: ChatTemplate | None = None
     embedder: Embedder | None = None

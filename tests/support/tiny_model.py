@@ -36,6 +36,7 @@ def write_tiny_model(
     n_ctx_train: int = 4096,
     window: int = WINDOW,
     n_vocab: int = N_VOCAB,
+    prefix: str = "t",
     n_layer: int = 2,
     n_embd: int = 64,
     n_head: int = 4,
@@ -55,7 +56,8 @@ def write_tiny_model(
 
     arch: llama; qwen3; gemma3, whose every other layer has a sliding window of `window` tokens; mamba, which is
         recurrent; or jamba, a hybrid, whose every other layer is recurrent; qwen2vl (M-RoPE).
-    pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own.
+    pre: the pre-tokenizer's name (GGUF `tokenizer.ggml.pre`). n_vocab: tokens past `CONTROL` are texts of their own,
+        which begin with `prefix`.
     n_head_kv: the number of heads for keys and values, which several other heads share (llama alone); left out:
         `n_head`.
     scale: of the weights. With 0.3, the logits of a large model are so far apart that the smallest difference changes
@@ -100,7 +102,9 @@ def write_tiny_model(
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     more = range(N_VOCAB, n_vocab)
-    writer.add_token_list([*_byte_to_unicode(), "<|endoftext|>", "<|control|>", *(f"t{token}" for token in more)])
+    writer.add_token_list(
+        [*_byte_to_unicode(), "<|endoftext|>", "<|control|>", *(f"{prefix}{token}" for token in more)]
+    )
     types = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2
     writer.add_token_types([*types, *(gguf.TokenType.NORMAL for _ in more)])
     writer.add_token_merges(["Ā Ā"])  # llama.cpp needs one merge; two NUL bytes don't occur in text

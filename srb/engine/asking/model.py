@@ -1,6 +1,7 @@
 """What is known about a model, and what it does with texts alone. All of it may be used from any thread."""
 
-from collections.abc import Collection, Iterable, Mapping
+from array import array
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -135,6 +136,39 @@ class Embedder(Protocol):
 
     def embed(self, tokens: tuple[int, ...]) -> list[list[float]]:
         """The vectors of 1 to `max_tokens` tokens, not normalized. Raises `BackendError` and `UnavailableError`."""
+
+
+class Drafter(Protocol):
+    """A small model that says how texts go on. It belongs to the thread of the backend.
+
+    It remembers some texts that it has read, and goes on with the one that begins like the next text for the longest.
+    So nobody tells it that a text was cancelled, or has gone back.
+    """
+
+    @property
+    def n_texts(self) -> int:
+        """With how many texts it can go on at once."""
+
+    @property
+    def n_cells(self) -> int:
+        """How many tokens a text can have."""
+
+    @property
+    def reading(self) -> float:
+        """How long it takes to read a token, as a part of the time of a step with one row of the large model."""
+
+    def making(self, n_texts: int) -> float:
+        """How long it takes to guess a token of so many texts each, as a part of the time of a step with their rows."""
+
+    def known(self, owner: Hashable, text: "array[int]") -> int:
+        """How many first tokens of a text it has read for this owner."""
+
+    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int) -> list[list[int]]:
+        """The `n` tokens that it thinks likeliest behind each of up to `n_texts` texts. Raises `BackendError`.
+
+        owner: only texts with the same owner may begin with what was read of each other.
+        n: 0: it only reads the texts.
+        """
 
 
 Ranked = tuple[int, float, float]

@@ -6,6 +6,7 @@
 | `worth.py` | how many guessed tokens are worth their rows |
 | `forced.py` | what a grammar leaves no choice for |
 | `lookup.py` | what the prompt, the text or a sibling has after the same words |
+| `draft.py` | what a small model says |
 
 In: a sequence and its tokens. Out: tokens for `Row.ahead`, which `ways/guessing.py` sets. Each token is still drawn
 from the model, by the same sampler and rules, and a wrong guess costs nothing but time. So a guess can't change a text,
@@ -19,11 +20,11 @@ from collections.abc import Callable
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
-from srb.engine.guesses import forced, lookup
+from srb.engine.guesses import draft, forced, lookup
 from srb.engine.guesses.guess import Guess
 from srb.engine.sequence import Prompt, Sequence
 
-GUESSES: tuple[Callable[[Prompt, Backend], dict[Sequence, Guess]], ...] = (forced.give, lookup.give)
+GUESSES: tuple[Callable[[Prompt, Backend], dict[Sequence, Guess]], ...] = (forced.give, lookup.give, draft.give)
 
 
 def may_guess(request: CompletionRequest, backend: Backend) -> bool:

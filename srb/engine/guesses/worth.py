@@ -18,28 +18,29 @@ class Worth:
     """What guesses are worth in the next step, for one sequence.
 
     n_rows: how many rows the step has without them. position: how many tokens come before the first of them.
-    least: how many seconds they must save, because another guess saves so many.
+    most: how many there can be. least: how many seconds they must save, because another guess saves so many.
     """
 
     n_rows: int
     position: int
     costs: Costs
+    most: int
     least: float = 0.0
 
     def seconds(self, n_rows: int) -> float:
         """How long a step of so many rows takes."""
         return self.costs.of_rows([self.position] * n_rows)
 
-    def of(self, trust: float, most: int, making: float = 0.0) -> tuple[int, float]:
-        """How many guessed tokens save the most time, and how many seconds; (0, `least`): none saves more than that.
+    def of(self, trust: float, n_tokens: int, making: float = 0.0) -> tuple[int, float]:
+        """How many of `n_tokens` save the most time, and how many seconds; (0, `least`): none saves more than that.
 
-        trust: how likely each of them is right, if the one before it is. most: how many there can be.
+        trust: how likely each of them is right, if the one before it is.
         making: how many seconds it takes to guess one.
         """
         alone = self.seconds(self.n_rows)
         share = alone / self.n_rows  # what a token of this sequence costs in a step of its own
         best, gain, met, likely = 0, self.least, 0.0, 1.0
-        for n in range(1, most + 1):
+        for n in range(1, min(n_tokens, self.most) + 1):
             likely *= trust
             met += likely
             saved = met * share - _MARGIN * (self.seconds(self.n_rows + n) - alone + n * making)

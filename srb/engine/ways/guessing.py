@@ -46,11 +46,11 @@ class Guessing(Sampling):
         guesses = [guess for guess in self._guesses.get(seq, ()) if n_rows <= guess.most_rows and room > 0]
         if not guesses:
             return ()
-        worth = Worth(n_rows, seq.position, backend.costs.among(in_use(scheduler.prompts)))
         most = min(room, backend.n_outputs // n_rows)  # the others may guess as many
+        worth = Worth(n_rows, seq.position, backend.costs.among(in_use(scheduler.prompts)), most)
         best: Many[int] = ()
         for guess in guesses:
-            if tokens := guess.next(worth)[:most]:
+            if tokens := guess.next(worth):
                 n, saved = worth.of(guess.trust, len(tokens))
                 worth = replace(worth, least=saved)
                 best = tokens[:n] or best

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -49,27 +50,36 @@ _BUFFERS = re.compile(r"(\S+) +(?:compute|output) buffer size = +([\d.]+) MiB")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The bytes that a model needs in one place: for weights, cells, the buffers to compute in, and the projector."""
+    """The bytes that a model needs in one place.
+
+    They are for its weights, its cells, the buffers to compute in, the projector, and all of the draft model.
+    """
 
     weights: int = 0
     cells: int = 0
     buffers: int = 0
     projector: int = 0
+    draft: int = 0
 
     @property
     def total(self) -> int:
         """The sum of all."""
-        return self.weights + self.cells + self.buffers + self.projector
+        return self.weights + self.cells + self.buffers + self.projector + self.draft
 
 
-def fit(path: Path, settings: Settings, context_params: ContextParams) -> Settings:
+def fit(
+    path: Path, settings: Settings, context_params: ContextParams, draft: tuple[Path, Settings, ContextParams] | None
+) -> Settings:
     """The settings, with numbers in place of `auto` for `ctx_size` and `n_gpu_layers` that fit into the free memory.
 
-    path: of the weights. Raises `ModelLoadError`, which has the numbers, if the given settings don't fit.
+    path: of the weights. draft: the same for the draft model, which needs memory, too.
+    Raises `ModelLoadError`, which has the numbers, if the given settings don't fit.
     """
-    if settings.fit == "off" or _is_plain(path, settings):
+    if settings.fit == "off" or _is_plain(path, settings, draft and draft[0]):
         return settings
-    with _Trial(path, settings, context_params) as trial:
+    with ExitStack() as stack:
+        small = stack.enter_context(_Trial(*draft)) if draft else None
+        trial = stack.enter_context(_Trial(path, settings, context_params, small))
         return trial.fit() if trial.model else settings  # loading the model then says what is wrong with it
 
 
@@ -96,13 +106,14 @@ def wanted_cells(model: Any, settings: Settings) -> int:
     return cells
 
 
-def _is_plain(path: Path, settings: Settings) -> bool:
-    """Whether the model fits by far. Then the trial is left out, which takes some tenths of a second."""
+def _is_plain(path: Path, settings: Settings, draft: Path | None) -> bool:
+    """Whether the models fit by far. Then the trial is left out, which takes some tenths of a second."""
     if settings.ctx_size <= 0:
         return False
-    size = sum(file.stat().st_size for file in files_of(path)) + _projector_bytes(settings)
+    paths = [path, draft] if draft else [path]
+    size = sum(file.stat().st_size for each in paths for file in files_of(each)) + _projector_bytes(settings)
     free = [available_memory(), *(gpu.free() - _MARGIN for gpu in _gpus(settings))]
-    return _LARGE_MODEL * size + settings.ctx_size * _LARGE_CELL < min(free)
+    return _LARGE_MODEL * size + len(paths) * settings.ctx_size * _LARGE_CELL < min(free)
 
 
 def _gpus(settings: Settings) -> list[Device]:
@@ -122,16 +133,19 @@ def _projector_bytes(settings: Settings) -> int:
 
 
 class _Trial:
-    """A model that is opened without taking memory. model: None if it can't be loaded."""
+    """A model that is opened without taking memory, and its draft model. model: None if it can't be loaded."""
 
-    def __init__(self, path: Path, settings: Settings, context_params: ContextParams) -> None:
+    def __init__(
+        self, path: Path, settings: Settings, context_params: ContextParams, draft: "_Trial | None" = None
+    ) -> None:
         self._path = path
         self._settings = settings
         self._context_params = context_params
         params = model_params(settings)
         params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
         with log.collected():
-            self.model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+            self.model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        self._draft = draft if draft and draft.model else None
         self._gpus = _gpus(settings)
         self._placed = [(re.compile(pattern.decode()), buffer) for pattern, buffer in placed(settings)]
         self._measured: dict[int, tuple[int, ...]] = {}
@@ -147,13 +161,9 @@ class _Trial:
     def fit(self) -> Settings:
         """See `fit`."""
         settings = self._settings
-        self._tensors = [tensor for file in files_of(self._path) for tensor in read_tensors(file)]
-        if all(tensor.name != _OUTPUT for tensor in self._tensors):
-            # The output of such a model has the weights of its input. GPUs that hold the output get a copy of them.
-            inputs = [each for each in self._tensors if each.name == "token_embd.weight"]
-            self._copied = [dataclasses.replace(each, name=_OUTPUT) for each in inputs]
-        self._trained = _trained_cells(self.model, settings)
-        self._n_layers = int(llama_cpp.llama_model_n_layer(self.model))
+        self._read()
+        if self._draft:
+            self._draft._read()
         self._free_here = available_memory()
         told = [each.free() for each in self._gpus]
         self._free_there = sum(told) if all(told) else sys.maxsize
@@ -175,6 +185,15 @@ class _Trial:
         n_gpu_layers = layers if self._gpus else settings.n_gpu_layers
         return dataclasses.replace(settings, ctx_size=cells, n_gpu_layers=n_gpu_layers)
 
+    def _read(self) -> None:
+        self._tensors = [tensor for file in files_of(self._path) for tensor in read_tensors(file)]
+        if all(tensor.name != _OUTPUT for tensor in self._tensors):
+            # The output of such a model has the weights of its input. GPUs that hold the output get a copy of them.
+            inputs = [each for each in self._tensors if each.name == "token_embd.weight"]
+            self._copied = [dataclasses.replace(each, name=_OUTPUT) for each in inputs]
+        self._trained = _trained_cells(self.model, self._settings)
+        self._n_layers: int = int(llama_cpp.llama_model_n_layer(self.model))
+
     def _fits(self, cells: int, layers: int, *, spare: bool) -> bool:
         here, there = self._needs(cells, layers)
         kept = self._settings.cache_ram << 20
@@ -191,10 +210,16 @@ class _Trial:
         weights[True] += sum(tensor.n_bytes for tensor in self._copied if self._is_there(tensor, first))
         there = of_cells * min(self._n_layers, max(0, layers - 1)) // self._n_layers if self._settings.kv_offload else 0
         projector = _projector_bytes(self._settings)  # it is on the GPU if any layer is
+        draft_here, draft_there = self._draft._in_all(cells, on_gpu=layers > 0) if self._draft else (0, 0)
         return (
-            Needs(weights[False], of_cells - there, buffers_here, 0 if layers else projector),
-            Needs(weights[True], there, buffers_there, projector) if layers else Needs(),
+            Needs(weights[False], of_cells - there, buffers_here, 0 if layers else projector, draft_here),
+            Needs(weights[True], there, buffers_there, projector, draft_there) if layers else Needs(),
         )
+
+    def _in_all(self, cells: int, *, on_gpu: bool) -> tuple[int, int]:
+        """The bytes that this draft model needs beside a model with so many cells: see `_needs`."""
+        here, there = self._needs(min(cells, self._trained), self._n_layers + 1 if on_gpu else 0)
+        return here.total, there.total
 
     def _is_there(self, tensor: Tensor, first: int) -> bool:
         """Whether a tensor goes to a GPU. first: GPUs have the layers from this one on, the output as the last one."""
@@ -239,9 +264,10 @@ class _Trial:
         for place, needs, free in (("memory", here, self._free_here), ("the GPU's memory", there, self._free_there)):
             if needs.total > free:
                 projector = f"its projector {_mib(needs.projector)}, " if needs.projector else ""
+                draft = f"its draft model {_mib(needs.draft)}, " if needs.draft else ""
                 parts.append(
-                    f"its weights take {_mib(needs.weights)}, {projector}{cells:,} cells {_mib(needs.cells)} and "
-                    f"buffers {_mib(needs.buffers)} of {place}, and {_mib(free)} are free"
+                    f"its weights take {_mib(needs.weights)}, {projector}{draft}{cells:,} cells {_mib(needs.cells)} "
+                    f"and buffers {_mib(needs.buffers)} of {place}, and {_mib(free)} are free"
                 )
         ways = []
         if most := _most(lambda n: self._fits(n * _STEP, layers, spare=False), cells // _STEP) * _STEP:

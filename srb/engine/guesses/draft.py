@@ -1,0 +1,105 @@
+"""`Draft`: what a small model says that has the same vocabulary (`--model-draft`).
+
+The small model evaluates a row for each token that it guesses, and reads all texts. That takes a part of the time that
+the large model takes. So unlike the other guesses, it is asked only where its tokens are worth that time, too.
+"""
+
+from collections.abc import Hashable, Iterable
+from collections.abc import Sequence as Many
+
+from srb.engine.asking.model import Drafter
+from srb.engine.backend import Backend
+from srb.engine.guesses.guess import Guess
+from srb.engine.guesses.worth import Worth
+from srb.engine.kv.radix import Tokens, pack
+from srb.engine.sequence import Prompt, Sequence
+from srb.errors import BackendError
+
+_WHILE, _TRIES = 128, 8
+"""Where it isn't worth its time, it still guesses a token in the first 8 steps of 128, to see whether it is now."""
+
+_PAUSE = 0.5
+"""To read a text takes at most so much of a step between two steps, because everybody waits meanwhile."""
+
+_MOST_READING = 1 / 8
+"""A prompt isn't read if this takes more than so much of the time in which the rest of the text is written."""
+
+
+class Draft(Guess):
+    """Guesses what the small model thinks likeliest. It goes on with the texts of siblings in the same batches.
+
+    owner: see `Drafter.draft`. siblings: the drafts of all sequences of its prompt.
+    """
+
+    trust = 0.7
+
+    def __init__(self, seq: Sequence, most: int, drafter: Drafter, owner: Hashable, siblings: "list[Draft]") -> None:
+        super().__init__(seq, most)
+        self.most_rows = drafter.n_texts
+        self._drafter, self._owner, self._siblings = drafter, owner, siblings
+        self._drafted: Many[int] = ()
+        self._drafted_behind: list[int] | None = None  # its tokens then
+
+    def _guess(self, n_right: int, worth: Worth) -> Many[int]:
+        if self._drafted_behind != self._seq.tokens:
+            self._draft(worth)
+        return self._drafted if self._drafted_behind == self._seq.tokens else ()
+
+    @property
+    def _text(self) -> Tokens:
+        return self._seq.prompt.packed + pack(self._seq.tokens)
+
+    def _draft(self, worth: Worth) -> None:
+        """Lets the small model go on with its text, and with those of the siblings for which that is worth it."""
+        running = [each for each in self._siblings if each._seq.state == "running" and each.most_rows]
+        making = self._drafter.making(len(running)) * worth.seconds(len(running)) / len(running)
+        if not self._wanted(worth, making):
+            return
+        wanted = {each: n for each in running if (n := each._wanted(worth, making))}
+        try:
+            drafted = self._drafted_for(wanted)
+        except BackendError:  # which the drafter has told: it has no room for these texts, say
+            self._give_up(wanted)
+            return
+        for each, tokens in zip(wanted, drafted, strict=True):
+            each._drafted, each._drafted_behind = tokens, each._seq.tokens.copy()
+
+    def _wanted(self, worth: Worth, making: float) -> int:
+        """How many tokens are worth drafting; one where none is, but where it is time to try."""
+        if n := worth.of(self.trust, self._most, making)[0]:
+            return n
+        is_time = len(self._seq.tokens) % _WHILE < _TRIES
+        return int(is_time and worth.of(1.0, self._most, making)[0] > 0)
+
+    def _drafted_for(self, wanted: "dict[Draft, int]") -> Many[Many[int]]:
+        """The tokens that are drafted for each; none while the small model hasn't read all texts."""
+        drafter = self._drafter
+        piece = max(1, int(_PAUSE / drafter.reading))
+        texts = [each._text for each in wanted]
+        n, nothing = max(wanted.values()), [()] * len(wanted)
+        for each, text in zip(wanted, texts, strict=True):
+            known = drafter.known(self._owner, text)
+            left = each._seq.max_tokens - len(each._seq.tokens)
+            takes_long = (len(text) - known) * drafter.reading > _MOST_READING * left
+            is_read = len(text) - known <= piece // len(wanted)
+            if len(text) + n > drafter.n_cells or (takes_long and not is_read):
+                self._give_up([each])
+                return nothing
+            if not is_read:
+                drafter.draft(self._owner, [text[: known + piece]], 0)
+                return nothing
+        return drafter.draft(self._owner, texts, n)
+
+    def _give_up(self, drafts: "Iterable[Draft]") -> None:
+        for each in drafts:
+            each.most_rows = 0
+
+
+def give(prompt: Prompt, backend: Backend) -> dict[Sequence, Guess]:
+    """The guesses for the sequences of a prompt, if there is a small model that can read it."""
+    if not backend.drafter or prompt.atoms:
+        return {}
+    owner = prompt.key if prompt.active.request.cache_prompt else object()  # as with the model's own cells
+    siblings: list[Draft] = []
+    siblings += [Draft(seq, backend.draft_max, backend.drafter, owner, siblings) for seq in prompt.sequences]
+    return {each._seq: each for each in siblings}
