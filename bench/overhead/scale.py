@@ -109,6 +109,7 @@ class Idle:
     n_batch = 1 << 30
     n_outputs = 128
     draft_max = 16
+    drafter = None
     costs = Costs(step=0, row=0, prompt_token=0, row_cell=0, prompt_cell=0)
     window = None
     identity = "idle"
