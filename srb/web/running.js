@@ -76,6 +76,8 @@ export class Running {
       if (nodes.length) return this.#read(generation, nodes);
       this.asked.add(request);
       generation.leave();
+      const told = [...this.desk.tree.nodes.values()].find((node) => node.request === request); // the store may be quicker than the answer
+      if (told) this.desk.cards.reveal(told);
     });
     await this.resume(); // with what has been told already
   }

@@ -223,6 +223,21 @@ def test_two_quick_presses_store_what_was_typed_once(blank: Story, server: Scrip
     assert [node["text"] for node in story["nodes"] if node["author"] == "person"] == ["Once upon a"]
 
 
+def test_alternatives_that_the_story_tells_of_before_the_request_is_answered_are_in_sight(
+    blank: Story, server: Scripted
+) -> None:
+    blank.page.route("**/v1/completions", lambda route: route.fulfill(response=route.fetch()))
+    begin(blank, server)
+    blank.set(n=2, max_tokens=12)
+    box = blank.find("#story")
+    box.fill("The lamp burned.\n\n" * 60)
+    box.evaluate("(box) => { box.setSelectionRange(16, 16); scrollTo(0, 0); }")
+    box.press("Control+Enter")
+    expect(blank.cards).to_have_count(2)
+    blank.wait_done()
+    expect(blank.cards.first).to_be_in_viewport()
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_what_has_ended_before_the_page_hears_of_it_can_be_forked_at_a_word(
     blank: Story, server: Scripted, is_gone: bool
