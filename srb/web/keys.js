@@ -100,6 +100,11 @@ export function listenToKeys(dialog) {
   });
 }
 
+// Takes the keyboard out of a text before a dialog opens: Chromium goes back to where it was when that closes, and in a text to its beginning.
+export function leaveText(button) {
+  if (document.activeElement.matches("textarea")) button.focus({ preventScroll: true });
+}
+
 // Leaves the keyboard in the text when buttons around it are pressed: whoever writes on meanwhile writes there.
 export function stayIn(box, around) {
   around.addEventListener("mousedown", (event) => {

@@ -12,7 +12,7 @@ import { exported, imported } from "./exchange.js";
 import { Explorer } from "./explore.js";
 import { copy, download, readJson } from "./files.js";
 import { listenToSettingSearch } from "./find_setting.js";
-import { isLost, listenToKeys, listenToUndo, stayIn } from "./keys.js";
+import { isLost, leaveText, listenToKeys, listenToUndo, stayIn } from "./keys.js";
 import { listenToFocus, listenToLooks } from "./looks.js";
 import { Manuscript } from "./manuscript.js";
 import { Others } from "./others.js";
@@ -201,13 +201,14 @@ async function begin() {
     look(); // the button isn't enabled yet where the cursor has just been moved
   });
   const explorer = new Explorer(find("#explorer"), safely(async (parent, path) => {
-    story.resume();
     desk.keep(await desk.add(desk.tree.explored(parent, path)));
   }));
+  find("#explorer").addEventListener("close", () => story.resume());
   onClick("#explore", safely(async () => {
     const place = await writing.place();
     if (!place) return;
     writing.forget();
+    leaveText(find("#explore"));
     await explorer.open(place.id, place.prompt);
   }));
   new Rewriter(find("#rewriter"), find("#rewrite"), desk, safely((taken, how) => writing.rewrite(taken, how)));

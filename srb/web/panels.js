@@ -1,6 +1,6 @@
 // The panels beside the text: the story's on the left, the others on the right, one at a time. Where the window is narrow they are sheets over it.
 
-import { isLost } from "./keys.js";
+import { isLost, leaveText } from "./keys.js";
 
 const isNarrow = matchMedia("(max-width: 60rem)"); // as in panels.css
 
@@ -11,8 +11,7 @@ export function panel(button, dialog, onOpen = () => {}) {
     if (dialog.open) return dialog.close();
     const isThere = (other) => other.classList.contains("right") === dialog.classList.contains("right");
     for (const other of document.querySelectorAll(".panel[open]")) if (isThere(other)) other.close();
-    // Chromium goes back to where the keyboard was when the panel closes, and in a text to its beginning.
-    if (document.activeElement.matches("textarea")) button.focus({ preventScroll: true });
+    leaveText(button);
     button.setAttribute("aria-expanded", "true");
     document.body.classList.add(`${dialog.id}-open`); // for CSS: with :has() each key in the text would cost a look at all of the page
     if (isNarrow.matches) dialog.showModal();

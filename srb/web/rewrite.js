@@ -1,6 +1,7 @@
 // Rewriting: alternatives in place of a passage that is selected. The model is asked for them by its chat template.
 
 import { applyTemplate } from "./api.js";
+import { leaveText } from "./keys.js";
 
 const FURTHER = 1000; // letters that the model sees of what is behind the passage
 
@@ -35,7 +36,7 @@ export class Rewriter {
     button.addEventListener("click", () => this.#open());
     document.addEventListener("selectionchange", () => this.draw());
     find(".how").addEventListener("submit", () => rewrite(this.taken, this.how.value.trim()));
-    dialog.addEventListener("close", () => desk.story.focus({ preventScroll: true }));
+    dialog.addEventListener("close", () => desk.story.resume());
   }
 
   draw() {
@@ -46,6 +47,7 @@ export class Rewriter {
     this.taken = this.desk.take(selected(this.desk.story));
     this.passage.textContent = this.taken.passage;
     this.how.value ||= this.dialog.querySelector("option").value;
+    leaveText(this.button);
     this.dialog.showModal();
     this.how.select();
   }

@@ -72,6 +72,17 @@ def test_it_is_walked_by_hand_and_goes_on_to_where_the_model_hesitates(story: St
     expect(story.find("#story")).to_have_value(PROMPT + text)
 
 
+def test_the_cursor_is_where_it_was_when_it_is_closed(story: Story) -> None:
+    box = story.find("#story")
+    box.fill(PROMPT)
+    box.press("ArrowLeft")
+    story.find("#explore").click()
+    story.find("#explorer > .head button").click()
+    expect(box).to_be_focused()
+    story.page.keyboard.type("!")
+    expect(box).to_have_value(f"{PROMPT[:-1]}!{PROMPT[-1]}")
+
+
 def test_closing_it_ends_the_request_and_changes_nothing(story: Story, server: Scripted) -> None:
     story.generate(PROMPT, cards=8)  # so that the text is read
     server.hold_after(3)
