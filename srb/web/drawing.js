@@ -18,6 +18,9 @@ const NEAR = 14; // pixels from a place, so that it's meant
 const line = (from, to) =>
   from.y === to.y ? `M${from.x} ${from.y}H${to.x}` : `M${from.x} ${from.y}C${(from.x + to.x) / 2} ${from.y} ${(from.x + to.x) / 2} ${to.y} ${to.x} ${to.y}`;
 
+// A passage that is rewritten is called by its words: the text around it may begin as others do.
+const chapterOf = (node) => !node.passage && chapters(textOf(node))[0]?.title;
+
 const isRunning = (node) => !node.typed && node.end === undefined;
 
 export class Drawing {
@@ -118,7 +121,7 @@ export class Drawing {
     const { tree, story } = this.desk;
     const node = tree.nodes.get(id);
     const sign = node?.name ? "★ " : story.drafts.has(id) ? "✎ " : "";
-    const words = node ? (node.name ?? chapters(textOf(node))[0]?.title ?? nameOf(node, NAME)) : "Start";
+    const words = node ? (node.name ?? (chapterOf(node) || nameOf(node, NAME))) : "Start";
     return room < LEAST_ROOM ? sign : fitting(sign + words, room);
   }
 
@@ -126,7 +129,7 @@ export class Drawing {
   #nameOf(id) {
     const { tree, story } = this.desk;
     const node = tree.nodes.get(id);
-    const own = node ? [node.name && `bookmark ${node.name}`, node.kept && "kept", isRunning(node) && "being written"] : [];
+    const own = node ? [node.name && `bookmark ${node.name}`, chapterOf(node) && `chapter ${chapterOf(node)}`, node.kept && "kept", isRunning(node) && "being written"] : [];
     const states = [...own, story.drafts.has(id) && "with a draft"].filter(Boolean);
     return [node ? nameOf(node, NAME) : "Start", ...states].join(", ");
   }

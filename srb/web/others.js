@@ -45,6 +45,6 @@ export class Others {
     tell("Choose a word; Escape goes back.");
     await story.bring(...word);
     peek.lookAt(story.box, story.place(...word), taken, pieces[0], (choice) => this.choose(taken, choice, healed));
-    peek.element.addEventListener("beforetoggle", () => story.shade(0, 0), { once: true });
+    peek.element.addEventListener("beforetoggle", () => (story.shade(0, 0), tell("")), { once: true });
   }
 }

@@ -20,7 +20,8 @@ const TITLE_LENGTH = 50;
 
 // What a story that begins with this node is called.
 export function titleOf(node) {
-  const words = (textOf(node) || node.passage || node.behind || "").trim().replace(/^#+ /, "").replace(/\s+/g, " ");
+  const text = (textOf(node) || node.passage || node.behind || "").trim();
+  const words = (/^#+ +(.*)/.exec(text)?.[1] ?? text).replace(/\s+/g, " ");
   return words.length > TITLE_LENGTH ? words.slice(0, TITLE_LENGTH).replace(/ \S*$/, "") : words;
 }
 

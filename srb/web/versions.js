@@ -33,7 +33,7 @@ export class Versions {
     if (node?.passage) find("#version blockquote").textContent = node.passage;
     else if (node) {
       const words = tree.text(node.id).trim().replace(/\s+/g, " ");
-      const before = words.length > EDGE ? `…${words.slice(-EDGE).trimStart()}` : words;
+      const before = words.length > EDGE ? `…${words.slice(-EDGE).replace(/^\S*\s+/, "")}` : words;
       find("#where").textContent = `Behind “${before}”, before “${shorten(tree.after(node.id), EDGE)}”`;
     }
     this.mark();

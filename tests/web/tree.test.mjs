@@ -5,7 +5,7 @@ import { beforeEach, test } from "node:test";
 import { webcrypto } from "node:crypto";
 import { plain, withoutQuestions } from "../../srb/web/older.js";
 import { rows } from "../../srb/web/places.js";
-import { ROOT, textOf, Tree } from "../../srb/web/tree.js";
+import { ROOT, textOf, titleOf, Tree } from "../../srb/web/tree.js";
 
 globalThis.crypto ??= webcrypto;
 
@@ -24,6 +24,13 @@ beforeEach(() => {
   tree.nodes.get(typed).pieces[0].ids = [1, 2];
   tree.nodes.get(typed).whole = true;
   said = tree.add({ parent: typed, pieces: [piece(" a", 3), piece(" time", 4)], order: 1, batch: 5 }).id;
+});
+
+test("a story is called by its first heading, or else by its first words", () => {
+  const called = (text) => titleOf({ pieces: [piece(text)] });
+  assert.equal(called("\n# The lamp\n\nAda carried the oil."), "The lamp");
+  assert.equal(called("Ada\ncarried the oil."), "Ada carried the oil.");
+  assert.equal(called("Ada carried the oil up the hundred and twelve steps, slowly."), "Ada carried the oil up the hundred and twelve");
 });
 
 test("a path of known ids is sent as ids", () => {
