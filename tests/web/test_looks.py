@@ -88,3 +88,14 @@ def test_letters_and_lines_are_as_one_likes_and_focus_leaves_only_the_text(story
     expect(story.cards.first).to_be_visible()
     story.wait_done()
     assert story.text == TEXT + " well"
+
+
+def test_the_buttons_below_the_text_are_in_one_row_where_the_window_has_room(story: Story) -> None:
+    places = (
+        "(bar) => [...bar.children].map((each) => each.getBoundingClientRect()).map(({ top, right }) => [top, right])"
+    )
+    for width, is_row in ((620, False), (800, True), (1400, True), (2200, True)):
+        story.page.set_viewport_size({"width": width, "height": 900})
+        boxes = story.find("#bar .actions").evaluate(places)
+        assert (len({top for top, _ in boxes}) == 1) == is_row, width
+        assert max(right for _, right in boxes) < width
