@@ -6,13 +6,14 @@ docs/using/hour.md.
 
 import base64
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 from scripted import Scripted
-from web.conftest import PHONE, Story, profile
+from web.conftest import Story, profile
 
 pytestmark = pytest.mark.web
 
@@ -21,29 +22,23 @@ if URL:
     expect.set_options(timeout=200_000)
 PICTURES = Path(__file__).parents[2] / "docs" / "using" / "hour"
 
-SCENES = """Ada carried the oil up the hundred and twelve steps, and rested on every thirtieth, as her father had done.
-The lamp caught at the second match. Below, the village put out its lights, one window after the other.
-Tom would have laughed at her. He had never believed that a light could bring anybody home.
-She wrote the hour into the book: the wind from the west, the glass falling, no ship in sight.
-Rain came in from the sea before midnight, and with it the gulls, who sat along the railing and said nothing.
-In the morning the rocks were white with salt. She counted the boats in the harbour, and counted them again.
-The boy from the bakery brought bread, and stayed for a story, which she told as if it had happened to someone else."""
-ENDS = "At dusk, somebody knocked at the door.", "When she opened it, nobody was there but the sea."
+BOOK = (Path(__file__).parent / "book.md").read_text().strip()
+CHAPTERS = BOOK.split("\n\n# The boat")
+CLOSE = "At dusk, somebody knocked at the door."
+LATER = " He counted eleven."
 
 
-def chapter(title: str, words: int, end: str) -> str:
-    """A chapter of about so many words, in paragraphs."""
-    scenes = SCENES.split("\n")
-    count = words * len(scenes) // len(SCENES.split())
-    return "\n\n".join([f"# {title}", *(scenes[k % len(scenes)] for k in range(count)), end])
+def shortened(chapter: str, letters: int = 1800) -> str:
+    """A chapter's last paragraphs below its heading, for the scripted model, whose tokens are letters."""
+    heading, _, rest = chapter.partition("\n\n")
+    return f"{heading}\n\n{rest[-letters:].partition(chr(10) * 2)[2]}"
 
 
 class Hands:
     """What does the work: keys, or fingers."""
 
-    def __init__(self, story: Story, name: str) -> None:
-        self.story, self.name, self.count = story, name, 0
-        self.has_keys = name == "keys"
+    def __init__(self, story: Story, name: str, *, has_keys: bool, count: int = 0) -> None:
+        self.story, self.name, self.has_keys, self.count = story, name, has_keys, count
 
     def do(self, keys: str, button: str) -> None:
         if not self.has_keys:
@@ -63,11 +58,20 @@ class Hands:
         self.do("Enter", button)
 
     def put_cursor(self, place: int, start: int | None = None) -> None:
-        """As a finger does, or some arrows, which would be slow."""
-        self.story.find("#story").evaluate(
-            "(box, [start, end]) => { box.focus(); box.setSelectionRange(start, end); }",
-            [place if start is None else start, place],
-        )
+        """Puts the cursor behind so many letters, or selects from `start` up to there; with arrows, if it has keys."""
+        box = self.story.find("#story")
+        if not self.has_keys:
+            places = [place if start is None else start, place]
+            box.evaluate("(box, [start, end]) => { box.focus(); box.setSelectionRange(start, end); }", places)
+            return
+        if not self.story.find("#story:focus").count():
+            self.do("Escape e", "")
+        for to, shift in [(place, "")] if start is None else [(start, ""), (place, "Shift+")]:
+            if to == len(self.story.text) and not shift:
+                self.story.page.keyboard.press("Control+End")
+            by = to - box.evaluate("(box) => box.selectionEnd")
+            for _ in range(abs(by)):
+                self.story.page.keyboard.press(f"{shift}Arrow{'Right' if by > 0 else 'Left'}")
 
     def keep(self) -> str:
         """Keeps the first alternative; returns it."""
@@ -82,7 +86,7 @@ class Hands:
         name = f"{self.name}-{self.count}-{name}"
         if not URL:
             return self.story.picture(f"book-{name}", axe=not self.has_keys)
-        PICTURES.mkdir(exist_ok=True)
+        self.story.page.wait_for_timeout(500)  # Chromium shows for a moment what a finger has touched
         client = self.story.page.context.new_cdp_session(self.story.page)
         taken = client.send("Page.captureScreenshot", {"format": "webp", "quality": 60})
         (PICTURES / f"{name}.webp").write_bytes(base64.b64decode(taken["data"]))
@@ -92,19 +96,22 @@ class Hands:
 @pytest.fixture(params=["keys", "fingers"])
 def hands(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Hands]:
     with profile(browser, is_phone=request.param == "fingers") as story:
-        yield Hands(story, request.param)
+        yield Hands(story, request.param, has_keys=request.param == "keys")
 
 
-def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_book_is_written(
+    hands: Hands, browser: Browser, start_scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
     story, keyboard = hands.story, hands.story.page.keyboard
     box, chapters = story.find("#story"), story.find("#chapters button")
-    size = 500 if URL else 300  # words of a chapter; the scripted model's tokens are letters
-    text = "\n\n".join([chapter("The lamp", size, ENDS[0]), chapter("The boat", size, ENDS[1])])
-    story.open(URL or start_scripted(tmp_path / "stories.db").url)
+    one, two = (CHAPTERS[0], "# The boat" + CHAPTERS[1])
+    text = BOOK if URL else f"{shortened(one)}\n\n{shortened(two)}"
+    address = URL or start_scripted(tmp_path / "stories.db").url
+    story.open(address)
     if story.text:  # there is a book from another time
         story.find("#open-shelf").click()
         story.leave("#new")
-    story.set(n=4, max_tokens=24, temperature=0.7, seed=7)
+    story.set(n=4, seed=7, **({"temperature": 0.7} if URL else {"max_tokens": 24}))
 
     # Begin, and generate. What is typed meanwhile is a draft of its place.
     hands.do("", "#story")
@@ -113,18 +120,23 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     hands.do("Control+Enter", "#generate")
     hands.do("", "#story")
     hands.put_cursor(len(text))
-    keyboard.type(" Nobody answered the knocking.")
+    keyboard.type(LATER)
     expect(story.cards).to_have_count(4)
     story.wait_done()
-    assert story.text == text + " Nobody answered the knocking."
+    assert story.text == text + LATER
     story.cards.first.scroll_into_view_if_needed()
     hands.show("alternatives")
 
     # Fork at a word of the second, and keep.
     second = story.cards.nth(1)
     if hands.has_keys:
-        for key in ("Escape", "j", "ArrowRight", "Enter"):
-            keyboard.press(key)
+        keyboard.press("Escape")
+        keyboard.press("j")
+        for _ in range(9):
+            keyboard.press("ArrowRight")
+            if story.find("[data-k]:focus", has_text=re.compile("[a-z]")).count():  # no new line before it
+                break
+        keyboard.press("Enter")
     else:
         story.swipe(-250)
         expect(second).to_be_in_viewport(ratio=0.99)
@@ -142,11 +154,12 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     expect(story.find("#path")).to_contain_text("draft")
     hands.show("kept")
 
-    # Go to the second chapter, and bridge from the first one to it.
+    # Go to the second chapter, and bridge from the first one to it. A model may have written headings of its own.
     hands.do("Escape t", "#open-shelf")
-    expect(chapters).to_have_count(2)
+    expect(chapters).to_have_count(text.count("\n# ") + 1)
+    expect(story.find("#story-list [aria-current]")).to_have_text("The lamp")
     hands.show("chapters")
-    hands.tab_to("#chapters li:last-child button", "Shift+Tab")
+    hands.tab_to("#chapters li:nth-child(2) button", "Shift+Tab")
     if hands.has_keys:  # a finger's panel covered the text, and is closed
         hands.do("Escape t", "")
     expect(story.find("#shelf")).to_be_hidden()
@@ -163,8 +176,8 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     text = story.text
 
     # Rewrite a passage, and take that back.
-    passage = text.index(ENDS[0])
-    hands.put_cursor(passage + len(ENDS[0]), passage)
+    passage = text.index(CLOSE)
+    hands.put_cursor(passage + len(CLOSE), passage)
     expect(story.find("#rewrite")).to_be_enabled()
     hands.do("Control+Shift+Enter", "#rewrite")
     expect(story.find("#rewriter")).to_be_visible()
@@ -172,14 +185,37 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     hands.do("Enter", "#rewriter .main")
     expect(story.cards).to_have_count(4)
     story.wait_done()
+    assert box.evaluate("(box) => [box.selectionStart, box.selectionEnd]") == [passage, passage + len(CLOSE)]
+    expect(story.cards.first).to_be_in_viewport()
     hands.show("rewritten")
     version = hands.keep()
     assert version.strip() in story.text
-    assert ENDS[0] not in story.text.replace(version.strip(), "")
+    assert CLOSE not in story.text.replace(version.strip(), "")
     hands.do("Control+z", "#undo")
     expect(box).to_have_value(text)
 
+    # See where that has been: the tree is drawn.
+    hands.do("Escape t", "#open-shelf")
+    hands.do("p", "#draw")
+    expect(story.find("#drawing .current text")).to_contain_text("Rewrite: At dusk")
+    hands.show("drawn")
+    hands.do("Escape", "#shelf > .head button")
+
+    # Another word in place of one that the writer typed.
+    at = text.index("knocked at the door")
+    hands.do("e", "#story")
+    hands.put_cursor(at)
+    expect(story.find("#others")).to_be_enabled()
+    hands.do("Control+.", "#others")
+    expect(story.find("#peek")).to_be_visible()
+    hands.show("words")
+    hands.do("Escape", "#story")
+    expect(story.find("#peek")).to_be_hidden()
+    expect(story.find("#status")).to_have_text("")
+    assert story.text == text
+
     # Ask an editor, and take what it says.
+    hands.put_cursor(len(text))
     hands.do("Escape a", "#open-ask")
     keyboard.type("What could the boat bring?")
     hands.do("Control+Enter", "#ask .main")
@@ -187,26 +223,35 @@ def test_a_book_is_written(hands: Hands, other: Story, start_scripted: Callable[
     hands.show("asked")
     hands.tab_to("#talk [value=take]", "Shift+Tab")
     hands.do("Escape", "#ask > .head button")
-    assert len(story.text) > len(text)
+    assert story.text.startswith(text)
+    words = " ".join(story.text[len(text) :].split()[:4])
+    assert words
     text = story.text
-    hands.put_cursor(len(text))
     hands.do("Control+Enter", "#generate")
-    expect(story.cards).to_have_count(4)
-    story.wait_done()
-
-    # Export; close; find it on another device.
-    hands.do("Escape t", "#open-shelf")
-    with story.page.expect_download() as download:
-        hands.tab_to("#markdown")
-    exported = download.value.path().read_text()
-    assert exported == text + "\n"
-    assert [line for line in exported.split("\n") if line.startswith("# ")] == ["# The lamp", "# The boat"]
-    address = story.page.url
+    expect(story.find("#status")).to_have_text("Done: 4 alternatives.")
     story.page.goto("about:blank")
-    if hands.has_keys:
-        other.page.set_viewport_size(PHONE)
-    other.open(address)
-    expect(other.find("#story")).to_have_value(text)
-    expect(other.cards).to_have_count(4)
-    hands.story = other
-    hands.show("elsewhere")
+
+    # Find it on another device, from a new story there, and export it.
+    with profile(browser, is_phone=hands.has_keys) as other:
+        device = Hands(other, hands.name, has_keys=not hands.has_keys, count=hands.count)
+        other.open(address)
+        other.find("#open-shelf").click()
+        other.leave("#new")
+        device.do("Escape t", "#open-shelf")
+        device.tab_to("#find", "Shift+Tab")
+        other.page.keyboard.type(words)
+        device.do("Enter", "#find-elsewhere")
+        expect(other.find("#elsewhere a")).to_have_count(1)
+        other.find("#elsewhere").scroll_into_view_if_needed()
+        device.show("found")
+        other.leave("#elsewhere a")
+        expect(other.find("#story")).to_have_value(text)
+        expect(other.cards).to_have_count(4)
+        other.wait_done()
+        device.show("elsewhere")
+        device.do("Escape t", "#open-shelf")
+        with other.page.expect_download() as download:
+            device.tab_to("#markdown")
+        exported = download.value.path().read_text()
+    assert exported == text + "\n"
+    assert [line for line in exported.split("\n") if line.startswith("# The")] == ["# The lamp", "# The boat"]
