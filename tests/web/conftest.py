@@ -44,7 +44,8 @@ WATCH = """() => {
         for (const name of names)
             document.querySelectorAll(name).forEach((each, k) => {
                 const { x, y, width, height } = each.getBoundingClientRect();
-                now[`${name} ${k}`] = [x + scrollX, y + scrollY, width, height].map(Math.round).join();
+                const isThere = width || height; // what isn't shown is at the window's corner, which scrolling moves
+                now[`${name} ${k}`] = isThere && [x + scrollX, y + scrollY, width, height].map(Math.round).join();
             });
         for (const name in now)
             if (last.texts === now.texts && last[name] !== now[name]) jumps.push([name, last[name], now[name]]);
