@@ -93,19 +93,6 @@ class LlamaBackend:
                 )
             self._weights = choice.weights
             self._fingerprint = fingerprint(choice.weights)
-            self.identity = "/".join(
-                (
-                    self._fingerprint,
-                    f"keys {settings.cache_type_k or 'f16'}, values {settings.cache_type_v or 'f16'}",
-                    f"flash attention {settings.flash_attn}",
-                    f"llama-cpp-python {llama_cpp.__version__}",
-                    *(["reproducible"] if settings.reproducible else ()),
-                    *(f"{name} {value}" for name, value in settings.given(EVALUATION).items()),
-                    *(() if self._control_vectors is None else (f"control {identity_of(self._control_vectors)}",)),
-                    *([f"projector {self.media.identity}"] if self.media else ()),
-                )
-            )
-            self.fingerprint = hash_of(self.identity, settings, self.adapters, self.chat_template)
             self.n_parallel = settings.parallel
             self.n_seqs = n_seqs(settings)
             self.n_batch = settings.batch_size
@@ -117,6 +104,19 @@ class LlamaBackend:
             is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
+            self.identity = "/".join(
+                (
+                    self._fingerprint,
+                    " or ".join(dict.fromkeys(map(self._cache_types, ("off", "on")))),
+                    f"flash attention {settings.flash_attn}",
+                    f"llama-cpp-python {llama_cpp.__version__}",
+                    *(["reproducible"] if settings.reproducible else ()),
+                    *(f"{name} {value}" for name, value in settings.given(EVALUATION).items()),
+                    *(() if self._control_vectors is None else (f"control {identity_of(self._control_vectors)}",)),
+                    *([f"projector {self.media.identity}"] if self.media else ()),
+                )
+            )
+            self.fingerprint = hash_of(self.identity, settings, self.adapters, self.chat_template)
             self._shifts = False  # whether the context was made so that positions can be moved
             self._n_wanted = wanted_cells(model, settings)
             self._context = self._make_context()
@@ -160,7 +160,7 @@ class LlamaBackend:
     def _make_context(self) -> Context:
         return (Streams if self._settings.reproducible else Context)(
             self._model,
-            movable(self._settings) if self._shifts else self._settings,
+            self._settings_of(self._flash_attn, shifts=self._shifts),
             flash_attn=self._flash_attn,
             n_cells=self._n_wanted,
             n_seqs=self.n_seqs,
@@ -169,6 +169,17 @@ class LlamaBackend:
             control_vectors=self._control_vectors,
             media=self.media,
         )
+
+    def _settings_of(self, flash_attn: str, *, shifts: bool = False) -> Settings:
+        """The settings of a context with this kind of attention. shifts: whether positions can be moved in it."""
+        settings = self._settings
+        if self._chooses and (cache_type := self._paces.of(flash_attn).cache_type):
+            settings = dataclasses.replace(settings, cache_type_k=cache_type, cache_type_v=cache_type)
+        return movable(settings) if shifts else settings
+
+    def _cache_types(self, flash_attn: str) -> str:
+        settings = self._settings_of(flash_attn)
+        return f"keys {settings.cache_type_k or 'f16'}, values {settings.cache_type_v or 'f16'}"
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +201,7 @@ class LlamaBackend:
         """How long the decodes of the present context take, measured or estimated. See `Backend.costs`."""
         if self._estimated:
             return self._estimated
-        return dataclasses.replace(self._paces.off, walks_all=True) if self._flash_attn == "off" else self._paces.on
+        return dataclasses.replace(self._paces.of(self._flash_attn), walks_all=self._flash_attn == "off")
 
     def sleep(self) -> None:
         """Frees the context, and also the model unless it makes embeddings. See `Backend.sleep`."""
@@ -228,8 +239,8 @@ class LlamaBackend:
 
         See `Backend.prepare`. Raises `ModelLoadError`.
         """
-        shifts = shifts and movable(self._settings) != self._settings
         flash_attn = self._paces.best(work) if self._chooses else self._flash_attn
+        shifts = shifts and self._settings_of(flash_attn) != self._settings_of(flash_attn, shifts=True)
         if not self._context.is_closed and (flash_attn, shifts) == (self._flash_attn, self._shifts):
             return
         self._load_again()
@@ -243,8 +254,8 @@ class LlamaBackend:
             if flash_attn == previous:
                 raise
             log.logger.warning("%s; going on with flash attention as it was", error.message)
+            self._flash_attn, self._settings = previous, self._settings_of(previous)
             self._chooses = False
-            self._flash_attn = previous
             self._context = self._make_context()
 
     @property

@@ -91,6 +91,26 @@ def test_what_was_retained_with_it_continues_without_and_the_other_way_round(bac
     assert engine.stats().prompt_tokens_evaluated == 203 + 1  # the last token of the shorter one had no logits
 
 
+def test_each_kind_has_its_own_type_of_keys_and_values(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was retained fits both. It takes 0.1 s."""
+    on = dataclasses.replace(rule.MEASURED.on, cache_type="f16")
+    off = dataclasses.replace(rule.MEASURED.off, cache_type="bf16", prompt_token=0)
+    monkeypatch.setattr(backend_module, "MEASURED", rule.Paces(on, off, change=0, usual="off"))
+    with LlamaBackend(Settings(model=tiny_model, ctx_size=1024, parallel=8)) as backend:
+        assert "keys bf16, values bf16 or keys f16, values f16" in backend.identity
+        engine = Engine(backend, cache_bytes=10_000_000)
+        seen = [backend._context._types]
+        for n in (2, 8, 2, 8):
+            run(engine, request(STORY, n, max_tokens=8, ignore_eos=True))
+            seen.append(backend._context._types)
+        f16, bf16 = (1, 1), (30, 30)
+        assert seen == [bf16, f16, bf16, f16, bf16]
+        assert engine.stats().prompt_tokens_evaluated == 200
+        backend.prepare([(10**6, 8, 10**3)], shifts=True)
+        assert backend._flash_attn == "off"
+        assert backend._context._types == f16
+
+
 @pytest.mark.parametrize(("kind", "tolerance"), [("f32", 0.05), ("f16", 0.05), ("bf16", 0.2)])
 @pytest.mark.parametrize("before", ["on", "off"])
 @pytest.mark.parametrize("keys", [("f16", "f16"), ("bf16", "f16"), ("f16", "bf16")])

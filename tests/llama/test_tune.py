@@ -18,8 +18,8 @@ from srb.llama.native.state import moved
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune import background_load as others
 from srb.llama.tune import findings, formats, probe, search
+from srb.llama.tune.findings import USUAL
 from srb.llama.tune.probe import Attention, Shape, Timings, Weights
-from srb.llama.tune.search import USUAL
 from srb.llama.tune.tuned import choose, kept_files, read_tuned
 from srb.options.settings import Settings
 
@@ -124,6 +124,8 @@ def test_the_fastest_is_chosen(
     assert tuned.paces is not None
     assert (tuned.weights, tuned.cache_type, tuned.paces.usual) == (weights_, cache_type, usual)
     assert tuned.flash_attn == "auto"
+    assert tuned.paces.on.cache_type == "f16"
+    assert tuned.paces.off.cache_type == (cache_type if usual == "off" else "f16")
 
 
 def test_threads_are_compared_on_an_idle_machine_only(

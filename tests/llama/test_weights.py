@@ -105,6 +105,14 @@ def as_bf16(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copy(convert(tiny_model, "bf16"), tmp_path_factory.mktemp("converted")))
 
 
+WITH_TYPES = dataclasses.replace(
+    MEASURED,
+    on=dataclasses.replace(MEASURED.on, cache_type="f16"),
+    off=dataclasses.replace(MEASURED.off, cache_type="bf16"),
+    usual="off",
+)
+
+
 @pytest.fixture
 def tuned(tiny_model: Path, as_bf16: Path) -> Tuned:
     made = converted_path(tiny_model, "bf16")
@@ -118,7 +126,7 @@ def tuned(tiny_model: Path, as_bf16: Path) -> Tuned:
         threads=1,
         threads_batch=2,
         times_as_fast=2.1,
-        paces=MEASURED,
+        paces=WITH_TYPES,
     )
     write_tuned(tiny_model, Settings(), result)
     return result
@@ -130,7 +138,7 @@ def test_what_was_tuned_is_used_and_said(tiny_model: Path, tuned: Tuned, caplog:
     choice = choose(tiny_model, Settings())
     assert choice.weights == converted_path(tiny_model, "bf16")
     assert (choice.settings.cache_type_k, choice.settings.threads, choice.settings.threads_batch) == ("bf16", 1, 2)
-    assert choice.paces == MEASURED
+    assert choice.paces == WITH_TYPES
     assert "weights as bf16" in caplog.text
     assert "2.1 times as fast" in caplog.text
 
@@ -142,6 +150,7 @@ def test_what_is_given_by_hand_wins(tiny_model: Path, tuned: Tuned) -> None:
     choice = choose(tiny_model, Settings(flash_attn="on"))
     assert choice.weights == converted_path(tiny_model, "bf16")
     assert (choice.settings.cache_type_k, choice.settings.flash_attn, choice.paces) == ("f16", "on", None)
+    assert choice.machine == WITH_TYPES.of_any_cache()
     choice = choose(tiny_model, Settings(tune=False))
     assert (choice.weights, choice.settings.cache_type_k, choice.paces) == (tiny_model, "f16", None)
 
@@ -159,6 +168,7 @@ def test_a_server_that_moves_cells_has_a_cache_whose_cells_can_be_moved(
     assert "the cache is f16" not in caplog.text
     assert load(**option).shifts_now
     assert "the cache is f16" in caplog.text
+    assert choose(tiny_model, Settings(**option)).paces == WITH_TYPES.of_any_cache()
     given = choose(tiny_model, Settings(cache_type_k="bf16", **option))
     assert given.settings.cache_type_k == "bf16"  # then only the requests that need it have another one
 

@@ -1,11 +1,13 @@
 """Decides when to turn flash attention off on a CPU, by comparing how long the work takes with it and without it.
 
 `Backend.prepare` asks for the choice when a request finds the engine idle. A context can't change, so it is made anew,
-which takes 0.1 s; two at once would double the memory. In the same way bf16 keys and values become f16 where cells must
-be moved (`context.movable`). Saved states of the other kind are converted (`state.py`); what isn't understood there is
+which takes 0.1 s; two at once would double the memory. Each kind has the type of keys and values that suits it: bf16
+may be the fastest without flash attention, and is slow with it. In the same way bf16 becomes f16 where cells must be
+moved (`context.movable`). Saved states of the other kind are converted (`state.py`); what isn't understood there is
 evaluated again.
 """
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -31,9 +33,11 @@ class Pace(Costs):
     row_cell: of a row, for each cell: with flash attention the cells of its own sequence, without it all cells in use.
     lone_row_cell: the row_cell of prompts that fewer than `FEW` rows continue. A line through the steps of many rows
         would be far from this, and from `lone_step`.
+    cache_type: of the keys and values of such a context. Empty: as in the settings.
     """
 
     lone_row_cell: float = 0.0
+    cache_type: str = ""
 
     def seconds(self, work: Work, *, walks_all: bool) -> float:
         """How long prompts and the sequences that continue them take. walks_all: each row walks all cells in use."""
@@ -63,6 +67,15 @@ class Paces:
     off: Pace
     change: float
     usual: str = "auto"
+
+    def of(self, flash_attn: str) -> Pace:
+        """The costs of a context with this kind of attention: on, off or auto."""
+        return self.off if flash_attn == "off" else self.on
+
+    def of_any_cache(self) -> "Paces":
+        """The same costs, for contexts whose types of keys and values are those of the settings."""
+        on, off = (dataclasses.replace(each, cache_type="") for each in (self.on, self.off))
+        return dataclasses.replace(self, on=on, off=off)
 
     def best(self, work: Work) -> str:
         """`auto` or `off`: the kind that takes less time for all of the work, including a change."""

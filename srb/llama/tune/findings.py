@@ -1,23 +1,26 @@
 """What `srb tune` has measured so far, and which choice follows from it."""
 
+import dataclasses
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from srb.engine.costs import NEVER
 from srb.llama.files.weights import FILE, converted_path
-from srb.llama.native.flash_attn import MEASURED, Paces
+from srb.llama.native.flash_attn import MEASURED, Pace, Paces
 from srb.llama.tune.probe import Attention, Shape, Timings
 from srb.llama.tune.tuned import Tuned
 
 MAX_DIVERGENCE = 0.01
 """The largest Kullback-Leibler divergence, in nats, that a choice may have from the file as it is."""
 
-_CACHE_TYPES = ("f16", "bf16")
-WAYS = ("auto", "off")
-"""The ways of flash attention that are compared."""
+USUAL = Attention("f16", "auto")
+"""llama.cpp's defaults: an f16 cache, and flash attention if it is possible."""
+
+OTHERS = Attention("f16", "off"), Attention("bf16", "off")
+"""The other ways of attention that may win. A bf16 cache with flash attention is slow on all known processors."""
 
 GAIN = 0.98  # a change is worth it if it takes less than this share of the time
 HOPELESS = 1.2  # who takes so many times the best one's time isn't tried again
@@ -87,6 +90,8 @@ class Findings:
         self.result: Tuned | None = None
         self.chosen: Candidate | None = None
         """The candidate that is best for most work; `result` has its weights and attention."""
+        self.ways: list[Candidate] = []
+        """The ways of attention that `result` has: with flash attention and without, or the chosen one alone."""
         self.jobs: tuple[tuple[int, int, int], ...] = ()
         """The jobs that are compared: a short prompt, a long one, and the short one with a single alternative.
 
@@ -95,7 +100,7 @@ class Findings:
         self.threads_batch = threads_batch
         self.chooses = False
         """Whether the way of attention can be chosen for each work."""
-        self.apart: dict[str, int] = {}
+        self.apart: dict[Attention, int] = {}
         """For each way of attention: how many tokens a piece of a prompt has at least that has a decode of its own."""
         self.busy = 0.0
         """How many processors other programs use; 0 on an idle machine."""
@@ -173,6 +178,12 @@ class Findings:
         tried = sorted(tried, key=lambda each: self.ratio(each, self.candidates[0]))
         return [each.attention for each in tried if self.may_win(each, tried[0])]
 
+    def without_flash(self, weights: str) -> Attention:
+        """The fastest way without flash attention that was tried with these weights."""
+        tried = [each for each in self.candidates if each.weights == weights and each.attention in OTHERS]
+        tried = [each for each in tried if each.timings and each.is_close_enough]
+        return min(tried, key=lambda each: self.ratio(each, self.candidates[0])).attention if tried else OTHERS[0]
+
     def look(self, rivals: list[Candidate]) -> None:
         """Sets `doubt`, if something wasn't tried, or if tries differ by more than the leader is ahead of a rival."""
         leader, self.doubt = self.leader(), ""
@@ -194,17 +205,16 @@ class Findings:
 
     def conclude(self, best: Candidate) -> None:
         """Sets `result` and `chosen` by all that was measured. best: the candidate with the fastest weights so far."""
-        known = {
-            each.attention: each for each in self.candidates if each.weights == best.weights and each.may_be_chosen
-        }
-        options: list[list[Candidate]] = []  # each is one way of attention, or both, of which `auto` chooses
-        for cache_type in _CACHE_TYPES:
-            ways = [known[each] for way in WAYS if (each := Attention(cache_type, way)) in known]
-            options += [ways] if self.chooses and len(ways) == len(WAYS) else [[each] for each in ways]
+        found = [self.find(best.weights, way) for way in (USUAL, *OTHERS)]
+        known = [each for each in found if each and each.may_be_chosen]
+        options = [[each] for each in known]
+        if self.chooses and known[0].attention == USUAL and len(known) > 1:  # then `auto` chooses one of two
+            options = [[known[0], each] for each in known[1:]]
         chosen = options[0]
         for option in options[1:]:
             if _mean_ratio(self._least_seconds(option), self._least_seconds(chosen)) < GAIN:
                 chosen = option
+        self.ways = chosen
         self.chosen = min(chosen, key=lambda each: _mean_ratio(self.seconds(each), self.seconds(best)))
         usual = self.chosen.attention
         size = (self._path if best.weights == FILE else converted_path(self._path, best.weights)).stat().st_size
@@ -216,23 +226,23 @@ class Findings:
             threads=self.threads,
             threads_batch=self.threads_batch,
             times_as_fast=round(self.seconds(self.candidates[0])[0] / self._least_seconds(chosen)[0], 2),
-            paces=self._paces(known, usual),
+            paces=self._paces(),
             busy=round(self.busy, 1),
             unsure=bool(self.doubt),
         )
 
-    def _paces(self, known: Mapping[Attention, Candidate], usual: Attention) -> Paces | None:
+    def _paces(self) -> Paces | None:
         """The costs of contexts with both ways of attention. None if one of them wasn't measured."""
-        ways = {}
-        for way in WAYS:
-            candidate = known.get(Attention(usual.cache_type, way))
-            if candidate is None or candidate.timings is None:
-                return None
-            timings = self._whole(candidate, candidate.timings)
-            if not timings.deep:
-                return None
-            ways[way] = timings.pace(self.apart.get(way, NEVER))
-        return Paces(ways["auto"], ways["off"], self.change, usual.flash_attn)
+        paces = list[Pace]()
+        for each in self.ways:
+            timings = each.timings and self._whole(each, each.timings)
+            if timings and timings.deep:
+                pace = timings.pace(self.apart.get(each.attention, NEVER))
+                paces.append(dataclasses.replace(pace, cache_type=each.attention.cache_type))
+        if len(paces) < 2:
+            return None
+        on, off = paces
+        return Paces(on, off, self.change, self.usual.flash_attn)
 
     def _differ(self, candidate: Candidate) -> float:
         """By which share the least times of a candidate differ from the least but one; infinite after a single try."""

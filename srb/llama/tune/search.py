@@ -22,19 +22,13 @@ from srb.llama.native.flash_attn import can_choose
 from srb.llama.native.params import physical_cores
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune.background_load import watch_others
-from srb.llama.tune.findings import GAIN, HOPELESS, MAX_DIVERGENCE, TIME_UP, WAYS, Candidate, Findings, shown
+from srb.llama.tune.findings import GAIN, HOPELESS, MAX_DIVERGENCE, OTHERS, TIME_UP, USUAL, Candidate, Findings, shown
 from srb.llama.tune.formats import computes_bf16, formats
-from srb.llama.tune.probe import Attention, Shape, Timings, Weights, divergence
+from srb.llama.tune.probe import Shape, Timings, Weights, divergence
 from srb.options.settings import Settings
 
 LENGTH = 64
 """How many tokens each alternative of a job generates."""
-
-USUAL = Attention("f16", "auto")
-"""llama.cpp's defaults: an f16 cache, and flash attention if it is possible."""
-
-_OTHERS = Attention("f16", "off"), Attention("bf16", "off")
-"""The other ways of attention that may win. A bf16 cache with flash attention is slow on all known processors."""
 
 _SHORT, _LONG = 512, 4096
 _MANY = 32  # rows
@@ -150,7 +144,7 @@ class Search:
         if not first.timings:
             self._measure(first)
         self.found.conclude(first)
-        for attention in _OTHERS:
+        for attention in OTHERS:
             candidate = self.found.new(FILE, attention, self._memory(file))
             if not candidate.timings and not self._is_over(_WAYS_SHARE, candidate):
                 self._try(candidate)
@@ -237,14 +231,15 @@ class Search:
         self._settle()
 
     def _measure_choice(self) -> Candidate:
-        """Measures the chosen weights and cache with both ways of attention. The backend uses both, each for some work.
+        """Measures the chosen weights with flash attention and without. The backend uses both, each for some work.
 
         Returns the choice.
         """
         assert self.found.chosen
         chosen = self.found.chosen
-        for way in WAYS:
-            pair = chosen.weights, Attention(chosen.attention.cache_type, way)
+        without = chosen.attention if chosen.attention in OTHERS else self.found.without_flash(chosen.weights)
+        for attention in (USUAL, without):
+            pair = chosen.weights, attention
             candidate = self.found.find(*pair) or self.found.new(*pair, chosen.memory)
             if candidate.n_deep == 0 and candidate.is_close_enough:
                 self._try(candidate, deep=True)
@@ -288,10 +283,10 @@ class Search:
         """Measures what else the engine needs: pieces of a prompt beside rows, and how long a new context takes."""
         if self._spent > 1:
             return
-        for way in WAYS:
+        for each in self.found.ways:
             self._say("measuring pieces of a prompt beside rows")
-            each = Attention(self.found.usual.cache_type, way)
-            self.found.apart[way] = weights.apart(each, self._tokens, self.found.jobs[0][1], self._shape.piece)
+            apart = weights.apart(each.attention, self._tokens, self.found.jobs[0][1], self._shape.piece)
+            self.found.apart[each.attention] = apart
         start = time.perf_counter()
         n_cells = self._n_cells(weights)
         weights.context(self.found.usual, n_cells, 2 * self._settings.parallel).close()

@@ -34,7 +34,8 @@ class Tuned:
     """What `srb tune` has chosen for a model.
 
     weights: `FILE`, or a format of `srb.llama.files.weights`. weights_bytes: the size of the file with the weights.
-    cache_type: the type of keys and values. flash_attn, threads, threads_batch: as the options of the same names.
+    cache_type: the type of keys and values, for most work. flash_attn, threads, threads_batch: as the options of the
+        same names.
     times_as_fast: compared with the file as it is and llama.cpp's defaults.
     paces: the costs of contexts of both kinds, if both were measured and neither is refused.
     busy: how many processors other programs used while this was measured, if the machine wasn't idle.
@@ -180,18 +181,21 @@ def choose(path: Path, settings: Settings) -> Choice:
         threads=settings.threads or (tuned.threads if tuned else physical_cores()),
         threads_batch=settings.threads_batch or settings.threads or (tuned.threads_batch if tuned else None),
     )
+    paces = tuned.paces if tuned else (_paces_of_machine(path, settings) if settings.tune else None)
+    moves = settings.context_shift or settings.cache_reuse
+    if paces and (moves or not attention):
+        paces = paces.of_any_cache()
     but = ""
-    if attention and attention.cache_type == "bf16" and (settings.context_shift or settings.cache_reuse):
+    if attention and attention.cache_type == "bf16" and moves:
         # From the start, so that no request has to wait for others to have another context.
         chosen, but = movable(chosen), "; but the cache is f16, because --context-shift or --cache-reuse moves cells"
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s%s", tuned.describe(), but)
         # Beside other programs all is slower, so such costs say which kind is faster, but not how long a decode takes.
-        return Choice(chosen, weights, None if tuned.busy else tuned.paces, tuned.paces)
+        return Choice(chosen, weights, None if tuned.busy else paces, paces)
     if tuned:
         logger.info("tuned for this machine, but for what is given by hand")
-        return Choice(chosen, weights, None, tuned.paces)
-    return Choice(chosen, weights, None, _paces_of_machine(path, settings) if settings.tune else None)
+    return Choice(chosen, weights, None, paces)
 
 
 def _paces_of_machine(path: Path, settings: Settings) -> Paces | None:
