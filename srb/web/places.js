@@ -4,9 +4,14 @@ import { titleOf } from "./guide.js";
 import { made } from "./made.js";
 import { ROOT, textOf } from "./tree.js";
 
+// The beginning of a text in one line: whole words where there are some, and a heading without its sign.
 export const shorten = (text, length) => {
-  const words = text.trim().replace(/\s+/g, " ");
-  return words.length > length ? `${words.slice(0, length).trimEnd()}…` : words || "(blank)";
+  const words = text
+    .trim()
+    .replace(/^#+ +/, "")
+    .replace(/\s+/g, " ");
+  if (words.length <= length) return words || "(blank)";
+  return `${words.slice(0, length + 1).replace(/\s+\S*$/, "").slice(0, length)}…`;
 };
 
 // What a place in a text is called: by its text, or by what is rewritten or stands behind there.

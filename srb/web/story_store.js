@@ -116,7 +116,7 @@ export class ServerStories extends Stories {
   }
 
   unsearched =
-    "Not searched: drafts on other devices, what stands behind a cursor, words of which some are in one text of the tree and some in the next, and parts of words that aren't their beginning.";
+    "Not found here: what is being written on another device, text behind the cursor, words that stand partly in one piece of a story and partly in the next, and the middle or the end of a word.";
 
   page(id) {
     return this.browser.page(id);

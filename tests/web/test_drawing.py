@@ -46,7 +46,7 @@ def test_the_tree_is_drawn_and_walked(start_scripted: Callable[..., Scripted], b
     expect(blank.find("#drawing [aria-selected=true]")).to_have_attribute("aria-label", "She waited.")
     expect(blank.find("#drawing .named text")).to_have_text("★ Without Ada")
     expect(blank.find("#drawing text", has_text="The boat")).to_have_text("The boat")
-    expect(items.nth(1)).to_have_attribute("aria-label", "# The boat The keeper slept., chapter The boat")
+    expect(items.nth(1)).to_have_attribute("aria-label", "The boat The keeper slept., chapter The boat")
     blank.pictures("drawing", axe=True)
 
     # By keys: back to the lamp, and to what wasn't kept beside it.
