@@ -1,10 +1,13 @@
 """What guessed tokens save: the time of three texts with guesses and without.
 
-usage: python bench/overhead/guesses.py [MODEL.gguf [N]]    (- is the default model)
+usage: python bench/overhead/guesses.py [MODEL [N [DRAFT]]]
+
+MODEL and DRAFT are files of models; - is the default model, and `wide` a wider one, which is made (serving/models.py).
+With a DRAFT, which guesses too, each text is written in a third way.
 
 `json` is an object with 12 names, `rewriting` a passage with another name in it, and `story` a text with nothing to
-guess. Each is written five times in both ways, in turn, always with the same tokens in each step. So the least time of
-each step is taken, which other programs disturb the least; long steps are still disturbed more than short ones.
+guess. Each is written five times in all ways, in turn, and the quickest of the five counts, because other programs can
+only make a time longer.
 """
 
 import json
@@ -13,8 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "serving"))
+
+from models import WIDE, random_model
+
 from srb import CompletionRequest, Engine, LlamaBackend, SamplingParams, Settings
 from srb.engine.telling.events import DoneEvent, StreamEvent
+from srb.llama.files.model_file import find_model
 
 REPEATS = 5
 GUESSED = 16
@@ -50,20 +58,26 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Prints a line for each task."""
-    model = Path(sys.argv[1]) if sys.argv[1:] and sys.argv[1] != "-" else None
-    n = int(sys.argv[2]) if sys.argv[2:] else 1
-    with LlamaBackend(Settings(model=model)) as backend:
-        engine = Engine(backend)
+    """Prints a line for each task and way."""
+    model, n, draft = (*sys.argv[1:], *("-", "1", "")[len(sys.argv) - 1 :])
+    with LlamaBackend(Settings(model=_file(model), model_draft=_file(draft) if draft else None)) as backend:
+        engine, drafter = Engine(backend), backend.drafter
+        ways = {"without": (0, None), "guesses": (GUESSED, None)} | ({"draft": (GUESSED, drafter)} if drafter else {})
         for name, (prompt, options) in TASKS.items():
-            branches = SamplingParams(seed=1, **options).alternatives(n)
+            branches = SamplingParams(seed=1, **options).alternatives(int(n))
             request = CompletionRequest((engine.tokenize(prompt),), branches, cache_prompt=False)
-            runs: dict[int, list[tuple[list[float], DoneEvent]]] = {0: [], GUESSED: []}
+            runs: dict[str, list[tuple[list[float], DoneEvent]]] = {way: [] for way in ways}
             for _ in range(REPEATS):
-                for most, found in runs.items():
-                    backend.draft_max = most
+                for way, found in runs.items():
+                    backend.draft_max, backend.drafter = ways[way]
                     found.append(_run(engine, request))
-            print(name.ljust(10), *(_line(most, found) for most, found in runs.items()), sep="  ", flush=True)
+            for way, found in runs.items():
+                print(name.ljust(10), way.ljust(8), _line(found), flush=True)
+            backend.drafter = drafter
+
+
+def _file(name: str) -> Path:
+    return find_model(None) if name == "-" else random_model(WIDE) if name == WIDE else Path(name)
 
 
 def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneEvent]:
@@ -81,12 +95,12 @@ def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneE
             return seconds, events[-1]
 
 
-def _line(most: int, found: list[tuple[list[float], DoneEvent]]) -> str:
-    steps = [min(each) for each in zip(*(seconds for seconds, _ in found), strict=True)]
+def _line(found: list[tuple[list[float], DoneEvent]]) -> str:
+    steps = min((seconds for seconds, _ in found), key=sum)
     done = found[0][1]
     n_tokens, timings = done.usage.completion_tokens, done.timings
-    guessed = f", {timings.n_met} of {timings.n_ahead} guesses right" if most else ""
-    return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.0f} a second{guessed}"
+    guessed = f", {timings.n_met} of {timings.n_ahead} guesses right" if timings.n_ahead else ""
+    return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.1f} a second{guessed}"
 
 
 if __name__ == "__main__":

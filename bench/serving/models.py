@@ -1,4 +1,4 @@
-"""Makes models with random weights in the shapes of common models, once, and keeps them in the user's cache."""
+"""Makes models in the shapes of common models, once, and keeps them in the user's cache. Most have random weights."""
 
 import ctypes
 import os
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import gguf
 import llama_cpp
+import numpy as np
 
 from srb.files.cache_folder import cache_folder
+from srb.llama.files.model_file import find_model
 from srb.llama.native import log
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
@@ -23,6 +25,14 @@ LARGE_VOCABULARY = "large-vocabulary"
 
 LARGE = "large"
 """32 layers of 4,096 in Q8_0 with 128,256 tokens, 8 GB: as large as Llama 3 8B. It is for a graphics card."""
+
+WIDE = "wide"
+"""The default model with 12 times as wide feed-forward layers in Q8_0, 1.1 GB. What is new there is random, and changes
+the probabilities a little. So the default model guesses its tokens about as well as a small model those of a large one
+of its family."""
+
+_TIMES_AS_WIDE = 12
+_NOISE = 0.005  # how large the new weights are that lead out of a layer
 
 
 def random_model(name: str) -> Path:
@@ -40,7 +50,7 @@ def written(name: str) -> Path:
     path = folder / f"{name}.gguf"
     if not path.exists():
         part = path.with_suffix(".part")
-        {K_QUANTS: _write_k_quants, LARGE_VOCABULARY: _write_large_vocabulary, LARGE: _write_large}[name](part)
+        _WRITERS[name](part)
         part.rename(path)
     return path
 
@@ -94,3 +104,38 @@ def _write_large(path: Path) -> None:
         scale=0.02,
         layers_alike=True,
     )
+
+
+def _write_wide(path: Path) -> None:
+    reader = gguf.GGUFReader(find_model(None))
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for name, each in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture")):
+            value = each.contents()
+            if name.endswith(".feed_forward_length"):
+                value *= _TIMES_AS_WIDE
+            writer.add_key_value(name, value, each.types[0], each.types[-1] if len(each.types) > 1 else None)
+    random = np.random.default_rng(0)
+    for tensor in reader.tensors:
+        data, kind = tensor.data, tensor.tensor_type
+        if any(part in tensor.name for part in ("ffn_gate", "ffn_up", "ffn_down")):
+            own, kind = gguf.dequantize(data, kind), gguf.GGMLQuantizationType.Q8_0
+            leads_out = "ffn_down" in tensor.name
+            times = (1, _TIMES_AS_WIDE) if leads_out else (_TIMES_AS_WIDE, 1)
+            whole = random.standard_normal(np.multiply(own.shape, times), np.float32)
+            whole *= _NOISE if leads_out else own.std()
+            whole[: own.shape[0], : own.shape[1]] = own
+            data = gguf.quantize(whole, kind)
+        writer.add_tensor(tensor.name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+_WRITERS = {
+    K_QUANTS: _write_k_quants,
+    LARGE_VOCABULARY: _write_large_vocabulary,
+    LARGE: _write_large,
+    WIDE: _write_wide,
+}

@@ -100,7 +100,8 @@ class LlamaBackend:
             self.draft_max = settings.draft_max
             self._settings = settings
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
-            self._paces = choice.paces or choice.machine or MEASURED
+            paces = choice.paces or choice.machine or MEASURED
+            self._paces = dataclasses.replace(paces, off=dataclasses.replace(paces.off, walks_all=True))
             is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn
@@ -201,7 +202,7 @@ class LlamaBackend:
         """How long the decodes of the present context take, measured or estimated. See `Backend.costs`."""
         if self._estimated:
             return self._estimated
-        return dataclasses.replace(self._paces.of(self._flash_attn), walks_all=self._flash_attn == "off")
+        return self._paces.of(self._flash_attn)
 
     def sleep(self) -> None:
         """Frees the context, and also the model unless it makes embeddings. See `Backend.sleep`."""

@@ -4,6 +4,7 @@
 The file may have fewer of them, or more: models of one family often have another number of unused tokens at the end.
 """
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from srb.llama.native.context import Context, window_of
 from srb.llama.native.loading import load_model
 from srb.llama.native.params import engine_params, is_on_gpu
 from srb.llama.native.waiting import Waiting
+from srb.llama.sampling.logprobs import logprobs
 from srb.options.settings import Settings
 
 N_TEXTS = 4
@@ -222,10 +224,10 @@ class LlamaDrafter:
         """How many first tokens of a text it has read for this owner."""
         return max(place.alike(owner, text) for place in self._places)
 
-    def draft(self, owner: Hashable, texts: Sequence[Tokens], n: int) -> list[list[int]]:
-        """The `n` tokens that it thinks likeliest behind each text. See `Drafter.draft`. Raises `BackendError`."""
+    def draft(self, owner: Hashable, texts: Sequence[Tokens], n: int, least: float) -> list[list[int]]:
+        """The tokens that it thinks likeliest behind each text. See `Drafter.draft`. Raises `BackendError`."""
         try:
-            return self._draft(self._placed(owner, texts, n), texts, n)
+            return self._draft(self._placed(owner, texts, n), texts, n, least)
         except BackendError as error:
             log.logger.warning("the draft model guesses no more for a text: %s", error.message)
             for place in self._places:
@@ -233,20 +235,28 @@ class LlamaDrafter:
                 place.tokens, place.n_guessed = pack(()), 0
             raise
 
-    def _draft(self, places: list[_Place], texts: Sequence[Tokens], n: int) -> list[list[int]]:
+    def _draft(self, places: list[_Place], texts: Sequence[Tokens], n: int, least: float) -> list[list[int]]:
         drafted: list[list[int]] = [[] for _ in texts]
+        likely = [0.0] * len(texts)  # as natural logarithms
         new = [text[len(place.tokens) :] for place, text in zip(places, texts, strict=True)]
         if sum(map(len, new)) > self._n_batch:
             new = [self._read(place, tokens) for place, tokens in zip(places, new, strict=True)]
+        going = dict(enumerate(new))  # the texts that go on, with what they go on with
         for step in range(max(1, n)):
-            rows = self._decode(places, new, outputs=min(1, n))
-            for place in places:
-                place.n_guessed = step
-            if n:
-                likeliest = [int(self._context.logits(row)[: self._n_vocab].argmax()) for row in rows]
-                new = [pack((token,)) for token in likeliest]
-                for each, token in zip(drafted, likeliest, strict=True):
-                    each.append(token)
+            rows = self._decode([places[k] for k in going], list(going.values()), outputs=min(1, n))
+            for k, row in zip(tuple(going), rows, strict=True):
+                places[k].n_guessed = step
+                if n:
+                    logits = self._context.logits(row)[: self._n_vocab]
+                    token = int(logits.argmax())
+                    likely[k] += logprobs(logits, token, 0)[0]
+                    going[k] = pack((token,))
+                    if math.exp(likely[k]) < least:
+                        del going[k]
+                    else:
+                        drafted[k].append(token)
+            if not going:
+                break
         return drafted
 
     def _read(self, place: _Place, tokens: Tokens) -> Tokens:

@@ -31,6 +31,7 @@ class FakeDrafter:
     """Says what the script says for the seed 0, and checks what it is asked.
 
     share: how long it takes to guess a token. wrong_every: so many of its tokens are one too high.
+    sure: how likely it thinks each of its tokens.
     fails: the numbers of the calls that fail, counted from 1.
     """
 
@@ -44,11 +45,13 @@ class FakeDrafter:
         share: float = 0.05,
         reading: float = 0.01,
         wrong_every: int = 1000,
+        sure: float = 1.0,
         fails: Sequence[int] = (),
     ) -> None:
         self.reading = reading
         self.calls: list[tuple[Hashable, int, int, int]] = []  # owner, texts, tokens that it didn't know, n
         self._script, self._share, self._wrong_every, self._fails = script, share, wrong_every, fails
+        self._sure = sure
         self._places: list[tuple[Hashable, array[int]]] = []
 
     def making(self, n_texts: int) -> float:
@@ -58,7 +61,7 @@ class FakeDrafter:
     def known(self, owner: Hashable, text: "array[int]") -> int:
         return max((common_prefix(known, text, 0) for whose, known in self._places if whose == owner), default=0)
 
-    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int) -> list[list[int]]:
+    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least: float) -> list[list[int]]:
         assert 0 < len(texts) <= self.n_texts
         assert all(token >= 0 for text in texts for token in text)
         n_new = sum(len(text) - self.known(owner, text) for text in texts)
@@ -66,7 +69,8 @@ class FakeDrafter:
         if len(self.calls) in self._fails:
             self._places.clear()
             raise BackendError("the small model has no room")
-        drafted = [self._said(text, n) for text in texts]
+        n_sure = next((k for k in range(n) if self._sure ** (k + 1) < least), n)
+        drafted = [self._said(text, n_sure) for text in texts]
         self._places += [(owner, text + pack(tokens)) for text, tokens in zip(texts, drafted, strict=True)]
         del self._places[: -self.n_texts]
         return drafted
@@ -153,6 +157,27 @@ def test_where_rows_are_dear_it_is_never_asked() -> None:
     costs = Costs(0.018, row=0.0018, prompt_token=0.001, row_cell=0, prompt_cell=0, lone_step=0.0125)
     run(engine(drafter=drafter, costs=costs), endless())
     assert drafter.calls == []
+
+
+def test_where_the_small_model_is_not_sure_it_stops() -> None:
+    """A row and a token of its own take 0.066 of a step with the margin, and 0.6 ** 5 is more than that."""
+    drafter = FakeDrafter(sure=0.6)
+    one, each = engine(drafter=drafter), endless()
+    assert said(run(one, each)) == said(run(plain(), each))
+    assert one.stats().n_met > 20
+    assert one.stats().n_ahead <= 5 * one.stats().steps
+    assert one.stats().steps >= 40 / 6
+
+
+def test_what_it_must_catch_up_with_counts() -> None:
+    """The prompt says most of the text, so the small model isn't asked in between: it would have to read that first."""
+    copied = bytes(range(60))
+    script = says((copied + b"ab") * 6, prompt=60)
+    quick, slow = (FakeDrafter(script, reading=reading, share=0.3) for reading in (0.0001, 0.2))
+    for drafter in (quick, slow):
+        run(engine(script, drafter), request(copied.decode(), max_tokens=-1))
+    asked = [sum(1 for *_, n in each.calls if n) for each in (quick, slow)]
+    assert asked[0] > asked[1]
 
 
 def test_five_alternatives_have_rows_enough() -> None:

@@ -232,6 +232,8 @@ def test_what_is_worth_a_row_depends_on_the_costs() -> None:
     assert worth(0.9, 1, dataclasses.replace(IN_STEP, row=1.0)) == 0, "a row costs as much as a step"
     assert 0 < worth(0.5, 1, CHEAP) < 16
     assert worth(0.95, 4, PROCESSOR) >= worth(0.95, 32, PROCESSOR)
+    few = dataclasses.replace(PROCESSOR, row=0.0012)
+    assert worth(0.6, 4, few) > 0 == worth(0.3, 4, few), "its siblings are as uncertain, and their steps stay"
     assert worth(0.8, 1, CHEAP) > worth(0.8, 1, CHEAP, making=30.0) > 0
     assert worth(0.8, 1, CHEAP, making=100.0) == 0, "to guess a token takes as long as to draw one"
     assert worth(0.5, 1, CHEAP, least=Worth(1, 0, CHEAP, 16).of(0.8, 16)[1]) == 0, "another guess saves more"

@@ -1,5 +1,6 @@
 """A draft model on the real llama.cpp: it goes on with texts as it would alone, and the large model's texts stay."""
 
+import math
 import random
 from array import array
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import pytest
 from driver import request, run, texts
 from tiny_model import write_tiny_model
 
+from srb.engine.backend import Batch
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.kv.radix import pack
@@ -45,9 +47,10 @@ def drafter_of(backend: LlamaBackend) -> LlamaDrafter:
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_the_model_itself_guesses_what_it_says(quick: Load, load: Load, n: int) -> None:
+def test_the_model_itself_guesses_what_it_says(quick: Load, load: Load, tmp_path: Path, n: int) -> None:
+    sure = write_tiny_model(tmp_path / "sure.gguf", scale=1.5)  # of what it says next
     each = request("The night", n=n, temperature=0.0, max_tokens=60, ignore_eos=True)  # no end is likeliest there
-    engine, plain = Engine(quick()), Engine(load(draft_max=0))
+    engine, plain = Engine(quick(sure, model=sure)), Engine(load(model=sure, draft_max=0))
     assert texts(run(engine, each)) == texts(run(plain, each))
     assert engine.stats().n_met == engine.stats().n_ahead > 50 * n
     assert engine.stats().steps < 10
@@ -74,7 +77,7 @@ def test_texts_that_come_go_back_and_part_are_continued_as_if_alone(quick: Load,
             text = base[: rng.randint(1, len(base))] + pack([rng.randrange(256) for _ in range(rng.randint(0, 3))])
             chosen.append(text)
         n = rng.randint(0, 5)
-        drafted = drafter.draft(rng.choice("ab"), chosen, n)
+        drafted = drafter.draft(rng.choice("ab"), chosen, n, 0.0)
         for text, tokens in zip(chosen, drafted, strict=True):
             assert tokens == fresh(alone, text, n)
             known = [*known[-6:], text + pack(tokens[: rng.randint(0, n)])]
@@ -83,13 +86,34 @@ def test_texts_that_come_go_back_and_part_are_continued_as_if_alone(quick: Load,
 
 
 def fresh(drafter: LlamaDrafter, text: "array[int]", n: int) -> list[int]:
-    return drafter.draft(object(), [text], n)[0]
+    return drafter.draft(object(), [text], n, 0.0)[0]
+
+
+def test_it_stops_where_its_tokens_are_less_likely_than_wanted(quick: Load) -> None:
+    drafter = drafter_of(backend := quick())
+    known = [pack(list(text)) for text in (b"Once upon a time", b"The night")]
+    all_tokens = [fresh(drafter, text, 8) for text in known]
+    likely = []
+    for text, tokens in zip(known, all_tokens, strict=True):
+        batch = Batch()
+        last = batch.add((*text, *tokens), 0, 0, outputs=9)
+        backend.decode(batch, None)
+        likely.append(math.exp(sum(backend.logprobs(backend.logits(last - 8 + k), tokens[k], 0)[0] for k in range(3))))
+        backend.remove(0)
+    assert likely[0] != likely[1]
+    for least in (0.99 * max(likely), 0.99 * min(likely)):
+        drafted = drafter.draft("", known, 3, least)
+        for tokens, whole, p in zip(drafted, all_tokens, likely, strict=True):
+            assert tokens == whole[: len(tokens)]
+            assert (len(tokens) == 3) is (p >= least)
+    lengths = [drafter._context.length(place.seq_id) for place in drafter._places]
+    assert lengths == [len(place.tokens) for place in drafter._places]
 
 
 def test_what_it_knows_is_only_known_to_the_same_owner(quick: Load) -> None:
     drafter = drafter_of(quick())
     text = pack(list(b"Once upon a time"))
-    drafter.draft("a", [text], 2)
+    drafter.draft("a", [text], 2, 0.0)
     assert drafter.known("a", text) == len(text)
     assert drafter.known("b", text) == 0
 
@@ -98,10 +122,10 @@ def test_where_there_is_no_room_it_says_so_and_has_room_again(quick: Load) -> No
     drafter = drafter_of(quick(ctx_size=256))
     long = [pack([k] * 100) for k in range(4)]
     with pytest.raises(BackendError, match="llama_decode failed"):
-        drafter.draft("", long, 1)
+        drafter.draft("", long, 1, 0.0)
     assert [drafter._context.length(place.seq_id) for place in drafter._places] == [0] * 4
     for text in long:  # each alone, and those before make room
-        assert len(drafter.draft("", [text], 3)[0]) == 3
+        assert len(drafter.draft("", [text], 3, 0.0)[0]) == 3
 
 
 def test_it_sleeps_with_the_model(quick: Load) -> None:

@@ -4,6 +4,7 @@ The small model evaluates a row for each token that it guesses, and reads all te
 the large model takes. So unlike the other guesses, it is asked only where its tokens are worth that time, too.
 """
 
+import math
 from collections.abc import Hashable, Iterable
 from collections.abc import Sequence as Many
 
@@ -18,10 +19,13 @@ from srb.errors import BackendError
 _WHILE, _TRIES = 128, 8
 """Where it isn't worth its time, it still guesses a token in the first 8 steps of 128, to see whether it is now."""
 
+_WEIGHT = 1 / 8
+"""About the last 8 drafts count for how many tokens it usually says."""
+
 _PAUSE = 0.5
 """To read a text takes at most so much of a step between two steps, because everybody waits meanwhile."""
 
-_MOST_READING = 1 / 8
+_MOST_READING = 1 / 16
 """A prompt isn't read if this takes more than so much of the time in which the rest of the text is written."""
 
 
@@ -37,6 +41,7 @@ class Draft(Guess):
         super().__init__(seq, most)
         self.most_rows = drafter.n_texts
         self._drafter, self._owner, self._siblings = drafter, owner, siblings
+        self._sure = float(most)  # how many tokens the small model usually says until it isn't sure any more
         self._drafted: Many[int] = ()
         self._drafted_behind: list[int] | None = None  # its tokens then
 
@@ -57,26 +62,32 @@ class Draft(Guess):
             return
         wanted = {each: n for each in running if (n := each._wanted(worth, making))}
         try:
-            drafted = self._drafted_for(wanted)
+            drafted = self._drafted_for(wanted, worth.least_likely(making))
         except BackendError:  # which the drafter has told: it has no room for these texts, say
             self._give_up(wanted)
             return
-        for each, tokens in zip(wanted, drafted, strict=True):
-            each._drafted, each._drafted_behind = tokens, each._seq.tokens.copy()
+        for k, each in enumerate(wanted):
+            each._drafted, each._drafted_behind = drafted[k] if drafted else (), each._seq.tokens.copy()
+            if drafted:
+                n = len(each._drafted) if len(each._drafted) < wanted[each] else each._most
+                each._sure += _WEIGHT * (n - each._sure)
 
     def _wanted(self, worth: Worth, making: float) -> int:
         """How many tokens are worth drafting; one where none is, but where it is time to try."""
-        if n := worth.of(self.trust, self._most, making)[0]:
-            return n
+        # To read the prompt pays over the whole text, as `_MOST_READING` says. What came since then must pay now.
+        known = max(self._drafter.known(self._owner, self._text), len(self._seq.prompt.packed))
+        reading = max(0, len(self._text) - known - 1) * self._drafter.reading * worth.seconds(1)
+        if worth.of(self.trust, math.ceil(self._sure), making, reading)[0]:
+            return worth.of(self.trust, self._most, making, reading)[0]
         is_time = len(self._seq.tokens) % _WHILE < _TRIES
         return int(is_time and worth.of(1.0, self._most, making)[0] > 0)
 
-    def _drafted_for(self, wanted: "dict[Draft, int]") -> Many[Many[int]]:
-        """The tokens that are drafted for each; none while the small model hasn't read all texts."""
+    def _drafted_for(self, wanted: "dict[Draft, int]", least: float) -> Many[Many[int]]:
+        """The tokens that are drafted for each; empty while the small model hasn't read all texts."""
         drafter = self._drafter
         piece = max(1, int(_PAUSE / drafter.reading))
         texts = [each._text for each in wanted]
-        n, nothing = max(wanted.values()), [()] * len(wanted)
+        n = max(wanted.values())
         for each, text in zip(wanted, texts, strict=True):
             known = drafter.known(self._owner, text)
             left = each._seq.max_tokens - len(each._seq.tokens)
@@ -84,11 +95,11 @@ class Draft(Guess):
             is_read = len(text) - known <= piece // len(wanted)
             if len(text) + n > drafter.n_cells or (takes_long and not is_read):
                 self._give_up([each])
-                return nothing
+                return ()
             if not is_read:
-                drafter.draft(self._owner, [text[: known + piece]], 0)
-                return nothing
-        return drafter.draft(self._owner, texts, n)
+                drafter.draft(self._owner, [text[: known + piece]], 0, 0.0)
+                return ()
+        return drafter.draft(self._owner, texts, n, least)
 
     def _give_up(self, drafts: "Iterable[Draft]") -> None:
         for each in drafts:

@@ -3,6 +3,10 @@
 An example, with costs in milliseconds: a decode with one row takes 12, with two 20, and each further row takes 2 more.
 A guess of six tokens that are right nine times out of ten is met by 4.2 tokens in the mean, which saves 4.2 decodes of
 12, and costs 18. If they are right every second time, only one is met, and no number of them is worth it.
+
+With four rows, a decode of 24 is saved only if all four texts come a token further. If one alone does, it ends sooner,
+and the others have decodes of 22. So the more certain its guess is, the more of the decode counts: others of the same
+prompt are about as certain.
 """
 
 from dataclasses import dataclass
@@ -31,19 +35,28 @@ class Worth:
         """How long a step of so many rows takes."""
         return self.costs.of_rows([self.position] * n_rows)
 
-    def of(self, trust: float, n_tokens: int, making: float = 0.0) -> tuple[int, float]:
+    def least_likely(self, making: float) -> float:
+        """How likely a guessed token must be drawn that takes a row more, and so many seconds to guess, to be worth it.
+
+        A probability, or more than 1.
+        """
+        row = self.seconds(self.n_rows + 2) - self.seconds(self.n_rows + 1)  # the second row may cost more
+        return _MARGIN * (row + making) / (self.seconds(self.n_rows) / self.n_rows)
+
+    def of(self, trust: float, n_tokens: int, making: float = 0.0, before: float = 0.0) -> tuple[int, float]:
         """How many of `n_tokens` save the most time, and how many seconds; (0, `least`): none saves more than that.
 
         trust: how likely each of them is right, if the one before it is.
-        making: how many seconds it takes to guess one.
+        making: how many seconds it takes to guess one. before: how many more it takes until there is the first.
         """
         alone = self.seconds(self.n_rows)
-        share = alone / self.n_rows  # what a token of this sequence costs in a step of its own
+        row = alone - (self.seconds(self.n_rows - 1) if self.n_rows > 1 else 0.0)
+        share = row + trust * (alone / self.n_rows - row)  # what a token more saves
         best, gain, met, likely = 0, self.least, 0.0, 1.0
         for n in range(1, min(n_tokens, self.most) + 1):
             likely *= trust
             met += likely
-            saved = met * share - _MARGIN * (self.seconds(self.n_rows + n) - alone + n * making)
+            saved = met * share - _MARGIN * (self.seconds(self.n_rows + n) - alone + n * making + before)
             if saved > gain:
                 best, gain = n, saved
         return best, gain
