@@ -397,6 +397,7 @@ def main() -> None:
     model, threads = find_model(options.model), physical_cores()
     others = {} if options.model else OTHER_MODELS | (ON_A_CARD if _card() else {})
     results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick, others, options.only))
+    options.folder.mkdir(parents=True, exist_ok=True)
     publish(results, ceilings, model, threads, options.quick, options.folder)
 
 
