@@ -59,7 +59,7 @@ def main() -> None:
         for each in both:
             each.end(n)
         work, length = [(prompt, n, 2 * own)], 2 * own
-        saved = MEASURED.on.seconds(work, walks_all=False) - MEASURED.off.seconds(work, walks_all=True)
+        saved = MEASURED.on.seconds(work) - MEASURED.off.seconds(work)
         rule = round(1000 * (saved / length + prompt * MEASURED.off.prompt_token / length))
         print(prompt, n, own, *(f"{each:.1f}" for each in (on, off, on - off)), rule, sep="\t", flush=True)
 

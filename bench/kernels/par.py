@@ -30,17 +30,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import llama_cpp
 
 sys.path.append(str(Path(__file__).parents[1] / "serving"))
 
+from bare import Bare
 from compare import CELLS, PROMPT_TOKENS, text
 from peers import Answer, Peer, Server, running
 
 from srb import CompletionRequest, LlamaBackend, SamplingParams, Settings
 from srb.engine.telling.events import StreamEvent
 from srb.llama.files.model_file import find_model
-from srb.llama.native.context import new_context
 from srb.llama.native.loading import load_model
 from srb.llama.native.params import engine_params, physical_cores, start
 from srb.llama.sizes import PROMPT_OUTPUTS, n_seqs
@@ -79,30 +78,13 @@ class Decode:
         self._model = load_model(settings.model, settings, lambda _fraction: True)
         sizes = {"n_cells": CELLS, "n_seqs": n_seqs(settings), "n_outputs": settings.parallel + PROMPT_OUTPUTS}
         params = engine_params(self._model, settings, flash_attn=settings.flash_attn, **sizes)
-        self._context = new_context(self._model, params, "a context")
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = llama_cpp.llama_batch_init(512, 0, 1)
-
-    def _decode(self, positions: range, seq_ids: range, *, has_logits: bool) -> None:
-        rows = [(position, seq_id) for position in positions for seq_id in seq_ids]
-        batch = self._batch
-        for place, (position, seq_id) in enumerate(rows):
-            batch.token[place], batch.pos[place], batch.logits[place] = 1000 + position, position, has_logits
-            batch.n_seq_id[place], batch.seq_id[place][0] = 1, seq_id
-        batch.n_tokens = len(rows)
-        if llama_cpp.llama_decode(self._context, batch):
-            raise RuntimeError("llama_decode failed")
-        llama_cpp.llama_synchronize(self._context)
+        self._bare = Bare(self._model, params)
 
     def measure(self, n: int, _seed: int) -> Steps:
-        llama_cpp.llama_memory_clear(self._memory, False)
-        for first in range(0, PROMPT_TOKENS, 512):
-            self._decode(range(first, min(first + 512, PROMPT_TOKENS)), range(1), has_logits=False)
-        for seq_id in range(1, n):
-            llama_cpp.llama_memory_seq_cp(self._memory, 0, seq_id, 0, -1)
+        self._bare.begin(PROMPT_TOKENS, n)
         before, ends = slept(), [time.perf_counter()]
         for position in range(PROMPT_TOKENS, PROMPT_TOKENS + STEPS):
-            self._decode(range(position, position + 1), range(n), has_logits=True)
+            self._bare.decode(range(position, position + 1), range(n))
             ends.append(time.perf_counter())
         return Steps(
             [after - before for before, after in itertools.pairwise(ends)], ends[-1] - ends[0], slept() - before

@@ -1,6 +1,6 @@
 """Measures which type of cache and which attention suit which work, and what cells of their own give alternatives.
 
-usage: python bench/kernels/shapes.py [--rounds 2] [--weights FILE]
+usage: python bench/kernels/shapes.py [--rounds 2]
 
 The weights are those that `srb tune` has chosen. Each job is a prompt, and n alternatives that continue it, in loops of
 `llama_decode` without srb's code. The ways are measured in turn, and the program prints the least seconds of a job.
@@ -12,14 +12,12 @@ streams f16, streams bf16: each alternative has cells of its own, and a copy of 
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any
 
-import llama_cpp
+from bare import Bare
 
 from srb import Settings
 from srb.llama.files.model_file import find_model
-from srb.llama.native.context import new_context
 from srb.llama.native.loading import load_model
 from srb.llama.native.params import engine_params, physical_cores, start
 from srb.llama.tune.tuned import choose
@@ -32,11 +30,12 @@ JOBS = (
     (400, 16, 64),
     (400, 32, 64),
     (400, 32, 128),
+    (1200, 1, 64),
+    (1200, 8, 64),
     (1200, 32, 64),
 )
 """Each has the tokens of the prompt, the number of alternatives, and the tokens of each of these."""
 
-BATCH = 512  # tokens
 SEQS = 34  # an even number, as srb asks for
 
 WAYS = {
@@ -62,43 +61,23 @@ class Way:
         n_cells = SEQS * -(-longest // 256) * 256 if has_streams else max(t + n * each for t, n, each in JOBS)
         params = engine_params(model, settings, flash_attn=flash_attn, n_cells=n_cells, n_seqs=SEQS - 1, n_outputs=SEQS)
         params.kv_unified = not has_streams
-        self._context = new_context(model, params, "a context")
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        self._batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
+        self._bare = Bare(model, params)
 
     def job(self, n_tokens: int, n: int, length: int) -> float:
         """The seconds for a prompt of so many tokens, and n alternatives of `length` tokens that continue it."""
-        llama_cpp.llama_memory_clear(self._memory, False)
         begin = time.perf_counter()
-        for first in range(0, n_tokens, BATCH):
-            rows = [(position, 0) for position in range(first, min(first + BATCH, n_tokens))]
-            self._decode(rows, has_logits=False)
-        for seq_id in range(1, n):
-            llama_cpp.llama_memory_seq_cp(self._memory, 0, seq_id, -1, -1)
+        self._bare.begin(n_tokens, n)
         for position in range(n_tokens, n_tokens + length):
             for first in range(0, n, self._most_rows):
-                rows = [(position, seq_id) for seq_id in range(first, min(first + self._most_rows, n))]
-                self._decode(rows, has_logits=True)
+                self._bare.decode(range(position, position + 1), range(first, min(first + self._most_rows, n)))
         return time.perf_counter() - begin
-
-    def _decode(self, rows: list[tuple[int, int]], *, has_logits: bool) -> None:
-        batch = self._batch
-        for place, (position, seq_id) in enumerate(rows):
-            batch.token[place], batch.pos[place] = 1000 + 7 * position + seq_id, position
-            batch.logits[place] = has_logits
-            batch.n_seq_id[place], batch.seq_id[place][0] = 1, seq_id
-        batch.n_tokens = len(rows)
-        if llama_cpp.llama_decode(self._context, batch):
-            raise RuntimeError("llama_decode failed")
-        llama_cpp.llama_synchronize(self._context)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--weights", type=Path, help="left out: as tuned")
-    options = parser.parse_args()
-    weights = options.weights or choose(find_model(None), Settings()).weights
+    rounds = parser.parse_args().rounds
+    weights = choose(find_model(None), Settings()).weights
     settings = Settings(log_level="error")
     start(settings)
     model = load_model(weights, settings, lambda _fraction: True)
@@ -110,7 +89,7 @@ def main() -> None:
     print("|---" * (3 + len(ways)), "|", sep="")
     for job in JOBS:
         least = dict.fromkeys(ways, float("inf"))
-        for _ in range(options.rounds):
+        for _ in range(rounds):
             for name, way in ways.items():
                 least[name] = min(least[name], way.job(*job))
         print("|", " | ".join((*map(str, job), *(f"{each:.2f}" for each in least.values()))), "|", flush=True)

@@ -10,6 +10,7 @@ guess. Each is written five times in all ways, in turn, and the quickest of the 
 only make a time longer.
 """
 
+import argparse
 import json
 import sys
 import time
@@ -59,12 +60,16 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def main() -> None:
     """Prints a line for each task and way."""
-    model, n, draft = (*sys.argv[1:], *("-", "1", "")[len(sys.argv) - 1 :])
-    with LlamaBackend(Settings(model=_file(model), model_draft=_file(draft) if draft else None)) as backend:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", type=_file, default="-")
+    parser.add_argument("n", nargs="?", type=int, default=1)
+    parser.add_argument("draft", nargs="?", type=_file)
+    given = parser.parse_args()
+    with LlamaBackend(Settings(model=given.model, model_draft=given.draft)) as backend:
         engine, drafter = Engine(backend), backend.drafter
         ways = {"without": (0, None), "guesses": (GUESSED, None)} | ({"draft": (GUESSED, drafter)} if drafter else {})
         for name, (prompt, options) in TASKS.items():
-            branches = SamplingParams(seed=1, **options).alternatives(int(n))
+            branches = SamplingParams(seed=1, **options).alternatives(given.n)
             request = CompletionRequest((engine.tokenize(prompt),), branches, cache_prompt=False)
             runs: dict[str, list[tuple[list[float], DoneEvent]]] = {way: [] for way in ways}
             for _ in range(REPEATS):
@@ -73,7 +78,6 @@ def main() -> None:
                     found.append(_run(engine, request))
             for way, found in runs.items():
                 print(name.ljust(10), way.ljust(8), _line(found), flush=True)
-            backend.drafter = drafter
 
 
 def _file(name: str) -> Path:
@@ -96,8 +100,7 @@ def _run(engine: Engine, request: CompletionRequest) -> tuple[list[float], DoneE
 
 
 def _line(found: list[tuple[list[float], DoneEvent]]) -> str:
-    steps = min((seconds for seconds, _ in found), key=sum)
-    done = found[0][1]
+    steps, done = min(found, key=lambda run: sum(run[0]))
     n_tokens, timings = done.usage.completion_tokens, done.timings
     guessed = f", {timings.n_met} of {timings.n_ahead} guesses right" if timings.n_ahead else ""
     return f"{n_tokens} tokens in {len(steps)} steps, {n_tokens / sum(steps):.1f} a second{guessed}"

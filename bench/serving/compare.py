@@ -394,10 +394,10 @@ def main() -> None:
         "--folder", type=Path, default=ROOT / "docs/figures", help="where to write; left out: docs/figures"
     )
     options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     model, threads = find_model(options.model), physical_cores()
     others = {} if options.model else OTHER_MODELS | (ON_A_CARD if _card() else {})
     results, ceilings = asyncio.run(measure(model, threads, options.binaries, options.quick, others, options.only))
-    options.folder.mkdir(parents=True, exist_ok=True)
     publish(results, ceilings, model, threads, options.quick, options.folder)
 
 

@@ -107,6 +107,8 @@ def _write_large(path: Path) -> None:
 
 
 def _write_wide(path: Path) -> None:
+    from tiny_model import finish
+
     reader = gguf.GGUFReader(find_model(None))
     writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
     for name, each in reader.fields.items():
@@ -127,10 +129,7 @@ def _write_wide(path: Path) -> None:
             whole[: own.shape[0], : own.shape[1]] = own
             data = gguf.quantize(whole, kind)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer, path)
 
 
 _WRITERS = {

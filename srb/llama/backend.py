@@ -100,8 +100,7 @@ class LlamaBackend:
             self.draft_max = settings.draft_max
             self._settings = settings
             self._estimated = None if choice.paces else estimated(model, n_threads, is_on_gpu=is_on_gpu(settings))
-            paces = choice.paces or choice.machine or MEASURED
-            self._paces = dataclasses.replace(paces, off=dataclasses.replace(paces.off, walks_all=True))
+            self._paces = choice.paces or choice.machine or MEASURED
             is_relaid = not (self.media and self.media.has_positions)  # state.py can't read such cells
             self._chooses = settings.flash_attn == "auto" and can_choose(self.window, settings) and is_relaid
             self._flash_attn = self._paces.usual if self._chooses else settings.flash_attn

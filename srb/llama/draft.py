@@ -224,10 +224,10 @@ class LlamaDrafter:
         """How many first tokens of a text it has read for this owner."""
         return max(place.alike(owner, text) for place in self._places)
 
-    def draft(self, owner: Hashable, texts: Sequence[Tokens], n: int, least: float) -> list[list[int]]:
+    def draft(self, owner: Hashable, texts: Sequence[Tokens], n: int, least_likely: float) -> list[list[int]]:
         """The tokens that it thinks likeliest behind each text. See `Drafter.draft`. Raises `BackendError`."""
         try:
-            return self._draft(self._placed(owner, texts, n), texts, n, least)
+            return self._draft(self._placed(owner, texts, n), texts, n, least_likely)
         except BackendError as error:
             log.logger.warning("the draft model guesses no more for a text: %s", error.message)
             for place in self._places:
@@ -235,28 +235,29 @@ class LlamaDrafter:
                 place.tokens, place.n_guessed = pack(()), 0
             raise
 
-    def _draft(self, places: list[_Place], texts: Sequence[Tokens], n: int, least: float) -> list[list[int]]:
+    def _draft(self, places: list[_Place], texts: Sequence[Tokens], n: int, least_likely: float) -> list[list[int]]:
         drafted: list[list[int]] = [[] for _ in texts]
         likely = [0.0] * len(texts)  # as natural logarithms
         new = [text[len(place.tokens) :] for place, text in zip(places, texts, strict=True)]
         if sum(map(len, new)) > self._n_batch:
             new = [self._read(place, tokens) for place, tokens in zip(places, new, strict=True)]
+        if not n:
+            self._decode(places, new, outputs=0)
         going = dict(enumerate(new))  # the texts that go on, with what they go on with
-        for step in range(max(1, n)):
-            rows = self._decode([places[k] for k in going], list(going.values()), outputs=min(1, n))
-            for k, row in zip(tuple(going), rows, strict=True):
-                places[k].n_guessed = step
-                if n:
-                    logits = self._context.logits(row)[: self._n_vocab]
-                    token = int(logits.argmax())
-                    likely[k] += logprobs(logits, token, 0)[0]
-                    going[k] = pack((token,))
-                    if math.exp(likely[k]) < least:
-                        del going[k]
-                    else:
-                        drafted[k].append(token)
+        for step in range(n):
             if not going:
                 break
+            rows = self._decode([places[k] for k in going], list(going.values()), outputs=1)
+            for k, row in zip(tuple(going), rows, strict=True):
+                places[k].n_guessed = step
+                logits = self._context.logits(row)[: self._n_vocab]
+                token = int(logits.argmax())
+                likely[k] += logprobs(logits, token, 0)[0]
+                if math.exp(likely[k]) < least_likely:
+                    del going[k]
+                else:
+                    going[k] = pack((token,))
+                    drafted[k].append(token)
         return drafted
 
     def _read(self, place: _Place, tokens: Tokens) -> Tokens:

@@ -61,7 +61,7 @@ class FakeDrafter:
     def known(self, owner: Hashable, text: "array[int]") -> int:
         return max((common_prefix(known, text, 0) for whose, known in self._places if whose == owner), default=0)
 
-    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least: float) -> list[list[int]]:
+    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least_likely: float) -> list[list[int]]:
         assert 0 < len(texts) <= self.n_texts
         assert all(token >= 0 for text in texts for token in text)
         n_new = sum(len(text) - self.known(owner, text) for text in texts)
@@ -69,7 +69,7 @@ class FakeDrafter:
         if len(self.calls) in self._fails:
             self._places.clear()
             raise BackendError("the small model has no room")
-        n_sure = next((k for k in range(n) if self._sure ** (k + 1) < least), n)
+        n_sure = next((k for k in range(n) if self._sure ** (k + 1) < least_likely), n)
         drafted = [self._said(text, n_sure) for text in texts]
         self._places += [(owner, text + pack(tokens)) for text, tokens in zip(texts, drafted, strict=True)]
         del self._places[: -self.n_texts]

@@ -345,7 +345,7 @@ def test_what_a_job_takes() -> None:
     assert pace.row_cell == pytest.approx(0.144 / 32 / 3584)
     assert 8 * pace.row + pace.step == pytest.approx(0.04 - 8 * pace.row_cell * 512)
     assert pace.lone_step + 512 * pace.lone_row_cell == pytest.approx(0.01)
-    decoding = pace.seconds([(512, 1, 64)], walks_all=False) - pace.seconds([(512, 1, 0)], walks_all=False)
+    decoding = pace.seconds([(512, 1, 64)]) - pace.seconds([(512, 1, 0)])
     assert decoding == pytest.approx(64 * (0.01 + 32 * 0.01 / 3584))
     assert timings.job(512, 8, 64) == pytest.approx(0.5 + 64 * (0.04 + 8 * 32 * 0.036 / 8 / 3584))
     other = Timings(SHAPE, False, 0.25, 1e9, {1: 0.005, 8: 0.02, 32: 0.1}, {}).at_depth_of(timings)

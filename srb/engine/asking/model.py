@@ -163,12 +163,12 @@ class Drafter(Protocol):
     def known(self, owner: Hashable, text: "array[int]") -> int:
         """How many first tokens of a text it has read for this owner."""
 
-    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least: float) -> list[list[int]]:
+    def draft(self, owner: Hashable, texts: Sequence["array[int]"], n: int, least_likely: float) -> list[list[int]]:
         """The up to `n` tokens that it thinks likeliest behind each of up to `n_texts` texts. Raises `BackendError`.
 
         owner: only texts with the same owner may begin with what was read of each other.
         n: 0: it only reads the texts.
-        least: how likely it must think the tokens of a text together, as a probability; it stops before they are less.
+        least_likely: the probability that the tokens of a text must have together; it stops before they have less.
         """
 
 

@@ -75,14 +75,15 @@ class Draft(Guess):
     def _wanted(self, worth: Worth, making: float) -> int:
         """How many tokens are worth drafting; one where none is, but where it is time to try."""
         # To read the prompt pays over the whole text, as `_MOST_READING` says. What came since then must pay now.
-        known = max(self._drafter.known(self._owner, self._text), len(self._seq.prompt.packed))
-        reading = max(0, len(self._text) - known - 1) * self._drafter.reading * worth.seconds(1)
+        text = self._text
+        known = max(self._drafter.known(self._owner, text), len(self._seq.prompt.packed))
+        reading = max(0, len(text) - known - 1) * self._drafter.reading * worth.seconds(1)
         if worth.of(self.trust, math.ceil(self._sure), making, reading)[0]:
             return worth.of(self.trust, self._most, making, reading)[0]
         is_time = len(self._seq.tokens) % _WHILE < _TRIES
         return int(is_time and worth.of(1.0, self._most, making)[0] > 0)
 
-    def _drafted_for(self, wanted: "dict[Draft, int]", least: float) -> Many[Many[int]]:
+    def _drafted_for(self, wanted: "dict[Draft, int]", least_likely: float) -> Many[Many[int]]:
         """The tokens that are drafted for each; empty while the small model hasn't read all texts."""
         drafter = self._drafter
         piece = max(1, int(_PAUSE / drafter.reading))
@@ -99,7 +100,7 @@ class Draft(Guess):
             if not is_read:
                 drafter.draft(self._owner, [text[: known + piece]], 0, 0.0)
                 return ()
-        return drafter.draft(self._owner, texts, n, least)
+        return drafter.draft(self._owner, texts, n, least_likely)
 
     def _give_up(self, drafts: "Iterable[Draft]") -> None:
         for each in drafts:

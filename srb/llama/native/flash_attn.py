@@ -39,12 +39,12 @@ class Pace(Costs):
     lone_row_cell: float = 0.0
     cache_type: str = ""
 
-    def seconds(self, work: Work, *, walks_all: bool) -> float:
-        """How long prompts and the sequences that continue them take. walks_all: each row walks all cells in use."""
+    def seconds(self, work: Work) -> float:
+        """How long prompts and the sequences that continue them take."""
         in_use = sum(tokens + n * length // 2 for tokens, n, length in work)
         return sum(
             tokens * (self.prompt_token + tokens / 2 * self.prompt_cell)
-            + length * self._step(n, in_use if walks_all else tokens + length / 2)
+            + length * self._step(n, in_use if self.walks_all else tokens + length / 2)
             for tokens, n, length in work
         )
 
@@ -79,15 +79,15 @@ class Paces:
 
     def best(self, work: Work) -> str:
         """`auto` or `off`: the kind that takes less time for all of the work, including a change."""
-        seconds = {"auto": self.on.seconds(work, walks_all=False), "off": self.off.seconds(work, walks_all=True)}
+        seconds = {"auto": self.on.seconds(work), "off": self.off.seconds(work)}
         return min(seconds, key=lambda kind: seconds[kind] + (self.change if kind != self.usual else 0))
 
 
-def _differences(row_cell: float, prompt_token: float) -> Pace:
-    return Pace(step=0, row=0, prompt_token=prompt_token, row_cell=row_cell, prompt_cell=0)
+def _differences(row_cell: float, prompt_token: float, *, walks_all: bool) -> Pace:
+    return Pace(step=0, row=0, prompt_token=prompt_token, row_cell=row_cell, prompt_cell=0, walks_all=walks_all)
 
 
-MEASURED = Paces(_differences(2.6e-6, 0), _differences(1.3e-6, 0.325e-3), 0.26)
+MEASURED = Paces(_differences(2.6e-6, 0, walks_all=False), _differences(1.3e-6, 0.325e-3, walks_all=True), 0.26)
 """How the two kinds differ on a CPU, for machines where nothing was measured.
 
 The numbers are those of SmolLM2-135M with an f16 cache (docs/figures/older.md)."""

@@ -180,8 +180,8 @@ class Findings:
 
     def without_flash(self, weights: str) -> Attention:
         """The fastest way without flash attention that was tried with these weights."""
-        tried = [each for each in self.candidates if each.weights == weights and each.attention in OTHERS]
-        tried = [each for each in tried if each.timings and each.is_close_enough]
+        found = [self.find(weights, way) for way in OTHERS]
+        tried = [each for each in found if each and each.timings and each.is_close_enough]
         return min(tried, key=lambda each: self.ratio(each, self.candidates[0])).attention if tried else OTHERS[0]
 
     def look(self, rivals: list[Candidate]) -> None:

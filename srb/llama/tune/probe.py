@@ -110,6 +110,7 @@ class Timings:
             row_cell=row_cell,
             prompt_cell=self._token_cell,
             apart=apart,
+            walks_all=self.walks_all,
             lone_step=max(0.0, self.shallow[1] - self._row_cell(1) * self.shape.piece),
             lone_row_cell=self._row_cell(1),
         )

@@ -224,7 +224,8 @@ def _read(source: Path) -> Tuned:
         raise ValueError(f"it is of version {version}, and this srb reads version {VERSION}")
     paces = None
     if "on" in data:
-        paces = Paces(Pace(**data.pop("on")), Pace(**data.pop("off")), data.pop("change"), data.pop("usual"))
+        off = data.pop("off") | {"walks_all": True}  # srb wrote false before it used it
+        paces = Paces(Pace(**data.pop("on")), Pace(**off), data.pop("change"), data.pop("usual"))
     return Tuned(**data, paces=paces)
 
 
