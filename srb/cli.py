@@ -29,7 +29,11 @@ Run = Callable[[Settings, argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 0, 1 if it failed, 2 for a wrong call, 130 if it was stopped."""
+    """Runs a command and returns its exit code.
+
+    Returns:
+        0; 1 if it failed; 2 for a wrong call; 130 if it was stopped. To stop a server by SIGTERM is no failure: 0.
+    """
     words = sys.argv[1:] if argv is None else argv
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what can follow
         words = os.environ["COMP_LINE"].split()
@@ -37,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = load_settings(arguments)
         _set_up_logging(settings, arguments)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # it keeps what Ctrl-C keeps
+        signal.signal(signal.SIGTERM, _terminate)
         run: Run = arguments.run
         return run(settings, arguments)
     except (SettingsError, InvalidRequestError) as error:
@@ -51,8 +55,18 @@ def main(argv: list[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         return _fail(f"{error.filename or 'the output'} can't be written: {error.strerror}", 1)
+    except TerminatedError:
+        return 0 if arguments.run is _serve else 130
     except KeyboardInterrupt:
         return 130
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM has come. It keeps what Ctrl-C keeps."""
+
+
+def _terminate(*_signal: object) -> None:
+    raise TerminatedError
 
 
 # Each command imports its own modules only when it is called: the modules of all commands together take half a second.

@@ -125,6 +125,9 @@ class Idle:
     def sleep(self) -> None:
         """Frees nothing."""
 
+    def reset(self) -> None:
+        """Frees nothing."""
+
     def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         pass
 

@@ -146,6 +146,9 @@ class Backend(Protocol):
     def sleep(self) -> None:
         """Frees what `prepare` can make again, but no saved state. Called only when no sequence holds a cell."""
 
+    def reset(self) -> None:
+        """Frees the KV cache with all its sequences, whatever state it is in. `prepare` makes it anew."""
+
     @property
     def media(self) -> MediaReader | None:
         """Turns images and sounds into parts of prompts; None: the model takes neither."""

@@ -9,7 +9,8 @@ sequence. So every index has one `StopEvent`, and every request one `DoneEvent`.
 - When a decode fails, what it left in the cells is removed, and the batch is tried again: without the sequences that
   llama.cpp names, or else in halves. So the sequence that makes it fail ends alone, and its neighbours live on.
 - A `BackendError` from a sampler ends this one alternative.
-- Any other exception is a bug: the thread ends, `Engine.fail` writes the missing events, and `/health` says 500.
+- Any other exception is a bug: another engine takes this one's place, and goes on with its requests
+  (`srb.serving.recovery`).
 
 A prompt that nobody wants any more stops being evaluated in the middle of a decode, through llama.cpp's abort callback.
 llama.cpp calls it for every node of the graph, in Python, so only batches that have nothing but prompts get it. It
@@ -52,6 +53,8 @@ class Decoding:
     ) -> None:
         self.finished: deque[Sequence] = deque()
         """The sequences that have finished, but still hold what they have leased."""
+        self.at_work: Way | None = None
+        """The one that takes a row now. After an exception in that, its request is the likely cause."""
         self.now = 0.0
         """When the last decode returned, or sequences last began, in seconds of the clock."""
         self._backend = backend
@@ -102,10 +105,12 @@ class Decoding:
         self._outbox.progress(prompt.active for prompt, _, _ in plan.chunks)
         ways: dict[Way, None] = {}
         for row, numbers in plan.rows:
+            self.at_work = row.way
             logits, *beside = map(self._backend.logits, numbers)
             if plan.is_of(row, numbers[0]):
                 row.way.take(row, logits, beside)
             ways[row.way] = None
+        self.at_work = None
         for way in ways:
             way.after_step()
         self._cells.share()
@@ -160,8 +165,10 @@ class Decoding:
             if active.prefilled is None and all(each.logits is not None for each in active.prompts):
                 active.prefilled = self._clock()
             self.now = self._clock()
+            self.at_work = prompt.way
             prompt.way.begin(seq)
             began[prompt.way] = None
+        self.at_work = None
         for way in began:
             way.after_step()
 

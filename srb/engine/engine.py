@@ -8,6 +8,7 @@ next step: what it evaluated is retained, and what it leased is given back (cell
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, fields
 
 from srb.engine.asking.activation import activate
 from srb.engine.asking.facade import Facade
@@ -34,6 +35,18 @@ from srb.engine.telling.outbox import Outbox
 from srb.engine.telling.stats import EngineStats, Measure, Totals
 from srb.engine.ways import Tools
 from srb.errors import SrbError, UnavailableError, in_use
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """What is known of an engine's failure.
+
+    cause: the id of the request that it was working for; None if it was working for several.
+    unread: the ids of the requests that were added, and that no step has looked at.
+    """
+
+    cause: str | None = None
+    unread: frozenset[str] = frozenset()
 
 
 class Engine(Facade, ForPrograms):
@@ -163,16 +176,37 @@ class Engine(Facade, ForPrograms):
         """Frees memory that the backend can fill again for the next request. Call it only when there is no work."""
         self._backend.sleep()
 
-    def fail(self, error: SrbError) -> list[Event]:
-        """Ends every request with this error and returns the events. From now on `add_request` raises the error.
+    def abandon(self, error: SrbError) -> Abandoned:
+        """Frees the samplers of every request. From now on `add_request` and `ask` raise this error.
 
-        This is for an engine that is broken: the backend isn't touched, and there must be no further step.
+        This is for an engine whose `step` has raised an exception: no event is told any more, the backend's cache isn't
+        touched, and there must be no further step.
         """
         self._kept.questions.close(error)
         unread = [message for message in self._mail.close(error) if isinstance(message, ActiveRequest)]
         for active in (*self._scheduler.running.values(), *self._scheduler.waiting.values(), *unread):
-            self._outbox.fail(active, error)
-        return self._outbox.take()
+            active.compiled.close()
+        prompts = dict.fromkeys((*self._scheduler.prompts, *(seq.prompt for seq in self._decoding.finished)))
+        for seq in (seq for prompt in prompts for seq in prompt.sequences):
+            if seq.sampler:
+                seq.sampler.close()
+                seq.sampler = None
+        cause = next((each.active.id for each in prompts if each.way is self._decoding.at_work), None)
+        self._decoding.at_work = None
+        self._decoding.finished.clear()
+        for each in (self._scheduler.running, self._scheduler.waiting, self._scheduler.prompts):
+            each.clear()
+        return Abandoned(cause, frozenset(active.id for active in unread))
+
+    def succeed(self, failed: "Engine", reason: str) -> None:
+        """Takes over what an abandoned engine has counted, and the scales that its adapters were given.
+
+        reason: why that engine has failed.
+        """
+        for each in fields(Totals):
+            setattr(self._totals, each.name, getattr(failed._totals, each.name))
+        self._totals.last_error = reason
+        self.adapters.set_scales(tuple((k, each.scale) for k, each in enumerate(failed.adapters.listed)))
 
     def close(self) -> None:
         """Returns when the store has written all that it was given. There must be no further step."""

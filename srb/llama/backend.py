@@ -205,11 +205,15 @@ class LlamaBackend:
 
     def sleep(self) -> None:
         """Frees the context, and also the model unless it makes embeddings. See `Backend.sleep`."""
+        self.reset()
+        if not self.embedder:
+            self._free_model()
+
+    def reset(self) -> None:
+        """Frees the contexts. The weights and the vocabulary stay: they are never written to. See `Backend.reset`."""
         self._context.close()
         if self.drafter:
             self.drafter.close()
-        if not self.embedder:
-            self._free_model()
 
     def _free_model(self) -> None:
         model, self._model = self._model, None

@@ -251,6 +251,12 @@ class Ahead:
             self._drawing = None
             self._end(request_id, None, "ahead")
 
+    def interrupt(self) -> str | None:
+        """Says that the engine has lost what is drawn now. Returns the id of its request. What it has is kept."""
+        request_id = self._drawing[0] if self._drawing else None
+        self._drawing = None
+        return request_id
+
     def is_own(self, request_id: str) -> bool:
         """Whether this draws, or has drawn, with the request of this id. May be called from any thread."""
         return request_id.startswith(self._prefix)

@@ -2,12 +2,18 @@
 
 The thread alone owns the engine. It loads the model, steps the engine while there is work, and hands the events to
 the event loop once per step.
+
+If a step raises an exception, the thread makes another engine on the same backend, and the requests go on there
+(recovery.py). The process needn't end for that: llama.cpp reports what goes wrong by return codes, which are errors of
+single requests, and it can't be continued after an assertion anyway. Its weights are never written to. Its cache may be
+half written, so it is freed and made anew.
 """
 
 import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -15,13 +21,13 @@ from typing import Any
 from srb.engine.asking.model import ChatTemplate, Embedder, ModelInfo, Tokenizer
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
-from srb.engine.engine import Answer, Engine
+from srb.engine.engine import Abandoned, Answer, Engine
 from srb.engine.kept.slots import Slots
 from srb.engine.prompts.adapters import Adapters
 from srb.engine.prompts.media import Media, PromptPart
-from srb.engine.telling.events import AbortReason, Event
+from srb.engine.telling.events import AbortReason, Event, by_request
 from srb.engine.telling.stats import EngineStats, Measure
-from srb.errors import EngineDeadError
+from srb.errors import EngineDeadError, EngineRestartError, SrbError
 from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
 from srb.llama.tune.idle import IdleTuning
@@ -30,8 +36,14 @@ from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient, Record, client_options
 from srb.serving.log_format import loggable
 from srb.serving.making import make_engine
+from srb.serving.recovery import Recovery
 
 logger = logging.getLogger("srb")
+
+MAX_FAILURES = 3
+"""The engine isn't made anew when it has failed this often in FAILURE_SECONDS."""
+
+FAILURE_SECONDS = 600.0
 
 
 class AsyncEngine(EngineClient):
@@ -59,6 +71,9 @@ class AsyncEngine(EngineClient):
         self._sleep_after = sleep_after
         self._idle = idle
         self._engine: Engine | None = None
+        self._recovery = Recovery(self._add, self._abort, self.put)
+        self._failed_at: list[float] = []  # when it has failed, in seconds of the monotonic clock
+        self._undelivered: deque[Callable[[], object]] = deque()  # what the thread wants done in the event loop
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -169,11 +184,17 @@ class AsyncEngine(EngineClient):
         self._thread.start()
 
     async def _take(self, request: CompletionRequest) -> None:
+        await self._recovery.take(request)
+
+    def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
+        self._recovery.abort(request_id, index, reason)
+
+    async def _add(self, request: CompletionRequest) -> None:
         assert self._engine is not None
         await asyncio.to_thread(self._engine.add_request, request)
         self._loop.call_soon(self._wake.set)  # with what `_on_taken` ends because it was aborted meanwhile
 
-    def _end(self, request_id: str, index: int | None, reason: AbortReason) -> None:
+    def _abort(self, request_id: str, index: int | None, reason: AbortReason) -> None:
         assert self._engine is not None
         self._engine.abort(request_id, index, reason)
         self._wake.set()
@@ -200,17 +221,46 @@ class AsyncEngine(EngineClient):
         self._is_sleeping = True
 
     def _on_step(self, events: list[Event]) -> None:
-        if events:
-            self._is_sleeping = False
+        """Tells what happened to one request in a step."""
+        self._is_sleeping = False
         self._tell(events)
+        self._recovery.told(events)
 
-    def _on_death(self, error: EngineDeadError, events: list[Event]) -> None:
+    def _on_failure(self) -> None:
+        if self._status == "ready":
+            self._status = "restarting"
+        self._recovery.begin()
+
+    def _on_remade(self, engine: Engine, error: Exception, abandoned: Abandoned) -> None:
+        self._engine = engine
+        self._n_restarts += 1
+        if self._status == "restarting":
+            self._status = "ready"
+        if drawing := self.ahead.interrupt():
+            self._recovery.drop(drawing)
+        self._recovery.resume(error, abandoned)
+
+    def _on_death(self, error: EngineDeadError) -> None:
         self._status = "dead"
         self._failure = error
         if self._record:
             self._roster.suspend()
-        self._on_step(events)
-        self._failed.set()
+        self.put(self._recovery.fail(error))
+        self._in_order(self._failed.set)
+
+    def _deliver(self) -> None:
+        """Does what the thread wants done. If that raises, it is done once more, and after that never again."""
+        while self._undelivered:
+            deliver = self._undelivered[0]
+            try:
+                deliver()
+            except Exception:
+                logger.exception("a fault in srb: what the engine tells can't be taken; trying once more")
+                try:
+                    deliver()
+                except Exception:
+                    logger.exception("a fault in srb: what the engine has told is lost")
+            self._undelivered.popleft()
 
     # The thread
 
@@ -230,49 +280,108 @@ class AsyncEngine(EngineClient):
         finally:
             self._idle.end()
 
+    def _call(self, *functions: Callable[[], object]) -> None:
+        """Calls functions in the event loop, after all that were given to this method before."""
+        self._undelivered += functions
+        try:
+            self._loop.call_soon_threadsafe(self._deliver)
+        except MemoryError:
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _in_order(self, function: Callable[[], object]) -> None:
+        """Calls a function in the event loop, after all events before it were recorded and told."""
+        told = partial(self._call, function)
+        if self._record:
+            self._record([], told)
+        else:
+            told()
+
+    def _hand_over(self, events: list[Event]) -> None:
+        """Records the events of a step, and tells them in the event loop, those of each request by themselves."""
+        batches = [partial(self._on_step, batch) for batch in by_request(events).values()]
+        self._put_on_record(events, partial(self._call, *batches))
+
     def _main(self) -> None:
-        call = self._loop.call_soon_threadsafe
-
-        def progress(fraction: float) -> bool:
-            call(self._on_progress, fraction)
-            return not self._closing
-
         backend = None
         try:
-            backend = self._load(progress)
-            engine = self._make(backend)
+            backend = self._load(self._progressed)
+            engine: Engine | None = self._make(backend)
+            assert engine
             stats = engine.stats()
         except Exception as error:
-            call(self._on_load_failed, error)
+            self._call(partial(self._on_load_failed, error))
             if backend:
                 backend.close()
             return
-
-        def hand_over(events: list[Event], take: Callable[[list[Event]], None]) -> None:
-            self._stats = engine.stats()  # not with the events: these wait until they are recorded, and may come later
-            self._put_on_record(events, partial(call, take, events))
-
-        try:
-            call(self._on_made, engine, stats)
-            idle_from: float | None = time.monotonic()  # None: it sleeps
-            while engine.has_work or not self._closing:
-                if engine.has_work:
-                    events = engine.step()
-                    if events:  # a step without any may have answered a question, as replicas are asked each second
-                        idle_from = time.monotonic()
-                    hand_over(events, self._on_step)
-                elif self._rest(self._until_sleep(idle_from)):
-                    self._wake.clear()
-                else:
-                    engine.sleep()
-                    logger.info("asleep: the model's memory is free until the next request")
-                    call(self._on_sleep)
-                    idle_from = None
-        except Exception as error:
-            logger.exception("the engine has failed; running requests end with an error, new ones are refused")
-            reason = loggable(error) or type(error).__name__  # all requests get it, so it has nothing of any of them
-            dead = EngineDeadError(f"the engine has failed: {reason}")
-            hand_over(engine.fail(dead), partial(self._on_death, dead))
-        finally:
+        self._call(partial(self._on_made, engine, stats))
+        while engine:
+            try:
+                self._run(engine)
+            except Exception as error:
+                engine = self._successor(engine, backend, error)
+            else:
+                break
+        if engine:
             engine.close()
-            backend.close()
+        backend.close()
+
+    def _progressed(self, fraction: float) -> bool:
+        self._call(partial(self._on_progress, fraction))
+        return not self._closing
+
+    def _run(self, engine: Engine) -> None:
+        """Steps the engine while there is work, and until it is to end."""
+        idle_from: float | None = time.monotonic()  # None: it sleeps
+        while engine.has_work or not self._closing:
+            if engine.has_work:
+                events = engine.step()
+                # Not with the events: these wait until they are recorded, and may come later.
+                self._stats = engine.stats()
+                if events:  # a step without any may have answered a question, as replicas are asked each second
+                    idle_from = time.monotonic()
+                    self._hand_over(events)
+            elif self._rest(self._until_sleep(idle_from)):
+                self._wake.clear()
+            else:
+                engine.sleep()
+                logger.info("asleep: the model's memory is free until the next request")
+                self._call(self._on_sleep)
+                idle_from = None
+
+    def _successor(self, engine: Engine, backend: Backend, error: Exception) -> Engine | None:
+        """Another engine in place of one that has failed; None if it isn't worth another try."""
+        now = time.monotonic()
+        self._failed_at = [at for at in self._failed_at if now - at < FAILURE_SECONDS] + [now]
+        reason = loggable(error) or type(error).__name__  # all requests may get it, so it has nothing of any of them
+        self._call(self._on_failure)
+        if len(self._failed_at) < MAX_FAILURES:
+            logger.error("the engine has failed, and is made anew; its requests go on", exc_info=error)
+            abandoned = _put_away(engine, EngineRestartError("the engine has failed; another one takes its place"))
+            try:
+                backend.reset()
+                successor = self._make(backend)
+                successor.succeed(engine, reason)
+                self._stats = successor.stats()
+            except Exception as second:
+                error, reason = second, f"{reason}, and can't be made anew: {loggable(second)}"
+            else:
+                self._in_order(partial(self._on_remade, successor, error, abandoned))
+                return successor
+        logger.error(
+            "the engine has failed for good; running requests end with an error, new ones are refused", exc_info=error
+        )
+        dead = EngineDeadError(f"the engine has failed: {reason}")
+        _put_away(engine, dead)
+        self._in_order(partial(self._on_death, dead))
+        return None
+
+
+def _put_away(engine: Engine, error: SrbError) -> Abandoned:
+    """Abandons a failed engine, and closes it; see `Engine.abandon`. What goes wrong in that is only logged."""
+    abandoned = Abandoned()
+    try:
+        abandoned = engine.abandon(error)
+        engine.close()
+    except Exception:
+        logger.exception("the failed engine can't be put away as a whole")
+    return abandoned

@@ -27,8 +27,9 @@ Load = Callable[[Progress], Backend]
 class EarlyLoading:
     """Calls `load` in a thread of its own as soon as its block begins. The block belongs to the main thread.
 
-    SIGINT and SIGTERM end the process at once, with 130, until the block gives them another meaning. As exceptions,
-    they could come within an import, and leave a lock of Python's behind for which the thread would wait for ever.
+    SIGTERM ends the process at once with 0, and SIGINT with 130, until the block gives them another meaning. As
+    exceptions, they could come within an import, and leave a lock of Python's behind for which the thread would wait
+    for ever.
     """
 
     def __init__(self, load: Load) -> None:
@@ -65,5 +66,5 @@ class EarlyLoading:
             self._made.set_exception(error)
 
 
-def _leave(*_signal: object) -> None:
-    os._exit(130)
+def _leave(number: int, _frame: object) -> None:
+    os._exit(0 if number == signal.SIGTERM else 130)

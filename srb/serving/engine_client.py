@@ -92,7 +92,7 @@ class EngineClient(AsyncForPrograms):
 
     async def stop(self, grace: float = 0) -> None:
         """Ends the engine. Waiting requests end at once, and running ones when `grace` seconds have passed."""
-        if self._status in ("loading", "ready"):
+        if self._status != "dead":
             self._status = "stopping"
         if self._record:
             self._roster.suspend()
@@ -113,7 +113,16 @@ class EngineClient(AsyncForPrograms):
         requests = self.requests
         running = sum(journal.started for journal in requests)
         waiting = len(requests) - running
-        return Health(self._status, self._progress, running, waiting, self._stats, self._replicas, self._is_sleeping)
+        return Health(
+            self._status,
+            self._progress,
+            running,
+            waiting,
+            self._stats,
+            self._replicas,
+            self._is_sleeping,
+            self._n_restarts,
+        )
 
     urls: Sequence[str] = ()
     """The addresses of the server that has this client."""
@@ -253,6 +262,7 @@ class EngineClient(AsyncForPrograms):
     _stats: EngineStats | None = None
     _replicas: tuple[ReplicaHealth, ...] = ()
     _is_sleeping = False
+    _n_restarts = 0
 
     @abstractmethod
     def _begin(self) -> None:

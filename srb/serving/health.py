@@ -5,7 +5,7 @@ from typing import Literal
 
 from srb.engine.telling.stats import EngineStats
 
-Status = Literal["loading", "ready", "stopping", "dead"]
+Status = Literal["loading", "ready", "restarting", "stopping", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Health:
     progress: the loaded fraction of the model, 0 to 1.
     running, waiting: numbers of requests. stats: None before the model is loaded.
     is_sleeping: whether the model was freed until the next request.
+    engine_restarts: how often the engine has failed, and was made anew.
     replicas: the engines that do the work, if there are several; then `stats` is the sum of theirs.
     """
 
@@ -37,3 +38,4 @@ class Health:
     stats: EngineStats | None
     replicas: tuple[ReplicaHealth, ...] = ()
     is_sleeping: bool = False
+    engine_restarts: int = 0

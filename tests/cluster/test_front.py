@@ -28,6 +28,7 @@ from srb.engine.engine import Engine
 from srb.engine.programs.table import Table
 from srb.engine.telling.events import ErrorEvent, Event, ProgressEvent, StopEvent
 from srb.errors import BackendError, InvalidRequestError, ModelLoadError, NotSupportedError, UnavailableError
+from srb.serving import async_engine
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.journal import Journal
 
@@ -190,6 +191,7 @@ def die_of_a_request(engine: AsyncEngine) -> list[Event]:
 
 
 async def test_a_request_that_kills_its_replicas_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
     async with cluster(lambda: slow(poison="x"), names="abcdef") as (engine, replicas):
         for each_engine in replicas.engines.values():
             monkeypatch.setattr(each_engine._engine, "step", partial(die_of_a_request, each_engine))
@@ -199,8 +201,11 @@ async def test_a_request_that_kills_its_replicas_is_ended(monkeypatch: pytest.Mo
     assert len(replicas.ran) == 3
 
 
-async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evaluated() -> None:
+async def test_a_prompt_that_kills_its_replicas_is_ended_however_far_it_is_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The replicas say how far they are, which is lost with them."""
+    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
     read = threading.Semaphore(0)
 
     def make() -> FakeBackend:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from driver import check_order, request, run, stops, texts
-from fake_backend import FakeBackend, says
+from fake_backend import FakeBackend, babble, says
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
@@ -580,7 +580,7 @@ def test_a_broken_sampler_ends_its_own_alternative() -> None:
     assert_idle(engine, backend)
 
 
-def test_a_broken_engine_ends_every_request_and_takes_no_more() -> None:
+def test_an_abandoned_engine_frees_what_its_requests_hold_and_takes_no_more() -> None:
     class BugError(Exception):
         pass
 
@@ -589,22 +589,17 @@ def test_a_broken_engine_ends_every_request_and_takes_no_more() -> None:
 
     backend = FakeBackend()
     engine = Engine(backend)
-    running, waiting, mailed = request(n=2), request(n=2), request(n=2)
-    engine.add_request(running)
-    engine.add_request(waiting)
-    events: list[Event] = engine.step()
-    engine.add_request(mailed)
+    engine.add_request(request(n=2, max_tokens=100))
+    engine.add_request(request(n=8, max_tokens=30))  # it waits for cells
+    engine.step()
+    engine.step()
+    assert backend.open_samplers == 2
     backend.on_decode = fail
     with pytest.raises(BugError):
         engine.step()
-    events += engine.fail(SrbError("the engine has failed"))
-    errors = [event.error.message for event in events if isinstance(event, ErrorEvent)]
-    assert errors == ["the engine has failed"] * 3
-    ends = [stop for each in (running, waiting, mailed) for stop in stops_of(events, each)]
-    assert {(stop.finish_reason, stop.length) for stop in ends} == {("error", 0)}
-    check_order(events, running)
-    check_order(events, waiting, started=False)
-    check_order(events, mailed, started=False)
+    engine.add_request(request(n=2))
+    assert engine.abandon(SrbError("the engine has failed")).cause is None
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)
     with pytest.raises(SrbError, match="the engine has failed"):
         engine.add_request(request())
 
@@ -671,20 +666,19 @@ def test_a_backend_that_cannot_be_prepared_ends_who_ran_in_part() -> None:
     assert_idle(engine, backend)
 
 
-def test_what_happened_in_the_step_that_broke_is_not_lost() -> None:
-    class BrokenTokenizer(type(FakeBackend().tokenizer)):  # type: ignore[misc]
-        def piece(self, token: int) -> bytes:
-            if token == ord("!"):
-                raise ZeroDivisionError
-            return bytes([token])
+def test_an_abandoned_engine_names_the_request_that_it_was_working_for() -> None:
+    def broken(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        if params.label == "bad":
+            raise ZeroDivisionError
+        return babble(params, tokens)
 
-    backend = FakeBackend(script=says(b"", b"!"))
-    backend.tokenizer = BrokenTokenizer()
-    engine = Engine(backend)
-    engine.add_request(each := request(n=2))
-    events = engine.step()
+    engine = Engine(backend := FakeBackend(script=broken))
+    for each in (request(n=2), bad := request(n=2, label="bad")):
+        engine.add_request(each)
     with pytest.raises(ZeroDivisionError):
-        engine.step()
-    events += engine.fail(SrbError("the engine has failed"))
-    check_order(events, each)
-    assert [stop.finish_reason for stop in stops(events).values()] == ["stop", "error"]
+        run(engine)
+    engine.add_request(unread := request())
+    abandoned = engine.abandon(SrbError("the engine has failed"))
+    assert abandoned.cause == bad.id
+    assert abandoned.unread == {unread.id}
+    assert (backend.open_samplers, backend.open_compiled) == (0, 0)

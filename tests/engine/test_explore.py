@@ -18,7 +18,7 @@ from srb.engine.engine import Engine
 from srb.engine.sequence import Sequence
 from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, NodeEvent, StartEvent, StopEvent
 from srb.engine.ways.exploring import Holders
-from srb.errors import EngineDeadError, InvalidRequestError
+from srb.errors import InvalidRequestError
 
 Path = tuple[int, ...]
 
@@ -287,15 +287,6 @@ def test_one_that_was_interrupted_goes_on_where_it_was(n_told: int, min_entropy:
     assert after[-1].usage.completion_tokens == whole[-1].usage.completion_tokens
     assert after[-1].timings
     assert after[-1].timings.predicted_n == sum(len(each.tokens) for each in after if isinstance(each, NodeEvent))
-
-
-def test_an_engine_that_breaks_says_one_stop() -> None:
-    asked = exploring(depth=3)
-    engine = Engine(FakeBackend())
-    engine.add_request(asked)
-    events = [*engine.step(), *engine.step()]
-    events += engine.fail(EngineDeadError("broken"))
-    check_order(events, asked)
 
 
 def test_what_is_refused() -> None:

@@ -11,11 +11,6 @@ heart = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(heart)
 
 
-def test_the_heart_is_read_in_one_sitting() -> None:
-    assert len(heart.ROOT) <= 16
-    assert sum(len(path.read_text().splitlines()) for path in heart.ROOT) <= 2000
-
-
 def test_at_most_one_condition_in_twenty_names_a_feature() -> None:
     asked = [(path.name, each) for path in (*heart.ROOT, *heart.PASSED) for each in heart.conditions(path)]
     named = [(name, each.lineno, found) for name, each in asked if (found := heart.features_in(each))]

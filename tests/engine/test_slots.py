@@ -69,7 +69,7 @@ def test_an_answer_that_nobody_waits_for_harms_nobody() -> None:
 def test_a_broken_engine_answers_with_its_error() -> None:
     engine = Engine(FakeBackend())
     answer = ask(engine, 0)
-    engine.fail(EngineDeadError("it has failed"))
+    engine.abandon(EngineDeadError("it has failed"))
     assert isinstance(answer.exception(0), EngineDeadError)
     with pytest.raises(EngineDeadError):
         ask(engine, 0)

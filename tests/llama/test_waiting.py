@@ -23,10 +23,16 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.delayed = 0.0, 7.0
         self.sleeps = False
+        self.error: Exception | None = None
         crowd = Crowd(None)
         monkeypatch.setattr(crowd, "gather", lambda: setattr(self, "sleeps", True))
         monkeypatch.setattr(crowd, "leave", lambda: setattr(self, "sleeps", False))
-        self.waiting = Waiting(crowd, lambda: self.now, lambda: self.delayed)
+        self.waiting = Waiting(crowd, lambda: self.now, self._all_delayed)
+
+    def _all_delayed(self) -> float:
+        if self.error:
+            raise self.error
+        return self.delayed
 
     def decode(self, seconds: float, n: int = 1, *, delayed: float = 0) -> None:
         """n decodes, in which that many threads are delayed."""
@@ -64,6 +70,20 @@ def test_they_sleep_beside_another_program_and_spin_again_when_it_has_gone(machi
     assert machine.sleeps
     machine.decode(0.3)
     assert not machine.sleeps
+
+
+@pytest.mark.parametrize("error", [OSError(24, "too many open files"), RuntimeError("can't start new thread")])
+def test_at_the_machines_limits_threads_go_on_as_they_are(machine: Machine, error: Exception) -> None:
+    machine.decode(0.3)
+    assert not machine.sleeps
+    machine.error = error
+    machine.decode(0.3, 5, delayed=0.9)
+    assert not machine.sleeps
+    machine.error = None
+    machine.decode(0.3, 2)
+    assert not machine.sleeps
+    machine.decode(0.3, delayed=0.9)
+    assert machine.sleeps
 
 
 def test_a_decode_that_fails_is_watched_as_well(machine: Machine) -> None:

@@ -27,6 +27,7 @@ from srb.history.unfinished import unfinished
 from srb.llama.text.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.run.keeping import KEEPER
+from srb.serving import async_engine
 
 TEMPLATE = ChatTemplate("{% for each in messages %}{{ each.content }}{% endfor %}")
 LONG = {"prompt": "p", "n": 3, "seed": 0, "max_tokens": 40, "ignore_eos": True, "detach": True}
@@ -350,6 +351,12 @@ async def crash(connect: Connect, tmp_path: Path, **body: Any) -> tuple[str, Pat
     return request_id, path
 
 
+@pytest.fixture
+def one_failure_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
+
+
+@pytest.mark.usefixtures("one_failure_is_the_end")
 async def test_a_request_whose_engine_failed_goes_on(connect: Connect, tmp_path: Path) -> None:
     """As after kill -9: readers are told of no end, and the next start goes on."""
     with History(tmp_path / "history.db") as history:
@@ -415,6 +422,7 @@ async def lost_while_it_ran(
         return "running"
 
 
+@pytest.mark.usefixtures("one_failure_is_the_end")
 async def test_a_request_that_ends_each_server_is_interrupted(connect: Connect, tmp_path: Path) -> None:
     request_id, path = await crash(connect, tmp_path, **LONG)
     for _ in range(3):  # an end in order counts for nothing
@@ -426,6 +434,7 @@ async def test_a_request_that_ends_each_server_is_interrupted(connect: Connect, 
     assert statuses == ["running", "running", "running", "interrupted"]
 
 
+@pytest.mark.usefixtures("one_failure_is_the_end")
 async def test_a_request_that_waits_while_servers_are_lost_goes_on(connect: Connect, tmp_path: Path) -> None:
     """It had begun before the first of them was lost, but none of the others came to it."""
     request_id, path = await crash(connect, tmp_path, **LONG)

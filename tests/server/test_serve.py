@@ -267,6 +267,19 @@ def test_the_exit_code_of_a_server_whose_engine_failed(
     assert capsys.readouterr().err == "srb: the engine has failed: no luck\n"
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_exit_code_of_a_server_that_is_stopped_while_it_starts(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(cli, "_begin_loading", lambda _settings: signal.raise_signal(number))
+    try:
+        assert cli.main(["serve"]) == code
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+
 async def test_signals_mean_what_they_meant_when_a_server_has_ended_by_itself() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with stop_signal() as stop:

@@ -46,14 +46,14 @@ def test_a_model_that_nobody_asks_for_is_loaded_no_further_and_closed() -> None:
     assert backend.closed
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int) -> None:
     """As an exception within an import, it could leave a lock for which the thread waits for ever."""
     before, left = signal.getsignal(number), list[int]()
     monkeypatch.setattr("os._exit", left.append)
     with EarlyLoading(lambda _progress: FakeBackend()):
         signal.raise_signal(number)
-    assert left == [130]
+    assert left == [code]
     assert signal.getsignal(number) == before
 
 

@@ -337,6 +337,12 @@ class FakeBackend:
         assert self.cells == 0, "it may only sleep while it is empty"
         self.asleep.set()
 
+    def reset(self) -> None:
+        self.sequences = {seq_id: [] for seq_id in range(self.n_seqs)}
+        self.forgotten = dict.fromkeys(self.sequences, 0)
+        self.rows_with_logits = {}
+        self.asleep.set()
+
     def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
         assert work
         self.on_prepare()

@@ -14,8 +14,19 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from srb.engine.asking.request import CompletionRequest, Resumed
-from srb.engine.telling.events import Event, NodeEvent, StartEvent, StopEvent, StreamEvent
-from srb.errors import InvalidRequestError
+from srb.engine.telling.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    FinishReason,
+    NodeEvent,
+    StartEvent,
+    StopEvent,
+    StreamEvent,
+    Timings,
+    Usage,
+)
+from srb.errors import InvalidRequestError, SrbError
 
 
 def resume(request: CompletionRequest, events: Sequence[Event]) -> CompletionRequest | None:
@@ -76,6 +87,37 @@ class Said:
                 self._fingerprints.add(event.fingerprint)
             elif isinstance(event, StopEvent):
                 self._finished[event.index] = event.length
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was told."""
+        return self._has_begun
+
+    def end(
+        self,
+        finish_reason: FinishReason,
+        stop_reason: str | None = None,
+        *,
+        error: SrbError | None = None,
+        index: int | None = None,
+    ) -> list[Event]:
+        """The events that end the request, or one alternative of it, where no engine has it.
+
+        Args:
+            finish_reason: That of the `StopEvent` of each alternative that hasn't ended.
+            stop_reason: The same.
+            error: What an `ErrorEvent` before these tells; None: there is none.
+            index: The alternative to end; None: all of them.
+        """
+        request, lengths = self._request, self.lengths
+        ending = [each for each in self.living if index in (None, each)]
+        events: list[Event] = [ErrorEvent(request.id, index, error)] if error else []
+        events += [StopEvent(request.id, each, lengths[each], finish_reason, stop_reason) for each in ending]
+        if len(ending) == len(self.living):
+            usage = Usage(request.prompt_tokens, sum(lengths), 0)
+            timings = Timings(0.0, 0, 0.0, usage.completion_tokens, 0.0)
+            events.append(DoneEvent(request.id, request.count, usage, timings))
+        return events
 
     def rest(self) -> CompletionRequest | None:
         """The request that goes on behind all events so far; see `resume`."""

@@ -151,13 +151,6 @@ class Outbox:
             )
         )
 
-    def fail(self, active: ActiveRequest, error: SrbError) -> None:
-        """Tells the end of a request when the engine is broken. Text that was held back is left out."""
-        self.error(active, None, error)
-        living = {seq.index: seq for seq in active.living}.values()  # several sequences explore for one alternative
-        self._events += [StopEvent(active.id, seq.index, seq.length, "error", None) for seq in living]
-        self.done(active)
-
     def _timings(
         self, active: ActiveRequest, prompts: list[Prompt], sequences: list[Sequence], generated: int
     ) -> Timings:

@@ -11,6 +11,7 @@ would change.
 """
 
 import ctypes
+import math
 import os
 import threading
 import time
@@ -72,12 +73,16 @@ class Waiting:
                     self._judge(self._crowd)
 
     def _judge(self, crowd: "Crowd") -> None:
-        delayed = self._delayed()
-        if delayed - self._before > _DELAYED * self._seconds:
-            crowd.gather()
-        else:
-            crowd.leave()
-        self._seconds, self._before = 0.0, delayed
+        seconds, self._seconds = self._seconds, 0.0
+        try:
+            delayed = self._delayed()
+            if delayed - self._before > _DELAYED * seconds:
+                crowd.gather()
+            else:
+                crowd.leave()
+            self._before = delayed
+        except (OSError, RuntimeError):  # no file descriptor is left, or no thread: it stays as it is
+            self._before = math.inf
 
     def close(self) -> None:
         """Ends the threads of the crowd."""
@@ -118,8 +123,9 @@ class Crowd:
         """Makes llama.cpp's threads sleep while they wait."""
         if self._leave:
             return
-        self._leave = threading.Event()
-        threading.Thread(target=self._stay, args=(self._leave,), name="srb crowd", daemon=True).start()
+        leave = threading.Event()
+        threading.Thread(target=self._stay, args=(leave,), name="srb crowd", daemon=True).start()
+        self._leave = leave
 
     def leave(self) -> None:
         """Makes llama.cpp's threads spin again."""

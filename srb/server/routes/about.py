@@ -37,6 +37,7 @@ async def health(request: web.Request) -> web.Response:
         "running": health.running,
         "waiting": health.waiting,
         "is_sleeping": health.is_sleeping,
+        "engine_restarts": health.engine_restarts,
     }
     if health.stats:
         body |= asdict(health.stats)
@@ -85,7 +86,7 @@ async def docs(request: web.Request) -> web.Response:
 _HEALTH = object_of(
     **alike(STRING, "status model"),
     progress={"type": "number", "minimum": 0, "maximum": 1},
-    **alike(INTEGER, "running waiting"),
+    **alike(INTEGER, "running waiting engine_restarts"),
     is_sleeping=BOOLEAN,
     **TypeAdapter(EngineStats).json_schema()["properties"],
 )

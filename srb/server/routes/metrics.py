@@ -108,6 +108,8 @@ class _Snapshot(Collector):
         yield CounterMetricFamily("srb:ahead_tokens", text, self.engine.ahead.n_tokens)
         text = "Alternatives that were drawn ahead, in part or whole, and then asked for"
         yield CounterMetricFamily("srb:ahead_taken", text, self.engine.ahead.n_given)
+        text = "Times that the engine has failed and was made anew"
+        yield CounterMetricFamily("srb_engine_restarts", text, health.engine_restarts)
         if health.replicas:
             replicas = {each.name: each for each in health.replicas}
             yield _family(

@@ -1,0 +1,280 @@
+"""An engine that fails is a pause: its successor goes on with its requests."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from driver import check_order, request, stops, texts
+from fake_backend import FakeBackend, Gate, babble
+from waiting import until
+
+from srb.engine.asking.request import CompletionRequest
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.engine import Engine
+from srb.engine.prompts.adapters import Adapter
+from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent
+from srb.errors import BackendError, EngineDeadError
+from srb.serving import async_engine
+from srb.serving.async_engine import AsyncEngine
+from srb.serving.roster import Roster
+
+
+class BugError(Exception):
+    """What is thrown into the engine."""
+
+
+@asynccontextmanager
+async def engine_on(backend: FakeBackend, **options: Any) -> AsyncIterator[AsyncEngine]:
+    """An engine that leaves nothing behind."""
+    async with AsyncEngine(lambda _progress: backend, **options) as engine:
+        yield engine
+    assert (backend.open_samplers, backend.open_compiled, backend.closed) == (0, 0, True)
+    assert backend.cells == 0 or engine.health.status == "dead"
+
+
+async def collect(engine: AsyncEngine, each: CompletionRequest) -> list[Event]:
+    return [event async for event in engine.generate(each)]
+
+
+def failing_at(backend: FakeBackend, *decodes: int, error: Exception | None = None) -> None:
+    """Throws an exception in the middle of these decodes, counted from 1."""
+
+    def throw() -> None:
+        if backend.decodes in decodes:
+            raise error or BugError
+
+    backend.on_decode = throw
+
+
+async def undisturbed(*requests: CompletionRequest) -> list[list[Event]]:
+    async with engine_on(FakeBackend()) as engine:
+        return [await collect(engine, each) for each in requests]
+
+
+def check_same(events: list[Event], expected: list[Event], each: CompletionRequest) -> None:
+    check_order(events, each)
+    assert texts(events) == texts(expected)
+    assert stops(events) == stops(expected)
+
+
+async def test_texts_go_on_after_their_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "MAX_FAILURES", 6)
+    each = request(n=8, max_tokens=30, ignore_eos=True)
+    (expected,) = await undisturbed(each)
+    failing_at(backend := FakeBackend(), 1, 8, 20, 32, 44)
+    async with engine_on(backend) as engine:
+        check_same(await collect(engine, each), expected, each)
+        assert engine.health.engine_restarts == 5
+        assert engine.health.status == "ready"
+        assert engine.health.stats
+        assert engine.health.stats.last_error == "BugError"
+
+
+async def test_an_exception_outside_of_a_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, calls = Engine.step, 0
+
+    def fail_once(self: Engine) -> list[Event]:
+        nonlocal calls
+        calls += 1
+        events = step(self)
+        if calls == 6:
+            raise BugError  # the events of this step are lost
+        return events
+
+    monkeypatch.setattr(Engine, "step", fail_once)
+    each = request(n=4, max_tokens=20)
+    (expected,) = await undisturbed(each)
+    calls = 0
+    async with engine_on(FakeBackend()) as engine:
+        check_same(await collect(engine, each), expected, each)
+        assert engine.health.engine_restarts == 1
+
+
+async def test_an_exception_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, calls = Roster.put, 0
+
+    def fail_once(self: Roster, events: list[Event]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise BugError
+        put(self, events)
+
+    each = request(n=4, max_tokens=20)
+    (expected,) = await undisturbed(each)
+    monkeypatch.setattr(Roster, "put", fail_once)
+    async with engine_on(FakeBackend()) as engine:
+        check_same(await collect(engine, each), expected, each)
+        assert engine.health.engine_restarts == 0
+
+
+async def test_several_requests_come_back_with_those_that_wait() -> None:
+    requests = [request("p" * k, n=3, max_tokens=12) for k in (9, 4, 1, 6, 2)]
+    expected = await undisturbed(*requests)
+    failing_at(backend := FakeBackend(), 6)
+    async with engine_on(backend) as engine:
+        tasks = [asyncio.create_task(collect(engine, each)) for each in requests]
+        for each, events, one in zip(requests, await asyncio.gather(*tasks), expected, strict=True):
+            check_same(events, one, each)
+        assert engine.health.engine_restarts == 1
+
+
+def poisonous(script: Callable[[SamplingParams, tuple[int, ...]], int] = babble) -> FakeBackend:
+    """A backend whose sampler breaks at the fifth token of an alternative that has the label `poison`."""
+
+    def throw(params: SamplingParams, tokens: tuple[int, ...]) -> int:
+        if params.label == "poison" and len(tokens) == 5:
+            raise BugError
+        return script(params, tokens)
+
+    return FakeBackend(script=throw)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_request_that_makes_it_fail_twice_ends_alone(place: int) -> None:
+    good = [request(n=2, max_tokens=30, ignore_eos=True) for _ in range(2)]
+    bad = request(n=2, label="poison", ignore_eos=True)
+    expected = await undisturbed(*good)
+    async with engine_on(poisonous()) as engine:
+        requests = [*good[:place], bad, *good[place:]]
+        tasks = {each.id: asyncio.create_task(collect(engine, each)) for each in requests}
+        for each, events in zip(good, expected, strict=True):
+            check_same(await tasks[each.id], events, each)
+        events = await tasks[bad.id]
+        check_order(events, bad)
+        (error,) = [event.error for event in events if isinstance(event, ErrorEvent)]
+        assert (error.code, "BugError" in error.message) == ("engine_failed", True)
+        assert {stop.finish_reason for stop in stops(events).values()} == {"error"}
+        assert engine.health.engine_restarts == 2
+        assert engine.health.status == "ready"
+        check_order(await collect(engine, other := request()), other)
+
+
+@pytest.mark.parametrize("error", [OSError(24, "too many open files"), MemoryError()])
+async def test_the_machines_limits_are_no_requests_fault(error: Exception) -> None:
+    each = request(n=2, max_tokens=10)
+    (expected,) = await undisturbed(each)
+    failing_at(backend := FakeBackend(), 3, 4, error=error)
+    async with engine_on(backend) as engine:
+        check_same(await collect(engine, each), expected, each)
+
+
+async def test_three_failures_are_the_end() -> None:
+    requests = [request(n=2, ignore_eos=True) for _ in range(3)]
+    gate = Gate(backend := FakeBackend(script=lambda _params, _tokens: 1 // 0))
+    async with engine_on(backend) as engine:
+        streams = [await engine.submit(each) for each in requests]
+        gate.open()
+        errors = []
+        for each, stream in zip(requests, streams, strict=True):
+            events = await stream.collect()
+            check_order(events, each, started=isinstance(events[0], StartEvent))
+            errors += [event.error for event in events if isinstance(event, ErrorEvent)]
+        assert "ZeroDivisionError" in (await engine.died()).message
+        assert [type(error) for error in errors].count(EngineDeadError) == 2  # one was ended before
+        assert engine.health.status == "dead"
+        with pytest.raises(EngineDeadError):
+            await engine.submit(request())
+
+
+async def test_failures_that_lie_ten_minutes_apart_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "FAILURE_SECONDS", 0.0)
+    each = request(max_tokens=20, ignore_eos=True)
+    failing_at(backend := FakeBackend(), 2, 5, 8, 11, 14)
+    async with engine_on(backend) as engine:
+        check_order(await collect(engine, each), each)
+        assert engine.health.engine_restarts == 5
+
+
+async def test_an_engine_that_cannot_be_made_anew_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise BackendError("no memory for a context")
+
+    failing_at(backend := FakeBackend(), 3)
+    monkeypatch.setattr(backend, "reset", refuse)
+    async with engine_on(backend) as engine:
+        events = await collect(engine, each := request(ignore_eos=True))
+        check_order(events, each)
+        assert "can't be made anew: no memory for a context" in (await engine.died()).message
+
+
+async def test_what_is_asked_for_meanwhile_waits_and_what_is_aborted_ends() -> None:
+    gate = Gate(backend := FakeBackend())
+    running, gone, late = (request(n=2, max_tokens=12, ignore_eos=True) for _ in range(3))
+    (expected,) = await undisturbed(late)
+    async with engine_on(backend) as engine:
+        streams = [await engine.submit(each) for each in (running, gone)]
+        gate.step(3)
+        made = backend.reset
+
+        def reset() -> None:
+            made()
+            pause.wait(10)
+
+        pause = threading.Event()
+        backend.reset = reset  # type: ignore[method-assign]
+        backend.script = lambda _params, _tokens: 1 // 0
+        gate.open()
+        await until(lambda: engine.health.status == "restarting")
+        backend.script = babble
+        asking = asyncio.create_task(collect(engine, late))
+        await asyncio.sleep(0)
+        assert engine.abort(gone.id)
+        assert engine.abort(running.id, 1)
+        pause.set()
+        check_same(await asking, expected, late)
+        ends = [stops(await stream.collect()) for stream in streams]
+        assert [stop.finish_reason for stop in ends[1].values()] == ["abort"] * 2
+        assert [ends[0][k].finish_reason for k in range(2)] == ["length", "abort"]
+
+
+async def test_it_stops_while_requests_are_on_their_way_back() -> None:
+    asked, gate = threading.Event(), threading.Event()
+
+    def throw() -> None:
+        assert asked.wait(10)
+        if backend.decodes == 4:
+            raise BugError
+        assert backend.decodes < 4 or gate.wait(10)
+
+    backend = FakeBackend(on_decode=throw)
+    async with engine_on(backend) as engine:
+        streams = [await engine.submit(request(n=2, max_tokens=60, ignore_eos=True)) for _ in range(4)]
+        asked.set()
+        await until(lambda: engine.health.engine_restarts == 1 and backend.decodes == 5)
+        stopping = asyncio.create_task(engine.stop())
+        await until(lambda: engine.health.status == "stopping")
+        gate.set()
+        await stopping
+    for stream in streams:
+        events = [event async for batch in stream for event in batch]
+        assert {event.finish_reason for event in events if isinstance(event, StopEvent)} == {"abort"}
+
+
+async def test_events_have_the_same_ids_as_without_a_failure() -> None:
+    each = request(n=2, max_tokens=9, ignore_eos=True)
+    failing_at(failing := FakeBackend(), 3)
+    told = []
+    for backend in (FakeBackend(), failing):
+        async with engine_on(backend) as engine:
+            stream = await engine.submit(each)
+            events: list[tuple[int, Event]] = []
+            while not stream.at_end:
+                events += await stream.numbered()
+            told.append([(number, type(event)) for number, event in events])
+    assert told[0] == told[1]
+
+
+async def test_the_successor_has_the_counts_and_the_scales_of_its_predecessor() -> None:
+    failing_at(backend := FakeBackend(adapters=(Adapter("one", "one.gguf", "1"),)), 12)
+    async with engine_on(backend) as engine:
+        engine.adapters.set_scales(((0, 0.5),))
+        await collect(engine, request(max_tokens=8, ignore_eos=True))
+        await collect(engine, request(max_tokens=8, ignore_eos=True))
+        assert engine.health.engine_restarts == 1
+        assert [adapter.scale for adapter in engine.adapters.listed] == [0.5]
+        assert engine.health.stats
+        assert engine.health.stats.tokens_generated >= 16
