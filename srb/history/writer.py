@@ -155,7 +155,10 @@ class Writer:
                 self._db.execute("PRAGMA busy_timeout = 5000")
                 logger.info("the history %s is written again", self._path)
         for tell in results:
-            tell()
+            try:
+                tell()
+            except Exception:  # the thread must go on, because others wait for it
+                logger.exception("a fault in srb: what was written to %s can't be told", self._path)
 
     def _run(self, job: _Job) -> Callable[[], object]:
         """Runs a job in a savepoint of its own: if the job fails, the transaction goes on without its writes."""

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -33,7 +32,7 @@ from srb.llama import LlamaBackend
 from srb.llama.tune.idle import IdleTuning
 from srb.options.settings import Settings, check_settings
 from srb.serving.early_loading import Load
-from srb.serving.engine_client import EngineClient, Record, client_options
+from srb.serving.engine_client import EngineClient, Record, client_options, persistently
 from srb.serving.log_format import loggable
 from srb.serving.making import make_engine
 from srb.serving.recovery import Recovery
@@ -73,7 +72,6 @@ class AsyncEngine(EngineClient):
         self._engine: Engine | None = None
         self._recovery = Recovery(self._add, self._abort, self.put)
         self._failed_at: list[float] = []  # when it has failed, in seconds of the monotonic clock
-        self._undelivered: deque[Callable[[], object]] = deque()  # what the thread wants done in the event loop
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="srb-engine", daemon=True)
@@ -191,7 +189,10 @@ class AsyncEngine(EngineClient):
 
     async def _add(self, request: CompletionRequest) -> None:
         assert self._engine is not None
-        await asyncio.to_thread(self._engine.add_request, request)
+        try:
+            await asyncio.to_thread(self._engine.add_request, request)
+        except RuntimeError:  # no thread can be started
+            self._engine.add_request(request)
         self._loop.call_soon(self._wake.set)  # with what `_on_taken` ends because it was aborted meanwhile
 
     def _abort(self, request_id: str, index: int | None, reason: AbortReason) -> None:
@@ -223,7 +224,12 @@ class AsyncEngine(EngineClient):
     def _on_step(self, events: list[Event]) -> None:
         """Tells what happened to one request in a step."""
         self._is_sleeping = False
-        self._tell(events)
+        try:
+            persistently(partial(self._tell, events))
+        except Exception:
+            request_id = events[0].request_id
+            logger.exception("a fault in srb: events of request %s are lost, so it ends", request_id)
+            self._roster.lose(request_id)
         self._recovery.told(events)
 
     def _on_failure(self) -> None:
@@ -248,20 +254,6 @@ class AsyncEngine(EngineClient):
         self.put(self._recovery.fail(error))
         self._in_order(self._failed.set)
 
-    def _deliver(self) -> None:
-        """Does what the thread wants done. If that raises, it is done once more, and after that never again."""
-        while self._undelivered:
-            deliver = self._undelivered[0]
-            try:
-                deliver()
-            except Exception:
-                logger.exception("a fault in srb: what the engine tells can't be taken; trying once more")
-                try:
-                    deliver()
-                except Exception:
-                    logger.exception("a fault in srb: what the engine has told is lost")
-            self._undelivered.popleft()
-
     # The thread
 
     def _until_sleep(self, idle_from: float | None) -> float | None:
@@ -279,14 +271,6 @@ class AsyncEngine(EngineClient):
             return self._wake.wait(seconds)
         finally:
             self._idle.end()
-
-    def _call(self, *functions: Callable[[], object]) -> None:
-        """Calls functions in the event loop, after all that were given to this method before."""
-        self._undelivered += functions
-        try:
-            self._loop.call_soon_threadsafe(self._deliver)
-        except MemoryError:
-            self._loop.call_soon_threadsafe(self._deliver)
 
     def _in_order(self, function: Callable[[], object]) -> None:
         """Calls a function in the event loop, after all events before it were recorded and told."""

@@ -7,7 +7,9 @@ Everything that is the same for both is here: the requests' journals, their read
 """
 
 import asyncio
+import logging
 from abc import abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -30,8 +32,24 @@ from srb.serving.request_stream import RequestStream
 from srb.serving.roster import Roster
 from srb.serving.tables import Tabulation
 
+logger = logging.getLogger("srb")
+
+MAX_TRIES = 5
+"""How often an event is given to the event loop, and to its readers, if that raises an exception."""
+
 Record = Callable[[list[Event], Callable[[], object]], object]
 """Gets the events of a step, and a function that it must call when readers may see them."""
+
+
+def persistently(function: Callable[[], object]) -> None:
+    """Calls a function that streams depend on, and calls it again if it raises an exception. Raises the last one."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            function()
+            return
+        except Exception:
+            logger.exception("a fault in srb; trying again")
+    function()
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
@@ -63,6 +81,7 @@ class EngineClient(AsyncForPrograms):
         self._progress = 0.0
         self._failure: EngineDeadError | None = None
         self._failed = asyncio.Event()
+        self._undelivered: deque[Callable[[], object]] = deque()  # what other threads want done in the event loop
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -174,8 +193,13 @@ class EngineClient(AsyncForPrograms):
                 journal = Journal(request)
             journal.arrived = self._loop.time()
             stream = self._roster.add(journal, linger)
-        self.put([*said])
-        rest = resume(request, said) if said else request
+        try:
+            if said:
+                self.put([*said])
+            rest = resume(request, said) if said else request
+        except BaseException:
+            self._roster.refused(request.id)
+            raise
         if rest is None:
             return stream
         adding = asyncio.ensure_future(self._take(rest))
@@ -190,7 +214,7 @@ class EngineClient(AsyncForPrograms):
     def put(self, events: list[Event]) -> None:
         """Gives the events of requests to their readers, after they were recorded."""
         if self._record:
-            self._put_on_record(events, partial(self._loop.call_soon_threadsafe, self._tell, events))
+            self._put_on_record(events, partial(self._call, partial(self._tell, events)))
         else:
             self._tell(events)
 
@@ -306,6 +330,19 @@ class EngineClient(AsyncForPrograms):
             self._record(asked, told)
         else:
             told()
+
+    def _call(self, *functions: Callable[[], object]) -> None:
+        """Calls functions in the event loop, after all that were given to this method before. From any thread."""
+        self._undelivered += functions
+        persistently(partial(self._loop.call_soon_threadsafe, self._deliver))
+
+    def _deliver(self) -> None:
+        while self._undelivered:
+            try:
+                persistently(self._undelivered[0])
+            except Exception:
+                logger.exception("a fault in srb: what the engine tells can't be taken")
+            self._undelivered.popleft()
 
     def _tell(self, events: list[Event]) -> None:
         self._roster.put(events)

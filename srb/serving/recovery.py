@@ -171,11 +171,12 @@ class Recovery:
                 del self._on_way[request_id]
                 self._returning, taken.in_engine = taken, True
                 await self._give(rest)
-            except SrbError as error:
-                self._end(taken, "error", error=error)
+            except Exception as error:
+                reason = error if isinstance(error, SrbError) else SrbError(f"it can't go on: {type(error).__name__}")
+                self._end(taken, "error", error=reason)
                 continue
-            for index, reason in taken.aborts:  # those that came while it was being given
-                self._abort(request_id, index, reason)
+            for index, why in taken.aborts:  # those that came while it was being given
+                self._abort(request_id, index, why)
             await taken.is_back.wait()
         self._returning = None
         self._is_over.set()

@@ -196,7 +196,8 @@ class Roster:
                 if isinstance(batch[-1], DoneEvent):
                     self._remove(living)
             elif living:
-                living.journal.put(batch)
+                if not living.journal.done:  # else this is called again, after a fault in what follows
+                    living.journal.put(batch)
                 for reader in living.readers:
                     reader.wake()
                 if living.journal.done:
@@ -204,6 +205,14 @@ class Roster:
                     self._ended(living.journal)
                     self._remove(living)
                     self._keep(living.journal)
+
+    def lose(self, request_id: str) -> None:
+        """Ends a request whose events can't be taken. Its readers see no last event."""
+        if living := self._living.get(request_id):
+            self.abort(request_id)
+            self._remove(living)
+            for reader in living.readers:
+                reader.cut_off()
 
     def forget(self, request_id: str) -> bool:
         """Forgets a request that has finished. Returns False if it isn't kept."""

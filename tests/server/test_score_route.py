@@ -15,6 +15,7 @@ from waiting import until
 from srb.engine.engine import Engine
 from srb.history.history import History
 from srb.server.http.exchange import ENGINE
+from srb.serving import async_engine
 
 CONTEXTS = ["Once upon a time", "It was"]
 ENDS = [" a dragon", " an egg.", "?"]
@@ -199,7 +200,9 @@ async def test_a_server_that_ends_says_so(connect: Connect) -> None:
     assert (await score(client)).status == 503
 
 
-async def test_an_engine_that_dies_is_said(connect: Connect) -> None:
+async def test_an_engine_that_dies_is_said(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_engine, "MAX_FAILURES", 1)
+
     def die() -> None:
         if backend.decodes == 20:
             raise RuntimeError("a bug")
