@@ -11,7 +11,8 @@ from aiohttp import web
 
 from srb.server.guards import auth, cors, hosts
 from srb.server.http import peers as elsewhere
-from srb.server.http.exchange import ANSWERS, ENGINE, LIMITS, MAX_BODY_BYTES, drain_body
+from srb.server.http.bodies import drain_body
+from srb.server.http.exchange import ANSWERS, ENGINE, LIMITS
 from srb.server.http.media import FETCH, Fetch
 from srb.server.http.refusals import ERRORS, errors_as_json
 from srb.server.openapi import describe as openapi
@@ -82,9 +83,7 @@ def create_app(
     Raises `SettingsError` for a wrong origin.
     """
     checks = [hosts.check_host, cors.answer_preflight, cors.check_origin, auth.check_key]
-    app = web.Application(
-        middlewares=[drain_body, errors_as_json, *checks, elsewhere.ask_others], client_max_size=MAX_BODY_BYTES + 1
-    )
+    app = web.Application(middlewares=[drain_body, errors_as_json, *checks, elsewhere.ask_others])
     app.cleanup_ctx.append(elsewhere.session)
     app.on_response_prepare.append(cors.add_headers)
     app[auth.API_KEYS] = api_keys

@@ -19,8 +19,9 @@ from waiting import Clock, until
 
 from srb.errors import ModelLoadError
 from srb.server.app import create_app
-from srb.server.http import exchange, sse
-from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES
+from srb.server.http import bodies, sse
+from srb.server.http.bodies import MAX_BODY_BYTES
+from srb.server.http.exchange import ENGINE
 from srb.serving.async_engine import AsyncEngine
 from srb.wire.limits import Limits
 
@@ -360,7 +361,7 @@ async def test_nobody_inflates_what_is_refused(connect: Connect, monkeypatch: py
 async def test_a_refused_body_is_read_to_its_end_only_if_that_is_near(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "DRAIN_BYTES", 1 << 20)
+    monkeypatch.setattr(bodies, "DRAIN_BYTES", 1 << 20)
     client = await connect(FakeBackend())
     response = await client.post("/nothing", data=b"x" * (1 << 19))
     assert (response.status, response.headers.get("Connection")) == (404, None)

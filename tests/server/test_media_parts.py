@@ -210,6 +210,8 @@ async def test_with_a_history_the_texts_last_and_images_have_no_place_in_stories
         said = await post(client, "/v1/chat/completions", asked | {"n": 2, "stream": False})
         kept = await (await client.get(f"/v1/completions/{said['id']}")).json()
         assert len(kept["choices"]) == 2
+        in_history = await (await client.get(f"/v1/history/{said['id']}")).json()
+        assert in_history["body"]["messages"] == asked["messages"]
         engine = Engine(Seeing().backend)
         tokens, media = engine.tokenize_parts([CAT, "?"])
         request = CompletionRequest((tokens,), SamplingParams().alternatives(1), media=media)

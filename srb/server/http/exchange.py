@@ -1,23 +1,21 @@
-"""What all routes share: the keys of the app, reading a body, queueing a request, and answering with its events."""
+"""What all routes share: the keys of the app, queueing a request, and answering with its events."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
+from aiohttp import web
 
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import Event
 from srb.engine.telling.stats import EngineStats
-from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
 from srb.history.recorder import Submitted
 from srb.server.guards.auth import owner_of, shared_within
 from srb.server.http import sse
+from srb.server.http.bodies import BODY
 from srb.server.http.sse import Batches
 from srb.server.run.keeping import KEEPER
 from srb.serving.engine_client import EngineClient
@@ -27,14 +25,8 @@ from srb.wire.limits import Limits
 from srb.wire.native import reply as native
 from srb.wire.reply.encode import encode
 from srb.wire.reply.reply import Answering
-from srb.wire.request.read import show
 
-MAX_BODY_BYTES = 4 << 20
 MAX_HEADER_CHARS = 1_000
-
-DRAIN_BYTES = 64 << 20
-DRAIN_SECONDS = 10.0
-"""How many bytes of a body that no handler read are still read, and for how many seconds; see `drain_body`."""
 
 TITLE_TOKENS = 40
 """How many tokens at the end of a prompt become the title of its request in the history."""
@@ -109,7 +101,7 @@ async def submit(
                         journal.created,
                         path=request.path,
                         model=request.app[LIMITS].model,
-                        body=await request.read(),
+                        body=request[BODY],
                         title=_title(engine, completion),
                         story=story,
                         node=node,
@@ -183,46 +175,3 @@ def json_response(value: Any, headers: Mapping[str, str] | None = None) -> web.R
 def ignored_header(names: list[str]) -> dict[str, str]:
     """The header that names the fields without effect, if there are any."""
     return {"x-srb-ignored": ", ".join(names)[:MAX_HEADER_CHARS].encode("unicode_escape").decode()} if names else {}
-
-
-async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The body of a request, of `limit` bytes at most.
-
-    Raises `PayloadTooLargeError`, and `UnsupportedMediaTypeError` if it is compressed.
-    """
-    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip()
-    if encoding.lower() not in ("", "identity"):
-        raise UnsupportedMediaTypeError(
-            f"the body has the Content-Encoding {show(encoding)}; this server reads no compressed bodies; send it as "
-            f"it is, with at most {limit} bytes and without that header"
-        )
-    too_large = PayloadTooLargeError(f"the body is larger than {limit} bytes")
-    if (request.content_length or 0) > limit:
-        raise too_large
-    try:
-        if limit != MAX_BODY_BYTES:
-            request = request.clone(client_max_size=limit + 1)
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
-    except web.RequestPayloadError:
-        raise InvalidRequestError("the body is not in its Transfer-Encoding") from None
-
-
-@web.middleware
-async def drain_body(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sends the answer, and then reads some of the request's body if no handler has read it.
-
-    Closing the connection at once would reset it, and the client might never see the answer. aiohttp's own
-    `lingering_time` does the same, but without a limit on the bytes.
-    """
-    response, body = await handler(request), request.content
-    if not body.is_eof():
-        await response.prepare(request)
-        await response.write_eof()
-        left = DRAIN_BYTES
-        with suppress(TimeoutError, web.RequestPayloadError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while left > 0 and not body.at_eof():
-                    left -= len(await body.readany())
-    return response

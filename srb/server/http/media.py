@@ -6,7 +6,8 @@ from aiohttp import web
 
 from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
-from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES
+from srb.server.http.bodies import MAX_BODY_BYTES
+from srb.server.http.exchange import ENGINE
 from srb.server.http.lookups import known
 from srb.wire.request.media import File, Part, Take
 

@@ -13,6 +13,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from srb.errors import NotFoundError, SrbError, UnavailableError
+from srb.server.http.bodies import BODY, read_body
 from srb.server.http.exchange import ENGINE
 from srb.server.http.refusals import route_of
 from srb.server.http.sse import PIECE_BYTES, patience
@@ -103,7 +104,7 @@ async def _pass_on(request: web.Request, url: str) -> web.StreamResponse | None:
 
     Raises `_LostError` if that server is lost before its answer begins. If it is lost later, the connection is cut.
     """
-    body = await request.read() if request.can_read_body else None
+    body = await read_body(request) if BODY in request or request.can_read_body else None
     async with AsyncExitStack() as stack:
         asking = stack.enter_async_context(_ask(request, request.method, url + request.raw_path, body))
         answer = await _while_there(request, url, asking)

@@ -4,7 +4,8 @@ import asyncio
 
 from aiohttp import web
 
-from srb.server.http.exchange import ENGINE, read_body
+from srb.server.http.bodies import read_body
+from srb.server.http.exchange import ENGINE
 from srb.wire.native.bodies import AdapterFields, parse_adapters
 from srb.wire.route import get, post
 from srb.wire.schemas import BOOLEAN, INTEGER, NUMBER, STRING, list_of, object_of

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from srb.engine.asking.model import Embedder
 from srb.errors import NotSupportedError
-from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
+from srb.server.http.bodies import read_body
+from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response
 from srb.serving.engine_client import EngineClient
 from srb.wire.route import post
 from srb.wire.schemas import ONE_OR_MORE

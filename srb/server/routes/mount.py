@@ -18,6 +18,7 @@ from srb.history.stories import prompt_at
 from srb.history.unfinished import find_body
 from srb.server.guards.auth import API_KEYS, owner_of
 from srb.server.http import sse
+from srb.server.http.bodies import read_body
 from srb.server.http.exchange import (
     ANSWERS,
     ANSWERS_OF_OLD,
@@ -26,7 +27,6 @@ from srb.server.http.exchange import (
     Answers,
     ignored_header,
     json_response,
-    read_body,
     submit,
 )
 from srb.server.http.lookups import known, read

@@ -9,7 +9,8 @@ from aiohttp import web
 from srb.errors import NotFoundError
 from srb.server.guards.auth import owner_of, shared_within
 from srb.server.http import sse
-from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response, read_body
+from srb.server.http.bodies import read_body
+from srb.server.http.exchange import ENGINE, LIMITS, ignored_header, json_response
 from srb.serving.tables import Tabulation
 from srb.wire.native.score import OBJECT_SCHEMA, STREAM_SCHEMA, Answer, ScoreFields, read
 from srb.wire.route import Route, post

@@ -10,7 +10,8 @@ from aiohttp import web
 from srb.engine.kept.slot_file import read_slot, write_slot
 from srb.errors import InvalidRequestError, NotSupportedError, SettingsError, SrbError, UnavailableError
 from srb.server.guards.auth import owner_of, shared_within
-from srb.server.http.exchange import ENGINE, LIMITS, read_body, stats_of
+from srb.server.http.bodies import read_body
+from srb.server.http.exchange import ENGINE, LIMITS, stats_of
 from srb.server.http.peers import lists_of_others
 from srb.serving.journal import Journal
 from srb.wire.native.bodies import SlotFields, parse_filename

@@ -15,7 +15,8 @@ from srb.history.export import as_json, listed_json, story_as_markdown, story_js
 from srb.history.nodes import NewNode, Node
 from srb.server.guards.auth import owner_of
 from srb.server.http import sse
-from srb.server.http.exchange import ENGINE, MAX_BODY_BYTES, ignored_header, json_response, read_body
+from srb.server.http.bodies import MAX_BODY_BYTES, read_body
+from srb.server.http.exchange import ENGINE, ignored_header, json_response
 from srb.server.run.keeping import KEEPER, read_file, write_file
 from srb.server.run.story_feed import Growing
 from srb.wire.native.stories import NodeFields, RemarkFields, StoryChangeFields, StoryFields
