@@ -1,5 +1,8 @@
 """Serves the page at `/`: the files of srb/web, unchanged."""
 
+import asyncio
+import hashlib
+import mimetypes
 from pathlib import Path
 
 from aiohttp import web
@@ -22,16 +25,30 @@ HEADERS = {
 FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
 """The files by what stands behind `/web/` in their paths. No other path comes to the file system."""
 
+_TYPES = mimetypes.MimeTypes()  # Python's own, since those of the system may be others
 
-async def _index(request: web.Request) -> web.FileResponse:
+
+async def _index(request: web.Request) -> web.Response:
     """The page: alternatives side by side."""
-    return web.FileResponse(FOLDER / "index.html", headers=HEADERS)
+    return await _send(request, FOLDER / "index.html")
 
 
-async def _file(request: web.Request) -> web.FileResponse:
+async def _file(request: web.Request) -> web.Response:
     if (path := FILES.get(request.match_info["file"])) is None:
         raise web.HTTPNotFound
-    return web.FileResponse(path, headers=HEADERS)
+    return await _send(request, path)
+
+
+async def _send(request: web.Request, path: Path) -> web.Response:
+    """Answers with a file, or with a 304. `web.FileResponse` would keep the file open while a slow reader takes it."""
+    body = await asyncio.to_thread(path.read_bytes)
+    tag = hashlib.sha256(body).hexdigest()
+    is_known = tag in {each.value for each in request.if_none_match or ()}
+    response = web.Response(status=304) if is_known else web.Response(body=body)
+    response.headers.update(HEADERS)
+    response.content_type = _TYPES.guess_type(path)[0] or "application/octet-stream"
+    response.etag = tag
+    return response
 
 
 ROUTES = (get("/", _index, others={"text/html": STRING}), get("/web/{file:.*}", _file))
