@@ -5,6 +5,7 @@
     ├── ModelLoadError         the model file can't be found, read or used
     ├── InvalidRequestError    400  a field is malformed or out of range; `param` names it
     │   ├── ContextSizeError        400  the prompt is longer than the context
+    │   ├── RequestTimeoutError     408  the body makes no progress
     │   ├── PayloadTooLargeError    413
     │   └── UnsupportedMediaTypeError    415  the body is compressed
     ├── AuthenticationError    401  no API key, or a wrong one
@@ -129,6 +130,13 @@ class ContextSizeError(InvalidRequestError):
     def body(self) -> dict[str, Any]:
         """The object under `error`, with both numbers."""
         return super().body() | {"n_prompt_tokens": self.n_prompt_tokens, "n_ctx": self.n_ctx}
+
+
+class RequestTimeoutError(InvalidRequestError):
+    """Nothing of the request's body has come for a while."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class PayloadTooLargeError(InvalidRequestError):

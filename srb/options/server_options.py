@@ -90,7 +90,7 @@ class RequestsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Where the server listens."""
+    """Where the server listens, and which connections it keeps open."""
 
     url: str | None = option(None, "ask the server at this address, instead of running a model here")
     host: str = option(
@@ -103,6 +103,24 @@ class NetworkOptions:
         None, "a file descriptor; when the server is ready, its address and a newline are written there", low=1
     )
     ssl_key_file: Path | None = option(None, "a PEM file with the private key of the certificate")
+    max_connections: int | None = option(
+        None,
+        "how many connections may be open; for a new one, an idle one is closed (default: as many as the limit of open "
+        "files leaves room for, at most 4096)",
+        low=1,
+    )
+    max_connections_per_address: int | None = option(
+        None,
+        "how many connections one address may have open, this machine's own excepted (default: half of "
+        "--max-connections)",
+        low=1,
+    )
+    receive_timeout: int = option(
+        30,
+        "how many seconds the headers of a request may take, and how many seconds its body may make no progress",
+        low=1,
+        high=MAX_SECONDS,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

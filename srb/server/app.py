@@ -11,7 +11,8 @@ from aiohttp import web
 
 from srb.server.guards import auth, cors, hosts
 from srb.server.http import peers as elsewhere
-from srb.server.http.bodies import drain_body
+from srb.server.http.bodies import send_answer
+from srb.server.http.connections import CONNECTIONS, Connections
 from srb.server.http.exchange import ANSWERS, ENGINE, LIMITS
 from srb.server.http.media import FETCH, Fetch
 from srb.server.http.refusals import ERRORS, errors_as_json
@@ -52,7 +53,7 @@ _ERRORS = {(route.method, path): route.error for route in ROUTES for path in rou
 SERVER_OPTIONS: dict[str, Any] = {
     "handler_cancellation": True,  # a client that closes the connection cancels its request
     "auto_decompress": False,  # if it were True, a body would be inflated before its API key is checked
-    "lingering_time": 0,  # see `drain_body`
+    "lingering_time": 0,  # see `send_answer`
     "access_log": None,
 }
 """The arguments for `web.AppRunner`, with which aiohttp must serve the application."""
@@ -70,6 +71,7 @@ def create_app(
     slot_folder: Path | None = None,
     fetch: Fetch | None = None,
     shares_prompts: bool = False,
+    connections: Connections | None = None,
 ) -> web.Application:
     """The application, to be served with `SERVER_OPTIONS`.
 
@@ -79,11 +81,12 @@ def create_app(
     fetch: gets images and sounds that requests name by their addresses; left out: such requests are refused.
     slot_folder: the folder where slots are saved. `limits.saved_slots` says how many slots there are.
     shares_prompts: whether what is evaluated is shared between API keys, and not only within each.
+    connections: the connections that a `Runner` accepts for the application.
 
     Raises `SettingsError` for a wrong origin.
     """
     checks = [hosts.check_host, cors.answer_preflight, cors.check_origin, auth.check_key]
-    app = web.Application(middlewares=[drain_body, errors_as_json, *checks, elsewhere.ask_others])
+    app = web.Application(middlewares=[send_answer, errors_as_json, *checks, elsewhere.ask_others])
     app.cleanup_ctx.append(elsewhere.session)
     app.on_response_prepare.append(cors.add_headers)
     app[auth.API_KEYS] = api_keys
@@ -91,6 +94,7 @@ def create_app(
     app[hosts.HOSTS] = allowed_hosts
     app[cors.ORIGINS] = cors.read_origins(cors_origins)
     app[cors.LOGGED] = set()
+    app[CONNECTIONS] = connections or Connections()
     app[ENGINE] = engine
     app[KEEPER] = keeper or Keeper()
     app[LIMITS] = limits

@@ -12,6 +12,8 @@ from aiohttp import web
 
 from srb.errors import SettingsError
 from srb.options.settings import Settings
+from srb.server.http.connections import CONNECTIONS, Connections
+from srb.server.http.runner import Runner
 from srb.server.run.listen import describe, is_exposed, listening, tls_context, urls_of
 
 TLS = Path(__file__).parent / "tls"
@@ -27,14 +29,15 @@ SJNqh/fFS+GuRYdVnVbu8ckdcAEAOMId1Y4Y3vWa5Xp+3kM5eLflFN5V
 
 
 @pytest.fixture
-async def runner() -> AsyncIterator[web.AppRunner]:
+async def runner() -> AsyncIterator[Runner]:
     app = web.Application()
 
     async def hello(_request: web.Request) -> web.Response:
         return web.Response(text="hello")
 
     app.router.add_get("/", hello)
-    runner = web.AppRunner(app)
+    app[CONNECTIONS] = Connections()
+    runner = Runner(app)
     await runner.setup()
     yield runner
     await runner.cleanup()
@@ -50,7 +53,7 @@ def client_tls() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(CERT))
 
 
-async def test_a_unix_socket_that_is_gone_afterwards(runner: web.AppRunner, tmp_path: Path) -> None:
+async def test_a_unix_socket_that_is_gone_afterwards(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "srb.sock"
     async with listening(runner, Settings(uds=path)):
         assert await fetch("http://localhost/", path) == "hello"
@@ -65,7 +68,7 @@ async def test_a_unix_socket_that_is_gone_afterwards(runner: web.AppRunner, tmp_
     assert not path.exists()
 
 
-async def test_the_socket_of_a_killed_server_is_replaced(runner: web.AppRunner, tmp_path: Path) -> None:
+async def test_the_socket_of_a_killed_server_is_replaced(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "srb.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
@@ -74,7 +77,7 @@ async def test_the_socket_of_a_killed_server_is_replaced(runner: web.AppRunner, 
         assert await fetch("http://localhost/", path) == "hello"
 
 
-async def test_the_socket_of_a_running_server_is_left_alone(runner: web.AppRunner, tmp_path: Path) -> None:
+async def test_the_socket_of_a_running_server_is_left_alone(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "srb.sock"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -85,7 +88,7 @@ async def test_the_socket_of_a_running_server_is_left_alone(runner: web.AppRunne
         assert path.is_socket()
 
 
-async def test_other_files_are_left_alone(runner: web.AppRunner, tmp_path: Path) -> None:
+async def test_other_files_are_left_alone(runner: Runner, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
     for path, message in (
@@ -100,7 +103,7 @@ async def test_other_files_are_left_alone(runner: web.AppRunner, tmp_path: Path)
     assert file.read_text() == "precious"
 
 
-async def test_tls(runner: web.AppRunner) -> None:
+async def test_tls(runner: Runner) -> None:
     settings = Settings(port=0, ssl_cert_file=CERT, ssl_key_file=KEY, api_key="sk-secret")
     async with listening(runner, settings):
         place, url, curl = describe(runner, settings)
@@ -136,7 +139,7 @@ def test_wrong_tls_files_are_named(tmp_path: Path) -> None:
             tls_context(Settings(ssl_cert_file=cert, ssl_key_file=key))
 
 
-async def test_who_can_connect(runner: web.AppRunner) -> None:
+async def test_who_can_connect(runner: Runner) -> None:
     async with listening(runner, Settings(port=0)):
         assert not is_exposed(runner)
         async with listening(runner, Settings(port=0, host="0.0.0.0")):

@@ -1,6 +1,7 @@
 """The server from its start to its end, on the fake backend."""
 
 import asyncio
+import logging
 import re
 import signal
 import socket
@@ -14,7 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession
 from fake_backend import FakeBackend, Gate
 from waiting import until
 
@@ -23,7 +24,7 @@ from srb.errors import EngineDeadError, ModelLoadError, SettingsError
 from srb.history.unfinished import Unfinished, unfinished
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
-from srb.server.http.malformed import Runner
+from srb.server.http.runner import Runner
 from srb.server.run import serve as serve_module
 from srb.server.run.stopping import stop_signal
 from srb.serving.async_engine import AsyncEngine
@@ -141,12 +142,12 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
     ],
 )
 async def test_what_is_not_http_is_neither_quoted_nor_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     caplog.handler.setFormatter(LogFormatter())
     async with AsyncEngine(lambda _progress: FakeBackend()) as engine:
         runner = Runner(create_app(engine, Limits("fake", n=4, max_n=8)), **SERVER_OPTIONS)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        runner.listen(socket.create_server(("127.0.0.1", 0)))
         reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
         writer.write(sent)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -156,6 +157,7 @@ async def test_what_is_not_http_is_neither_quoted_nor_logged(sent: bytes, caplog
     assert b" 400 " in head.splitlines()[0]
     assert b"secret" not in head + body
     assert "secret" not in "\n".join(map(caplog.handler.format, caplog.records))
+    assert [(record.name, record.exc_info) for record in caplog.records] == [("srb", None)]
 
 
 BEGINNING = """

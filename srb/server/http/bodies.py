@@ -1,4 +1,4 @@
-"""Receives the bodies of requests, and drains those that nobody wants."""
+"""Receives the bodies of requests, and sends those of answers, as fast as the client can and no faster."""
 
 import asyncio
 from contextlib import suppress
@@ -6,14 +6,16 @@ from contextlib import suppress
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from srb.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
+from srb.errors import InvalidRequestError, PayloadTooLargeError, RequestTimeoutError, UnsupportedMediaTypeError
+from srb.server.http.connections import CONNECTIONS
+from srb.server.http.sse import PIECE_BYTES, patience
 from srb.wire.request.read import show
 
 MAX_BODY_BYTES = 4 << 20
 
 DRAIN_BYTES = 64 << 20
 DRAIN_SECONDS = 10.0
-"""How many bytes of a body that no handler read are still read, and for how many seconds; see `drain_body`."""
+"""How many bytes of a body that no handler read are still read, and for how many seconds; see `send_answer`."""
 
 BODY = web.RequestKey("body", bytes)
 """The body of a request that `read_body` has read."""
@@ -22,7 +24,8 @@ BODY = web.RequestKey("body", bytes)
 async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """The body of a request, of `limit` bytes at most.
 
-    Raises `PayloadTooLargeError`, and `UnsupportedMediaTypeError` if it is compressed.
+    Raises `PayloadTooLargeError`, `UnsupportedMediaTypeError` if it is compressed, and `RequestTimeoutError` if it
+    makes no progress.
     """
     if BODY in request:
         return request[BODY]
@@ -37,7 +40,7 @@ async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        while piece := await request.content.readany():
+        while piece := await _read_piece(request):
             body += piece
             if len(body) > limit:
                 raise too_large
@@ -47,20 +50,63 @@ async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
     return request[BODY]
 
 
+async def _read_piece(request: web.Request) -> bytes:
+    """What has come of the body; empty at its end. Raises `RequestTimeoutError`."""
+    connections = request.app[CONNECTIONS]
+    try:
+        with connections.receiving(request):
+            async with asyncio.timeout(connections.receive_seconds):
+                return await request.content.readany()
+    except TimeoutError:
+        raise RequestTimeoutError(
+            f"nothing of the body came for {connections.receive_seconds:g} s (--receive-timeout); send the request "
+            "again"
+        ) from None
+
+
 @web.middleware
-async def drain_body(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def send_answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Sends the answer, and then reads some of the request's body if no handler has read it.
 
-    Closing the connection at once would reset it, and the client might never see the answer. aiohttp's own
-    `lingering_time` does the same, but without a limit on the bytes.
+    It returns when the client has taken the answer, so that a client that doesn't read isn't taken for an idle one.
+
+    Closing the connection before the body is read would reset it, and the client might never see the answer. aiohttp's
+    own `lingering_time` does the same, but without a limit on the bytes.
     """
-    response, body = await handler(request), request.content
-    if not body.is_eof():
-        await response.prepare(request)
-        await response.write_eof()
-        left = DRAIN_BYTES
-        with suppress(TimeoutError, web.RequestPayloadError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while left > 0 and not body.at_eof():
-                    left -= len(await body.readany())
+    connections = request.app[CONNECTIONS]
+    with connections.handling(request):
+        response, body = await handler(request), request.content
+        with suppress(ConnectionError):  # the reader has left, which aiohttp notices, too
+            await _send(request, response)
+        if not body.is_eof():
+            left = DRAIN_BYTES
+            with suppress(TimeoutError, web.RequestPayloadError), connections.receiving(request):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    while left > 0 and not body.at_eof():
+                        left -= len(await body.readany())
     return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse) -> None:
+    """Sends what isn't sent yet. Of a large body, no more is in memory twice than a reader takes at once."""
+    connections = request.app[CONNECTIONS]
+    await response.prepare(request)
+    if isinstance(response, web.Response) and request.method != hdrs.METH_HEAD:
+        body = response.body
+        if isinstance(body, bytes) and len(body) > PIECE_BYTES:
+            response.body = None
+            for start in range(0, len(body), PIECE_BYTES):
+                with connections.sending(request):
+                    async with patience(request):
+                        await response.write(body[start : start + PIECE_BYTES])
+    with connections.sending(request):
+        async with patience(request):
+            await response.write_eof()
+    while (transport := request.transport) and (size := transport.get_write_buffer_size()):
+        limit = max(size - PIECE_BYTES, 0)  # so that a slow reader doesn't look like one that takes nothing
+        transport.set_write_buffer_limits(limit, limit)
+        with connections.sending(request):
+            async with patience(request):
+                await request.writer.drain()
+    if transport:
+        transport.set_write_buffer_limits()

@@ -1,5 +1,6 @@
 """Turns errors into answers, each in the format of its path."""
 
+import errno
 import logging
 import re
 import uuid
@@ -8,7 +9,15 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from srb.errors import AuthenticationError, MethodNotAllowedError, NotFoundError, SrbError, UnsupportedMediaTypeError
+from srb.errors import (
+    AuthenticationError,
+    MethodNotAllowedError,
+    NotFoundError,
+    SrbError,
+    UnavailableError,
+    UnsupportedMediaTypeError,
+)
+from srb.server.http.connections import CONNECTIONS
 from srb.serving.log_format import loggable
 from srb.serving.request_log import logfmt
 from srb.wire.route import OWN_ERRORS, Errors
@@ -43,6 +52,11 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except (web.HTTPException, ConnectionError):  # these are aiohttp's own, and aiohttp answers them
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            log = request.app[CONNECTIONS].log
+            log.log(logging.WARNING, "%s %s has failed: %s", request.method, route_of(request), error.strerror)
+            _raise_if_begun(request, error)
+            return error_response(request, UnavailableError("the server has too many files open; try again soon"))
         fault = uuid.uuid4().hex
         logger.exception("fault %s in %s %s", fault, request.method, route_of(request))
         _raise_if_begun(request, error)

@@ -9,9 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from aiohttp import web
 
+from srb.server.http.connections import CONNECTIONS
 from srb.wire.reply.frames import DATA, Chunk, Frame
-
-logger = logging.getLogger("srb")
 
 PING_SECONDS = 15.0
 STALL_SECONDS = 60.0
@@ -144,7 +143,8 @@ async def patience(request: web.Request) -> AsyncIterator[None]:
         async with asyncio.timeout(STALL_SECONDS):
             yield
     except TimeoutError:
-        logger.warning("the connection to %s is ended: it took nothing for %g s", request.remote, STALL_SECONDS)
+        text = "the connection to %s is ended: it took nothing for %g s"
+        request.app[CONNECTIONS].log.log(logging.WARNING, text, request.remote, STALL_SECONDS)
         if request.transport:
             request.transport.abort()  # closing it would wait for the reader to take what is buffered
         raise ConnectionResetError("the reader stands still") from None

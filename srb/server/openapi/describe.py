@@ -32,6 +32,7 @@ ERRORS = {
     401: "no API key, or a wrong one",
     403: "a web page of an origin that isn't allowed (--cors-origins)",
     404: "nothing like that is there",
+    408: "nothing of the body has come for --receive-timeout seconds",
     410: "the request has finished, and is no longer kept (--keep-finished, --keep-bytes)",
     413: "the body is larger than the server reads",
     415: "the body is compressed",
@@ -127,7 +128,7 @@ def _common_errors(route: Route, is_open: bool) -> Iterator[int]:
     if route.method != "GET":
         yield 403
     if route.body:
-        yield from (400, 413, 415)
+        yield from (400, 408, 413, 415)
     if isinstance(route.does, Generates | Embeds):
         yield from (429, 503)
     if isinstance(route.does, Embeds):

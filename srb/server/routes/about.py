@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from srb.engine.telling.stats import EngineStats
 from srb.errors import UnavailableError
+from srb.server.http.connections import CONNECTIONS
 from srb.server.http.exchange import ENGINE, LIMITS
 from srb.server.http.refusals import error_response
 from srb.server.openapi import docs_page
@@ -67,7 +68,7 @@ def _replica(replica: ReplicaHealth) -> dict[str, Any]:
 
 async def metrics_text(request: web.Request) -> web.Response:
     """Measurements for Prometheus."""
-    text = request.app[METRICS].text(request.app[ENGINE])
+    text = request.app[METRICS].text(request.app[ENGINE], request.app[CONNECTIONS])
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 

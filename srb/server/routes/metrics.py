@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from srb.engine.telling.stats import EngineStats, Measure
+from srb.server.http.connections import Connections
 from srb.serving.engine_client import EngineClient
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -87,18 +88,19 @@ class Metrics:
         """Takes a measurement of the engine."""
         self._histograms[measure].observe(seconds)
 
-    def text(self, engine: EngineClient) -> bytes:
+    def text(self, engine: EngineClient, connections: Connections) -> bytes:
         """All metrics in Prometheus' text format."""
         registry = CollectorRegistry()
-        registry.register(_Snapshot(engine))
+        registry.register(_Snapshot(engine, connections))
         return generate_latest(registry) + generate_latest(self._registry)
 
 
 @dataclass(frozen=True)
 class _Snapshot(Collector):
-    """The metrics that are read from the engine when somebody asks: what it holds, and what it has done."""
+    """The metrics that are read when somebody asks: what the engine holds, what it has done, who is connected."""
 
     engine: EngineClient
+    connections: Connections
 
     def collect(self) -> Iterator[Metric]:
         health = self.engine.health
@@ -110,6 +112,12 @@ class _Snapshot(Collector):
         yield CounterMetricFamily("srb:ahead_taken", text, self.engine.ahead.n_given)
         text = "Times that the engine has failed and was made anew"
         yield CounterMetricFamily("srb_engine_restarts", text, health.engine_restarts)
+        counts: dict[tuple[str, ...], float] = {(state,): n for state, n in self.connections.counts.items()}
+        yield _family(GaugeMetricFamily, "srb:connections", "Open connections", ("state",), counts)
+        yield GaugeMetricFamily("srb:connections_limit", "Connections that may be open", self.connections.limit)
+        closed: dict[tuple[str, ...], float] = {(reason,): n for reason, n in self.connections.closed.items()}
+        text = "Connections that the server has closed by itself"
+        yield _family(CounterMetricFamily, "srb:connections_closed", text, ("reason",), closed)
         if health.replicas:
             replicas = {each.name: each for each in health.replicas}
             yield _family(

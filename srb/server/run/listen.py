@@ -1,5 +1,6 @@
 """Opens the address or the Unix socket where the server listens, with TLS or without."""
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -10,10 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-from aiohttp import web
-
 from srb.errors import SettingsError
 from srb.options.settings import Settings
+from srb.server.http.runner import Runner
 
 logger = logging.getLogger("srb")
 
@@ -22,7 +22,7 @@ SOCKET_UMASK = 0o117
 
 
 @asynccontextmanager
-async def listening(runner: web.AppRunner, settings: Settings) -> AsyncIterator[None]:
+async def listening(runner: Runner, settings: Settings) -> AsyncIterator[None]:
     """Listens where the settings say. At the end it removes a Unix socket; `runner.cleanup` closes the rest.
 
     Raises `SettingsError` if the server can't listen there.
@@ -32,18 +32,26 @@ async def listening(runner: web.AppRunner, settings: Settings) -> AsyncIterator[
     with ExitStack() as at_end:
         try:
             if path:
-                site = web.SockSite(runner, _bind(path), ssl_context=context)
+                sock = _bind(path)
                 at_end.callback(path.unlink, missing_ok=True)
-                await site.start()
+                runner.listen(sock, context)
             else:
                 port, option = settings.port, "--port"
                 for host in settings.host.split(","):
                     where = f"{host}:{port}"
-                    await web.TCPSite(runner, host.strip(), port, ssl_context=context).start()
+                    for sock in await _bind_address(host.strip(), port):
+                        runner.listen(sock, context)
                     port = runner.addresses[0][1]  # if it was 0, the system has chosen one, and all hosts get the same
         except OSError as error:
             raise SettingsError(f"can't listen on {where}: {error.strerror or error}; try another {option}") from None
         yield
+
+
+async def _bind_address(host: str, port: int) -> list[socket.socket]:
+    """A socket at each address that a host has. Raises `OSError`."""
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+    async with server:
+        return [sock.dup() for sock in server.sockets]
 
 
 def _bind(path: Path) -> socket.socket:
@@ -101,13 +109,13 @@ def _check_pem(option: str, path: Path, kind: bytes) -> None:
         raise SettingsError(f"{option} {path} is encrypted; decrypt it with: openssl pkey -in {path} -out FILE")
 
 
-def is_exposed(runner: web.AppRunner) -> bool:
+def is_exposed(runner: Runner) -> bool:
     """Whether other machines can connect."""
     hosts = [address[0] for address in runner.addresses if not isinstance(address, str)]
     return any(not ipaddress.ip_address(host).is_loopback for host in hosts)
 
 
-def urls_of(runner: web.AppRunner, settings: Settings) -> list[str]:
+def urls_of(runner: Runner, settings: Settings) -> list[str]:
     """The URL of each address where the server listens; none on a Unix socket."""
     addresses = [] if settings.uds else runner.addresses
     return [f"{_scheme(settings)}://{f'[{host}]' if ':' in host else host}:{port}" for host, port, *_ in addresses]
@@ -117,7 +125,7 @@ def _scheme(settings: Settings) -> str:
     return "https" if settings.ssl_cert_file else "http"
 
 
-def describe(runner: web.AppRunner, settings: Settings) -> tuple[str, str, str]:
+def describe(runner: Runner, settings: Settings) -> tuple[str, str, str]:
     """Three texts: where the server listens, its URL, and the beginning of a curl command up to this URL."""
     options = []
     if settings.uds is not None:

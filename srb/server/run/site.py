@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from srb.options.settings import Settings, read_keys
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.guards.hosts import read_hosts
-from srb.server.http.malformed import Runner
+from srb.server.http.connections import read_limits
 from srb.server.http.remote_media import fetch
+from srb.server.http.runner import Runner
 from srb.server.routes.metrics import Metrics
 from srb.server.routes.slots import check_folder
 from srb.server.run.keeper import Keeper
@@ -41,6 +42,7 @@ async def open_site(
         slot_folder=check_folder(settings.slot_save_path),
         fetch=fetch if settings.allow_remote_media else None,
         shares_prompts=settings.share_prompts == "all",
+        connections=read_limits(settings),
     )
     runner = Runner(app, shutdown_timeout=LINGER_SECONDS, **SERVER_OPTIONS)
     await runner.setup()

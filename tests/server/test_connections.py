@@ -1,0 +1,434 @@
+"""How many connections are open, for how long, and which are closed when there are too many."""
+
+import asyncio
+import errno
+import json
+import logging
+import re
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_backend import FakeBackend, Gate
+from waiting import Clock, until
+
+from srb.errors import SettingsError
+from srb.options.settings import Settings
+from srb.server.app import SERVER_OPTIONS, create_app
+from srb.server.http import runner as runner_module
+from srb.server.http.connections import Connections, address_of, read_limits
+from srb.server.http.runner import Runner
+from srb.server.run.listen import tls_context
+from srb.serving.async_engine import AsyncEngine
+from srb.wire.limits import Limits
+
+TLS = Path(__file__).parent / "tls"
+LOCAL = "127.0.0.1"
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF_HEADERS = b"GET /health HTTP/1.1\r\nHost: local"
+HALF_BODY = b'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"content": "'
+
+
+def post(path: str, body: Any) -> bytes:
+    data = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+STREAM = post("/v1/completions", {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True})
+LARGE = post("/tokenize", {"content": "a" * 100_000})  # its answer has 400 KB
+
+
+class Client:
+    """A connection that sends what it is told, and reads only if it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The status and the body of an answer."""
+        async with asyncio.timeout(10):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            return int(head.split()[1]), await self.reader.readexactly(length)
+
+    async def stream(self) -> bytes:
+        """The rest of a stream."""
+        async with asyncio.timeout(10):
+            return await self.reader.readuntil(b"\r\n0\r\n\r\n")
+
+    async def closed(self) -> None:
+        """Returns when the server has closed the connection without a word."""
+        async with asyncio.timeout(10):
+            with suppress(ConnectionResetError):
+                assert await self.reader.read() == b""
+
+    @property
+    def is_closed(self) -> bool:
+        return self.reader.at_eof() or self.reader.exception() is not None
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Server:
+    """A server on a scripted backend."""
+
+    def __init__(self, connections: Connections, runner: Runner, gate: Gate) -> None:
+        self.connections, self.runner, self.gate = connections, runner, gate
+        self.clients: list[Client] = []
+
+    async def open(self, data: bytes = b"", **options: Any) -> Client:
+        """A new connection, over which something was sent."""
+        self.clients.append(client := Client(*await asyncio.open_connection(*self.runner.addresses[0], **options)))
+        await client.send(data)
+        return client
+
+    async def has(self, **counts: int) -> None:
+        """Returns when so many connections are in each state."""
+        expected = {"idle": 0, "receiving": 0, "sending": 0, "handling": 0} | counts
+        await until(lambda: self.connections.counts == expected)
+
+
+@asynccontextmanager
+async def serving(
+    *, limit: int = 100, per_address: int = 100, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[Server]:
+    gate, connections = Gate(backend := FakeBackend()), Connections(limit, per_address)
+    async with AsyncEngine(lambda _progress: backend) as engine:
+        app = create_app(engine, Limits("fake", n=4, max_n=8), connections=connections, **options)
+        runner = Runner(app, shutdown_timeout=1, **SERVER_OPTIONS)
+        await runner.setup()
+        runner.listen(socket.create_server((LOCAL, 0)), tls)
+        server = Server(connections, runner, gate)
+        try:
+            yield server
+        finally:
+            gate.open()
+            for each in server.clients:
+                each.close()
+            await runner.cleanup()
+
+
+async def test_idle_connections_are_closed_for_new_ones_and_then_those_that_receive() -> None:
+    async with serving(limit=3) as server:
+        stream = await server.open(STREAM)
+        await server.has(handling=1)
+        half = await server.open(HALF_BODY)
+        await server.has(handling=1, receiving=1)
+        idle = await server.open(HEALTH)
+        assert (await idle.answer())[0] == 200
+        await server.has(handling=1, receiving=1, idle=1)
+        newer = await server.open(HEALTH)
+        assert (await newer.answer())[0] == 200
+        await idle.closed()
+        await server.has(handling=1, receiving=1, idle=1)
+        await newer.send(HALF_HEADERS)
+        await server.has(handling=1, receiving=2)
+        newest = await server.open(HEALTH)
+        assert (await newest.answer())[0] == 200
+        await half.closed()
+        assert not newer.is_closed
+        assert server.connections.closed == {"evicted": 2, "refused": 0, "timeout": 0}
+        server.gate.open()
+        assert (await stream.stream()).count(b'"finish_reason": "length"') == 2
+
+
+async def test_a_new_connection_is_refused_if_all_have_requests(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(limit=1) as server:
+        stream = await server.open(STREAM)
+        await server.has(handling=1)
+        for _ in range(3):
+            await (await server.open(HEALTH)).closed()
+        assert server.connections.closed["refused"] == 3
+        assert len([line for line in caplog.messages if "--max-connections" in line]) == 1
+        server.gate.open()
+        assert b'"event": "done"' in await stream.stream()
+        assert (await (await server.open(HEALTH)).answer())[0] == 200
+        await stream.closed()
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_HEADERS])
+async def test_headers_must_come_soon(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as server:
+        clock = Clock()
+        client = await server.open(sent)
+        await server.has(receiving=1)
+        for _ in range(7):
+            await clock.forward(4, by=1)
+            assert not client.is_closed
+            if sent:
+                await client.send(b"x")
+        await clock.forward(4, by=1)
+        await client.closed()
+        assert server.connections.closed["timeout"] == 1
+        assert "no request came within 30 s (--receive-timeout)" in caplog.text
+
+
+async def test_an_idle_connection_is_closed_and_a_running_stream_is_not() -> None:
+    async with serving() as server:
+        clock = Clock()
+        stream, idle = await server.open(STREAM), await server.open(HEALTH)
+        assert (await idle.answer())[0] == 200
+        await server.has(handling=1, idle=1)
+        await clock.forward(70, by=1)
+        assert not idle.is_closed
+        await clock.forward(7, by=1)
+        await idle.closed()
+        await clock.forward(600, by=5)
+        server.gate.open()
+        assert b'"event": "done"' in await stream.stream()
+
+
+async def test_a_body_may_be_slow_but_must_make_progress() -> None:
+    async with serving() as server:
+        clock = Clock()
+        slow, still = await server.open(HALF_BODY), await server.open(HALF_BODY)
+        await server.has(receiving=2)
+        for _ in range(6):
+            await clock.forward(20, by=1)
+            await slow.send(b"x")
+        status, body = await still.answer()
+        assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+        await slow.send(b"x" * (100 - len(HALF_BODY.partition(b"\r\n\r\n")[2]) - 6 - 2) + b'"}')
+        assert (await slow.answer())[0] == 200
+
+
+async def ask_and_not_read(server: Server) -> Client:
+    """A connection with next to no room on the way, over which LARGE was sent. It stops reading."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, server.runner.addresses[0])
+    reader, writer = await asyncio.open_connection(sock=sock)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    server.clients.append(client := Client(reader, writer))
+    await server.has(receiving=1)
+    assert server.runner.server
+    (connection,) = server.runner.server.connections
+    transport = connection.transport
+    assert transport
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    await client.send(LARGE)
+    await server.has(sending=1)
+    assert transport.get_write_buffer_size() < 200_000
+    return client
+
+
+async def test_a_reader_that_stands_still_is_not_idle_and_goes_when_there_is_no_room() -> None:
+    async with serving(limit=1) as server:
+        clock = Clock()
+        still = await ask_and_not_read(server)
+        await (await server.open(HEALTH)).closed()
+        assert server.connections.closed == {"evicted": 0, "refused": 1, "timeout": 0}
+        await clock.forward(6)
+        assert (await (await server.open(HEALTH)).answer())[0] == 200
+        assert server.connections.closed["evicted"] == 1
+        still.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await still.answer()
+
+
+@pytest.mark.parametrize("waits", [50, 70])
+async def test_a_reader_of_a_large_answer_may_be_slow(waits: float, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as server:
+        clock = Clock()
+        client = await ask_and_not_read(server)
+        await clock.forward(waits, by=1)
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        if waits < 60:
+            status, body = await client.answer()
+            assert (status, len(json.loads(body)["tokens"])) == (200, 100_000)
+            await server.has(idle=1)
+        else:
+            assert "it took nothing for 60 s" in caplog.text
+            await server.has()
+            assert not [record for record in caplog.records if record.name != "srb"]
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await client.answer()
+
+
+async def test_at_the_limit_of_open_files_accepting_pauses_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, n_failures = asyncio.get_running_loop(), 0
+    accept = loop.sock_accept
+
+    async def fail(sock: socket.socket) -> Any:
+        nonlocal n_failures
+        n_failures += 1
+        if n_failures <= 4:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await accept(sock)
+
+    async with serving() as server:
+        clock = Clock()
+        idle = await server.open(HEALTH)
+        assert (await idle.answer())[0] == 200
+        await server.has(idle=1)
+        monkeypatch.setattr(loop, "sock_accept", fail)
+        await server.open()  # the accept that had begun
+        await until(lambda: n_failures == 1)
+        await idle.closed()
+        await clock.forward(0.5)
+        assert n_failures == 1
+        await clock.forward(15)
+        assert (await (await server.open(HEALTH)).answer())[0] == 200
+        lines = [line for line in caplog.messages if "Too many" in line]
+        text = "no connection can be accepted: Too many open files"
+        assert lines == [text, f"{text} (3 such lines in 10 s)"]
+
+
+async def test_a_file_that_can_not_be_opened_now_is_a_503(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    async with serving() as server:
+        client = await server.open(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+        for _ in range(3):
+            status, body = await client.answer()
+            assert (status, json.loads(body)["error"]["code"]) == (503, "unavailable")
+    assert [line for line in caplog.messages if "Too many" in line] == ["GET / has failed: Too many open files"]
+
+
+def client_tls() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(TLS / "cert.pem"))
+
+
+async def test_a_tls_handshake_counts_as_receiving() -> None:
+    tls = tls_context(Settings(ssl_cert_file=TLS / "cert.pem", ssl_key_file=TLS / "key.pem"))
+    async with serving(limit=1, tls=tls) as server:
+        clock = Clock()
+        silent = await server.open()
+        await server.has(receiving=1)
+        client = await server.open(LARGE, ssl=client_tls(), server_hostname="localhost")
+        await silent.closed()
+        assert (await client.answer())[0] == 200
+        await server.has(idle=1)
+        client.close()
+        await server.has()
+        no_tls = await server.open(HEALTH)
+        await no_tls.closed()
+        silent = await server.open()
+        await server.has(receiving=1)
+        await clock.forward(32, by=1)
+        await silent.closed()
+        await server.has()
+
+
+async def test_one_address_can_not_have_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "address_of", lambda peer: peer[0])
+    async with serving(per_address=2) as server:
+        greedy = [await server.open(HALF_HEADERS, local_addr=("127.0.0.2", 0)) for _ in range(2)]
+        await server.has(receiving=2)
+        other = await server.open(HEALTH, local_addr=("127.0.0.3", 0))
+        assert (await other.answer())[0] == 200
+        third = await server.open(HEALTH, local_addr=("127.0.0.2", 0))
+        assert (await third.answer())[0] == 200
+        await greedy[0].closed()
+        assert not greedy[1].is_closed
+        assert not other.is_closed
+        for each in (greedy[1], third):
+            each.close()
+        await server.has(idle=1)
+        for each in [await server.open(HALF_HEADERS, local_addr=("127.0.0.2", 0)) for _ in range(2)]:
+            assert not each.is_closed
+        await server.has(idle=1, receiving=2)
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("", None),
+        (("127.0.0.9", 5), None),
+        (("::1", 5, 0, 0), None),
+        (("192.0.2.1", 5), "192.0.2.1"),
+        (("2001:db8::1:2", 5, 0, 0), "2001:db8::/64"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::/64"),
+    ],
+)
+def test_what_counts_as_an_address(peer: object, address: str | None) -> None:
+    assert address_of(peer) == address
+
+
+def test_the_limits_follow_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limits(n_files: int, **options: Any) -> tuple[int, int]:
+        monkeypatch.setattr(resource, "getrlimit", lambda _name: (n_files, n_files))
+        found = read_limits(Settings(**options))
+        return found.limit, found.per_address
+
+    assert limits(256) == (160, 80)
+    assert limits(1024) == (896, 448)
+    assert limits(64) == (16, 8)
+    assert limits(1 << 20) == limits(resource.RLIM_INFINITY) == (4096, 2048)
+    assert limits(256, max_connections=1) == (1, 1)
+    assert limits(1 << 20, max_connections=10_000, max_connections_per_address=9_999) == (10_000, 9_999)
+    with pytest.raises(SettingsError, match="--max-connections 161 is more than the 160 that a limit of 256"):
+        limits(256, max_connections=161)
+
+
+FEW_FILES = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from srb import cli
+from srb.serving.async_engine import AsyncEngine
+from srb.server.run import serve
+sys.path.insert(0, {tests!r})
+from fake_backend import FakeBackend
+
+serve.find_model = lambda _model: Path("fake.gguf")
+cli.fetch_model = lambda settings, _show: settings
+cli._begin_loading = lambda _settings: nullcontext()
+AsyncEngine.from_settings = lambda _settings, _observe, record, *_: AsyncEngine(lambda _: FakeBackend(), record=record)
+sys.exit(cli.main(["serve", "--port", "0"]))
+"""
+
+
+@pytest.mark.starts
+def test_a_crowd_that_asks_for_nothing_takes_no_stream_and_no_file(tmp_path: Path) -> None:
+    """More connections come than the process may open files."""
+    code, log = FEW_FILES.format(tests=str(Path(__file__).parents[1] / "support")), tmp_path / "log"
+    command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", code]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+        ExitStack() as crowd,
+    ):
+        try:
+            assert process.stdout
+            match = re.search(r"is ready at http://(\S+):(\d+)", process.stdout.readline())
+            assert match, log.read_text()
+            address = match[1], int(match[2])
+            with socket.create_connection(address, timeout=30) as stream:
+                body = {"prompt": "p", "n": 1, "max_tokens": 200, "ignore_eos": True}
+                stream.sendall(post("/v1/completions", body))
+                assert b" 200 " in stream.recv(15)
+                for number in range(300):
+                    connection = crowd.enter_context(socket.create_connection(address, timeout=30))
+                    connection.sendall((b"", HALF_HEADERS, HALF_BODY)[number % 3])
+                with socket.create_connection(address, timeout=30) as other:
+                    other.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+                    assert b" 200 " in other.recv(15)
+                data = b""
+                while b'"event": "done"' not in data:
+                    data += (piece := stream.recv(1 << 16))
+                    assert piece, data
+        finally:
+            process.terminate()
+    assert log.stat().st_size < 2_000
