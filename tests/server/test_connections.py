@@ -432,3 +432,43 @@ def test_a_crowd_that_asks_for_nothing_takes_no_stream_and_no_file(tmp_path: Pat
         finally:
             process.terminate()
     assert log.stat().st_size < 2_000
+
+
+EXPECTING = "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\nExpect: 100-continue\r\n{}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "length", "header", "status"),
+    [
+        ("/v1/completions", "localhost", 5 << 20, "x-api-key: key\r\n", 413),
+        ("/v1/completions", "localhost", 5, "x-api-key: key\r\nContent-Encoding: gzip\r\n", 415),
+        ("/nothing", "localhost", 5, "x-api-key: key\r\n", 404),
+        ("/health", "localhost", 5, "x-api-key: key\r\n", 405),
+        ("/v1/completions", "localhost", 5, "", 401),
+        ("/v1/completions", "localhost", 5, "x-api-key: other\r\n", 401),
+        ("/v1/completions", "localhost", 5, "x-api-key: key\r\nOrigin: https://evil.example\r\n", 403),
+        ("/v1/completions", "evil.example", 5, "x-api-key: key\r\n", 421),
+    ],
+)
+async def test_a_client_that_waits_before_it_sends_a_body_is_refused_at_once(
+    path: str, host: str, length: int, header: str, status: int
+) -> None:
+    async with serving(api_keys=(b"key",)) as server:
+        client = await server.open(EXPECTING.format(path, host, length, header).encode())
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"Connection: close" in head
+
+
+async def test_a_client_that_waits_before_it_sends_a_good_body_is_told_to_go_on() -> None:
+    async with serving() as server:
+        body = b'{"content": "a"}'
+        head = EXPECTING.format("/tokenize", "localhost", len(body), "").encode()
+        client = await server.open(head)
+        for _ in range(2):  # the connection stays
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            await client.send(body)
+            assert await client.answer() == (200, b'{"tokens": [97]}')
+            await client.send(head)
+        old = await server.open(head.replace(b"HTTP/1.1", b"HTTP/1.0") + body)
+        assert await old.answer() == (200, b'{"tokens": [97]}')

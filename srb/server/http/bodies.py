@@ -20,6 +20,9 @@ DRAIN_SECONDS = 10.0
 BODY = web.RequestKey("body", bytes)
 """The body of a request that `read_body` has read."""
 
+EXPECTS_CONTINUE = web.RequestKey("expects_continue", bool)
+"""True while the client waits for a `100 Continue` before it sends the body."""
+
 
 async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """The body of a request, of `limit` bytes at most.
@@ -38,6 +41,9 @@ async def read_body(request: web.Request, limit: int = MAX_BODY_BYTES) -> bytes:
     too_large = PayloadTooLargeError(f"the body is larger than {limit} bytes")
     if (request.content_length or 0) > limit:
         raise too_large
+    if request.pop(EXPECTS_CONTINUE, False):
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # nothing of the answer was sent yet
     body = bytearray()
     try:
         while piece := await _read_piece(request):
@@ -76,6 +82,8 @@ async def send_answer(request: web.Request, handler: Handler) -> web.StreamRespo
     connections = request.app[CONNECTIONS]
     with connections.handling(request):
         response, body = await handler(request), request.content
+        if request.get(EXPECTS_CONTINUE):
+            response.force_close()  # nobody knows whether the client will send the body
         with suppress(ConnectionError):  # the reader has left, which aiohttp notices, too
             await _send(request, response)
         if not body.is_eof():

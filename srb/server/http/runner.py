@@ -11,8 +11,9 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 
+from srb.server.http.bodies import EXPECTS_CONTINUE
 from srb.server.http.connections import CONNECTIONS, Connection, Connections, address_of
 from srb.serving.log_format import loggable
 
@@ -58,6 +59,8 @@ class Runner(web.AppRunner):
         server.__class__ = _Server  # aiohttp has no other place to say which class handles a connection
         assert isinstance(server, _Server)
         server.limits = self.app[CONNECTIONS]
+        make_request = server.request_factory
+        server.request_factory = lambda message, *others: _make_request(make_request, message, *others)
         return server
 
 
@@ -66,6 +69,18 @@ class _Server(web.Server):
 
     def __call__(self) -> Connection:
         return Connection(self, self.limits, loop=self._loop, **self._kwargs)
+
+
+def _make_request(make: Any, message: Any, *others: Any) -> web.BaseRequest:
+    """Makes a request. If it expects a `100 Continue`, `read_body` will send this; aiohttp would send it at once."""
+    if message.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        request: web.BaseRequest = make(message, *others)
+        return request
+    headers = message.headers.copy()
+    del headers[hdrs.EXPECT]
+    request = make(message._replace(headers=headers), *others)
+    request[EXPECTS_CONTINUE] = request.version >= HttpVersion11
+    return request
 
 
 class _Listener:
