@@ -6,6 +6,7 @@ an undisturbed run unless it ends with an error, and nothing may be left over.
 """
 
 import asyncio
+import copy
 import errno
 import random
 import sqlite3
@@ -50,7 +51,7 @@ class Faults:
     def may_throw(self, *errors: Exception) -> None:
         if self.is_on and self._random.random() * self._every < 1:
             self.n_thrown += 1
-            raise self._random.choice(errors)
+            raise copy.copy(self._random.choice(errors))  # a raised error keeps the frames that it came through
 
     @contextmanager
     def before(self, owner: Any, name: str, *errors: Exception) -> Iterator[None]:
