@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from srb.options.removed import refusal_of
+
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser. Its errors suggest what a misspelt name may have been meant to be.
@@ -34,8 +36,8 @@ class Parser(argparse.ArgumentParser):
         self.epilog = f"{self.prog} --help all shows all options."
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with a message that says what is wrong."""
-        super().error(self._in_plain_words(message))
+        """Ends the process with one line that says what is wrong. argparse writes the usage before it."""
+        self.exit(2, f"{self.prog}: error: {self._in_plain_words(message)}\n")
 
     def _in_plain_words(self, message: str) -> str:
         """What argparse says, with the way out."""
@@ -79,6 +81,8 @@ class Parser(argparse.ArgumentParser):
         wrong = next((each.partition("=")[0] for each in unknown if each.startswith("-")), None)
         if wrong is None:
             return f"there is no place for {' '.join(unknown)!r}; put quotes around a text with spaces"
+        if refusal := refusal_of(wrong):
+            return f"{wrong} {refusal}"
         close = difflib.get_close_matches(wrong, self.flags(), 1)
         return f"there is no option {wrong}; " + (f"did you mean {close[0]}?" if close else f"see {self.prog} --help")
 

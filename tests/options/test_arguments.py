@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from srb.cli import COMMANDS, main
+from srb.options.removed import REMOVED
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,29 @@ def test_what_is_misspelt_is_answered_with_the_nearest(
         main(argv)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file"])
+def test_a_removed_option_is_answered_with_what_to_do(
+    way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(REMOVED, "old_one", "Another does the same.")
+    argv, name = ["serve"], "--old-one"
+    if way == "flag":
+        argv += ["--old-one", "256"]
+    elif way == "variable":
+        monkeypatch.setenv("SRB_OLD_ONE", "256")
+        name = "SRB_OLD_ONE"
+    else:
+        config = tmp_path / "srb.toml"
+        config.write_text("old-one = 256")
+        argv += ["--config", str(config)]
+        name = "old-one"
+    with pytest.raises(SystemExit) as caught:
+        sys.exit(main(argv))
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"{name} was removed; leave it out. Another does the same.")
 
 
 def test_help_has_groups_and_no_list_of_all_options_before_them(capsys: pytest.CaptureFixture[str]) -> None:

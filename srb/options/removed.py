@@ -1,0 +1,15 @@
+"""Options that srb had once. Whoever still gives one is told what to do."""
+
+from typing import Final
+
+REMOVED: Final[dict[str, str]] = {}
+"""The name of each removed option, with underscores, and what there is in its place."""
+
+
+def refusal_of(name: str) -> str | None:
+    """What is said of a removed option, after its name; None if there never was one.
+
+    name: with hyphens or underscores, and with or without the hyphens before it.
+    """
+    instead = REMOVED.get(name.lstrip("-").replace("-", "_"))
+    return instead and f"was removed; leave it out. {instead}"
