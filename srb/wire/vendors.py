@@ -10,8 +10,7 @@ from srb.wire.llama_server.routes import ROUTES as LLAMA_SERVER
 from srb.wire.native.routes import ROUTES as NATIVE
 from srb.wire.ollama.routes import ROUTES as OLLAMA
 from srb.wire.openai.routes import ROUTES as OPENAI
-from srb.wire.tgi.routes import ROUTES as TGI
 from srb.wire.tokens.routes import ROUTES as TOKENS
 
-ROUTES = (*NATIVE, *OPENAI, *TOKENS, *LLAMA_SERVER, *KOBOLD, *ANTHROPIC, *OLLAMA, *TGI)
+ROUTES = (*NATIVE, *OPENAI, *TOKENS, *LLAMA_SERVER, *KOBOLD, *ANTHROPIC, *OLLAMA)
 """The routes of all vendors."""

@@ -110,7 +110,6 @@ async def test_a_model_that_cannot_wake_is_a_503_and_the_next_request_tries_agai
         "/v1/completions": ready,
         "/completion": {"prompt": "p"},
         "/api/generate": {"model": "fake", "prompt": "p", "stream": False, "raw": True},
-        "/generate": {"inputs": "p"},
         "/api/v1/generate": {"prompt": "p"},
     }
     for path, body in bodies.items():

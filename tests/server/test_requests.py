@@ -88,7 +88,6 @@ async def test_several_read_at_once_and_each_may_be_cut_off(connect: Connect) ->
         ("/api/v1/generate", {}),
         ("/api/extra/generate/stream", {"n": 1}),
         ("/api/generate", {"n": 1, "raw": True}),
-        ("/generate_stream", {"n": 1, "inputs": "p"}),
     ],
 )
 async def test_a_request_is_read_again_in_its_own_format_or_in_native_events(
@@ -111,7 +110,6 @@ async def test_a_detached_request_lives_on_without_readers(connect: Connect) -> 
         ("/completion", {"stream": True}),
         ("/api/extra/generate/stream", {"n": 1}),
         ("/api/generate", {"n": 1, "raw": True, "options": {"num_predict": 6, "ignore_eos": True}}),
-        ("/generate_stream", {"n": 1, "inputs": "p", "parameters": {"max_new_tokens": 6, "ignore_eos": True}}),
     ]
     ids = [await leave(client, path, **fields, detach=True) for path, fields in cases]
     engine = client.app[ENGINE]

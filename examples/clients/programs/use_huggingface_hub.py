@@ -3,15 +3,14 @@ import os
 
 from huggingface_hub import InferenceClient
 
-host = os.environ["HOST"]
-client = InferenceClient(host)
+client = InferenceClient(base_url=f"{os.environ['HOST']}/openai/v1")
+question = [{"role": "user", "content": "Hi"}]
 
-assert client.text_generation("Once upon a time,", max_new_tokens=5)
-answer = client.text_generation("Once upon", max_new_tokens=5, details=True, best_of=2, do_sample=True)
-assert len(answer.details.tokens) <= 5
-assert len(answer.details.best_of_sequences) == 1
-*texts, last = client.text_generation("Once upon", max_new_tokens=5, stream=True, details=True)
-assert last.generated_text == "".join(each.token.text for each in [*texts, last])
-assert set(client.text_generation("Once upon", grammar={"type": "regex", "value": "a+"}, max_new_tokens=5)) == {"a"}
-chat = InferenceClient(base_url=f"{host}/openai/v1").chat_completion([{"role": "user", "content": "Hi"}], max_tokens=5)
+chat = client.chat_completion(question, max_tokens=5, n=2)
+assert len(chat.choices) == 2
 assert chat.choices[0].message.content
+schema = {"type": "json_object", "value": {"enum": ["a", "b"]}}
+assert client.chat_completion(question, response_format=schema).choices[0].message.content in ('"a"', '"b"')
+assert "".join(
+    each.choices[0].delta.content or "" for each in client.chat_completion(question, max_tokens=5, stream=True)
+)

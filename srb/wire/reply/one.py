@@ -1,10 +1,10 @@
 """The common parts of the formats whose answers have place for one alternative only."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from srb.engine.asking.request import new_request_id
-from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent, StreamEvent, Token
+from srb.engine.telling.events import DoneEvent, ErrorEvent, Event, StartEvent, StopEvent
 from srb.errors import InvalidRequestError
 from srb.wire.request.body import Parsed, parse_fields
 from srb.wire.request.body_fields import BodyFields
@@ -16,10 +16,8 @@ from srb.wire.serving import Serving
 
 @dataclass
 class Answer:
-    """The one alternative, as far as its events have come."""
+    """The events of the one alternative that are not a part of its text, as far as they have come."""
 
-    text: str = ""
-    tokens: list[Token] = field(default_factory=list)
     start: StartEvent | None = None
     stop: StopEvent | None = None
     done: DoneEvent | None = None
@@ -29,9 +27,6 @@ class Answer:
         match event:
             case StartEvent():
                 self.start = event
-            case StreamEvent():
-                self.text += event.text
-                self.tokens += [event.token] if event.token else []
             case StopEvent():
                 self.stop = event
             case DoneEvent():

@@ -1,1 +1,0 @@
-"""The format of Hugging Face's Text Generation Inference."""
