@@ -2,7 +2,10 @@
 
 from typing import Final
 
-REMOVED: Final[dict[str, str]] = {}
+REMOVED: Final[dict[str, str]] = {
+    "p_less": "--min-p with --samplers 'temperature, min_p' comes closest.",
+    "top_h": "--min-p with --samplers 'temperature, min_p' comes closest.",
+}
 """The name of each removed option, with underscores, and what there is in its place."""
 
 

@@ -22,8 +22,6 @@ export const GROUPS = {
     min_p: ["Least chance", "A word must be at least so likely, measured by the likeliest one. 0.05 keeps nonsense out; 0 is off."],
     typical_p: ["Typical words", "Prefers words that are neither obvious nor odd; 1 is off."],
     top_n_sigma: ["Far from the best", "Leaves out what is far less likely than the best words; 1 is strict, 0 is off."],
-    p_less: ["By itself", "The text says how many words may come: few where one is sure, many where it's open. Try it with a temperature of 1.5."],
-    top_h: ["A part of the choice", "Keeps the likeliest words, as many as leave this part of the model's hesitation. Try 0.4 with a temperature of 1.5; 1 is off."],
     smoothing_factor: ["Smoothing", "Brings the likeliest words closer together, and moves the others away. Try 0.3; higher is tamer, 0 is off."],
     smoothing_curve: ["Smoothing's curve", "Above 1, unlikely words are moved further away, and likely ones less."],
     xtc_probability: ["Skip the obvious", "How often the most obvious words are left out. Try 0.5; 0 is off."],

@@ -80,7 +80,6 @@ def sampling_fields(rng: random.Random) -> dict[str, Any]:
     choices: dict[str, list[Any]] = {
         "stop": ["a", ["a", "bc"], ["x" * 999], [""], 5],
         "ignore_eos": [True, False, "true", 7],
-        "p_less": [True, True, False, 0.5],
         "grammar": GRAMMARS,
         "json_schema": SCHEMAS,
         "response_format": [{"type": "json_object"}, {"type": "text"}, {"type": "json_schema"}, {}],

@@ -167,14 +167,6 @@ def test_top_n_sigma(row: Row, n: float) -> None:
     assert_agrees(row.draw(**ONLY | {"top_n_sigma": n}), softmax(kept(row.logits, keep)))
 
 
-@pytest.mark.parametrize("temperature", [1, 2])
-def test_p_less(row: Row, temperature: float) -> None:
-    probabilities = softmax(row.logits / temperature)
-    keep = probabilities >= (probabilities**2).sum()
-    drawn = row.draw(**ONLY | {"p_less": True, "temperature": temperature})
-    assert_agrees(drawn, softmax(kept(row.logits, keep) / temperature))
-
-
 def test_xtc(row: Row) -> None:
     threshold, probability = 0.02, 0.4
     probabilities = softmax(row.logits)
@@ -358,8 +350,7 @@ def test_the_samplers_of_all_alternatives_see_the_prompt_once(
         {"min_tokens": 12},
         {"temperature": 0},
         {"samplers": ()},
-        {"p_less": True},
-        {"top_h": 0.5, "smoothing_factor": 0.2},
+        {"smoothing_factor": 0.2},
     ],
 )
 def test_a_sampler_goes_on_with_tokens_that_were_drawn_before(row: Row, params: dict[str, Any]) -> None:
@@ -410,8 +401,7 @@ def test_a_grammar_goes_on_where_the_tokens_end(row: Row) -> None:
         {"min_tokens": 20, "logit_bias": ((EOS, 30.0),)},
         {"samplers": ("top_k", "penalties", "temperature"), "repeat_penalty": 1.5},
         {"top_n_sigma": 1.0},
-        {"p_less": True},
-        {"top_h": 0.5, "smoothing_factor": 0.2},
+        {"smoothing_factor": 0.2},
     ],
 )
 def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(
@@ -442,7 +432,7 @@ def test_a_chain_with_top_k_draws_from_few_tokens_what_it_draws_from_all(
         {"mirostat": 2},
         {"grammar": "root ::= [a-z]+ [0-9]+"},
         {"min_tokens": 12, "logit_bias": ((EOS, 20.0),)},
-        {"p_less": True, "smoothing_factor": 0.3},
+        {"smoothing_factor": 0.3},
     ],
     ids=str,
 )

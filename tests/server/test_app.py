@@ -267,7 +267,6 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"stop": 5}, 400, "stop", "list"),
     ({"stop": ["x", 5]}, 400, "stop[1]", "string"),
     ({"ignore_eos": "perhaps"}, 400, "ignore_eos", "boolean"),
-    ({"p_less": 0.5}, 400, "p_less", "boolean"),
     ({"branches": []}, 400, "branches", "from 1 to 8, got 0"),
     ({"branches": [{}] * 9}, 400, "branches", "from 1 to 8, got 9"),
     ({"branches": [{}, {}], "n": 3}, 400, "n", "n is 3, but branches has 2"),

@@ -235,7 +235,7 @@ async def test_settings_are_mapped(connect: Connect) -> None:
     assert response.status == 200, await response.text()
     (given,) = params
     assert (given.typical_p, given.ignore_eos, given.repeat_penalty, given.repeat_last_n) == (0.9, True, 1.1, 600)
-    assert given.samplers == ("dry", "top_n_sigma", "top_k", "penalties", "temperature", "xtc", "p_less", "top_h")
+    assert given.samplers == ("dry", "top_n_sigma", "top_k", "penalties", "temperature", "xtc")
     assert given.logit_bias == ((7, -float("inf")),)
     assert given.banned_strings == ("(?i)bc", "(?i)x", "(?i)yz")
     assert given.stop == ("\nYou:",)

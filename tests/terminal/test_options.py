@@ -56,7 +56,6 @@ def test_every_field_is_an_option(name: str) -> None:
         "distinct",
         "heal",
         "ignore_eos",
-        "p_less",
         "post_sampling_probs",
         "echo",
         "stop_at_suffix",

@@ -81,8 +81,8 @@ def test_ten_settings_are_in_sight_and_the_rest_is_found(story: Story) -> None:
         find, rows = story.find("#find-setting"), story.find("#options .setting:visible")
         find.fill("DRY multi")  # what the API calls it
         expect(rows.locator("label")).to_have_text(["No loops"])
-        find.fill("hesitation part")  # what is said of it
-        expect(story.find("#setting-top_h")).to_be_visible()
+        find.fill("neither odd")  # what is said of it
+        expect(story.find("#setting-typical_p")).to_be_visible()
         find.fill("repetition")  # its group
         expect(story.find("#found-settings")).to_contain_text(" settings")
         story.find("#setting-repeat_penalty").fill("1.1")

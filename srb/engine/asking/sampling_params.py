@@ -59,7 +59,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "typical_p": (0, 1),
     "top_n_sigma": (-1, 100),
-    "top_h": (0, 1),
     "smoothing_factor": (0, 100),
     "smoothing_curve": (1, 10),
     "xtc_probability": (0, 1),
@@ -97,10 +96,8 @@ SAMPLERS = (
     "min_p",
     "xtc",
     "temperature",
-    "p_less",
-    "top_h",
 )
-"""The samplers that narrow or reshape the distribution: llama-server's, in its default order, and two of our own."""
+"""The samplers that narrow or reshape the distribution: llama-server's, in its default order."""
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
 """The fields that say what a text must match. Only one of them may be given."""
@@ -130,16 +127,6 @@ class SamplingParams:
     )
     top_n_sigma: float = described(
         -1.0, "drop tokens whose logit is more than n standard deviations below the highest; 0 or less: off."
-    )
-    p_less: bool = described(
-        False,
-        "drop tokens that are less likely than the sum of the squares of all probabilities, after temperature: few "
-        "are left where the model is sure, and many where it isn't.",
-    )
-    top_h: float = described(
-        1.0,
-        "keep the likeliest tokens, as many as leave at most this part of the distribution's entropy, after "
-        "temperature; 1: off.",
     )
     smoothing_factor: float = described(
         0.0,

@@ -4,7 +4,6 @@ import ctypes
 from collections import deque
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, NamedTuple
 
 import llama_cpp
@@ -17,11 +16,8 @@ from srb.llama.sampling.candidates import Candidates, alone, narrowing_top_k
 from srb.llama.sampling.compiled import CompiledSampling, checked
 from srb.llama.sampling.constraint import Constraint
 from srb.llama.sampling.logprobs import Floats, Places, logprobs
-from srb.llama.sampling.p_less import p_less
 from srb.llama.sampling.processor import Processor
-from srb.llama.sampling.reshaping import Reshape, interface_of
-from srb.llama.sampling.smoothing import smoothing
-from srb.llama.sampling.top_h import top_h
+from srb.llama.sampling.smoothing import interface_of
 from srb.llama.text.tokenizer import LlamaTokenizer
 
 _SMALLEST_TEMPERATURE = 1e-30  # logits divided by less may overflow a float
@@ -75,7 +71,7 @@ class LlamaSampler:
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         self._held: deque[_Before] = deque()  # what it was before each of the last draws, if they may be taken back
-        self._interfaces: list[Any] = []  # those of samplers written in Python, to which llama.cpp has pointers
+        self._smoothing: Any = None  # the interface of that sampler, which is written in Python: llama.cpp points to it
         self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()
@@ -159,16 +155,9 @@ class LlamaSampler:
                 if not params.smoothing_factor:
                     return temperature
                 self._add(temperature)
-                return self._reshaping(partial(smoothing, params.smoothing_factor, params.smoothing_curve))
-            case "p_less" if params.p_less:
-                return self._reshaping(p_less)
-            case "top_h" if params.top_h < 1:
-                return self._reshaping(partial(top_h, params.top_h))
+                self._smoothing = interface_of(params.smoothing_factor, params.smoothing_curve)
+                return llama_cpp.llama_sampler_init(self._smoothing, None)
         return None
-
-    def _reshaping(self, reshape: Reshape) -> Any:
-        self._interfaces.append(interface_of(reshape))
-        return llama_cpp.llama_sampler_init(self._interfaces[-1], None)
 
     def _mirostat(self, params: SamplingParams) -> Any:
         seed, tau, eta = _fixed_seed(params.seed), params.mirostat_tau, params.mirostat_eta

@@ -1,8 +1,28 @@
 """Smoothing ("quadratic sampling"), which brings the likeliest tokens closer together and the others further away."""
 
+from functools import partial
+from typing import Any
+
+import llama_cpp
 import numpy as np
 
+from srb.llama.sampling.candidates import rows_of
 from srb.llama.sampling.logprobs import Floats
+
+
+def interface_of(factor: float, curve: float) -> Any:
+    """The interface of a sampler that smooths, for `llama_sampler_init` without a context.
+
+    llama.cpp keeps a pointer to it: whoever has the sampler must hold the interface, too.
+    """
+    # Such a sampler has no state, so llama.cpp needs no other function of it.
+    return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(partial(_apply, factor, curve)))
+
+
+def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
+    rows = rows_of(array.contents)
+    rows["logit"] = smoothing(factor, curve, rows["logit"])
+    array.contents.sorted = False
 
 
 def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
@@ -10,6 +30,8 @@ def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
 
     With d = logit - highest, the logit becomes highest - factor * ((3 - curve) / 2 * d^2 - (curve - 1) / 2 * d^3). With
     a curve of 1 the cubic part is gone.
+
+    logits: of shape (n,); those that are -inf stay so.
     """
     highest = logits.max()
     if highest == -np.inf:

@@ -24,7 +24,7 @@ MAX_LENGTH = 896
 TOP_LOGPROBS = 5
 """How many of the likeliest tokens `"logprobs": true` shows, as in KoboldCpp."""
 
-_BEFORE, _AFTER = ("dry", "top_n_sigma"), ("xtc", "p_less", "top_h")
+_BEFORE, _AFTER = ("dry", "top_n_sigma"), ("xtc",)
 _SAMPLERS = {0: ("top_k",), 1: (), 2: ("top_p", "min_p"), 3: (), 4: ("typ_p",), 5: ("temperature",), 6: ("penalties",)}
 """The samplers that each id in `sampler_order` stands for. 1 and 3 are top_a and tfs, which llama.cpp doesn't have."""
 

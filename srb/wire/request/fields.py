@@ -19,7 +19,7 @@ REPLACED_BY_MIROSTAT = {
     *("dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "min_keep"),
     *("xtc_probability", "xtc_threshold", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
-    *("adaptive_target", "adaptive_decay", "p_less", "top_h", "samplers"),
+    *("adaptive_target", "adaptive_decay", "samplers"),
     *("smoothing_factor", "smoothing_curve"),
 }
 """The fields that have no effect with mirostat, which replaces all samplers except temperature and biases."""
@@ -91,8 +91,6 @@ class SamplingFields(BodyFields):
     min_p: Float | None = None
     typical_p: Float | None = None
     top_n_sigma: Float | None = None
-    p_less: bool | None = None
-    top_h: Float | None = None
     smoothing_factor: Float | None = None
     smoothing_curve: Float | None = None
     xtc_probability: Float | None = None
