@@ -27,7 +27,7 @@ PASSED = [
 
 _WORDS = """
 adapters lora setting  atom atoms image media  beam beams  explore exploring nodes  store checkpoints
-slot slots question questions  mark marks forgets window  shift shifts slides moves drop dropped cache_reuse
+slot slots question questions  mark marks forgets window  shift shifts slides moves drop dropped
 score scores scored scoring outputs_from logprobs echo echoes report  companion companions leader beside guidance
 guided negative  grammar compiled  banned avoid diversity distinct joint  heal healed repeated  given ahead
 resumed begins_anew  wants_rest  block blocks

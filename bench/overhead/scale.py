@@ -169,7 +169,7 @@ class Idle:
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         return bytearray(8)
 
-    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         return True
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Nothing:

@@ -244,10 +244,9 @@ class Backend(Protocol):
         end: at least `continuable_from(seq_id)`.
         """
 
-    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds the positions from `start` to `end` of a saved state to a sequence that ends at `start`.
 
-        moved: the positions become so much less, and the sequence must end at `start - moved`. Only if `shifts_now`.
         While the call runs, it needs cells for the whole state. Returns False if it can't restore the positions;
         the sequence is then as it was before.
         """

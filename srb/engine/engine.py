@@ -245,8 +245,8 @@ class Engine(Facade, ForPrograms):
         for prompts in self._scheduler.admit(self._clock()):
             if is_empty:
                 # Those that wait for cells that can be moved may then run beside these prompts.
-                shifts = any(prompt.moves for prompt in prompts)
-                shifts |= any(active.moves for active in self._scheduler.waiting.values())
+                shifts = any(prompt.way.slides for prompt in prompts)
+                shifts |= any(active.slides for active in self._scheduler.waiting.values())
                 try:
                     self._backend.prepare(list(map(work_of, prompts)), shifts=shifts)
                 except SrbError as error:
@@ -267,7 +267,7 @@ class Engine(Facade, ForPrograms):
         self._decoding.begin_sequences()
 
     def _suits(self, active: ActiveRequest) -> bool:
-        return not active.moves or self._backend.shifts_now or self._cache.leased_cells == 0
+        return not active.slides or self._backend.shifts_now or self._cache.leased_cells == 0
 
     def _refuse(self, error: SrbError) -> None:
         """Ends who waits for a backend that can't be prepared. Their cells are empty, so it has none to remove."""

@@ -185,10 +185,6 @@ class Part(Protocol):
     """Something that a prompt begins with, behind what it shares, so that these tokens needn't be evaluated."""
 
     @property
-    def moves(self) -> bool:
-        """Whether it moves positions; see `Backend.prepare`."""
-
-    @property
     def n_tokens(self) -> int:
         """How many tokens it has."""
 

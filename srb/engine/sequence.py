@@ -11,7 +11,7 @@ from typing import Literal
 from srb.engine.asking.request import CompletionRequest, Resumed
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Compiled, Logits, Sampler
-from srb.engine.kv.keys import MOVED, keys_of
+from srb.engine.kv.keys import keys_of
 from srb.engine.kv.kv_cache import Span
 from srb.engine.kv.radix import pack
 from srb.engine.ports import Part, Report, Row, Rule, Way
@@ -72,8 +72,8 @@ class ActiveRequest:
         return [seq for prompt in self.prompts for seq in prompt.sequences if seq.state == "waiting"]
 
     @property
-    def moves(self) -> bool:
-        """Whether cells may be moved while it runs."""
+    def slides(self) -> bool:
+        """Whether its context may be shifted while it runs."""
         return any(prompt.way.slides for prompt in self.prompts)
 
 
@@ -115,7 +115,7 @@ class Prompt:
         self.words = words(asked)  # its tokens as samplers see them
         # Only prompts with the same key may begin with what this one has evaluated. What was retained with one of the
         # other keys may be its beginning, too.
-        how = key_of(setting) + key_of_few(self.atoms.values()) + (MOVED if active.request.n_cache_reuse else "")
+        how = key_of(setting) + key_of_few(self.atoms.values())
         self.keys = keys_of(active.request.shared_within, how)
         self.key = self.keys[0]
         self.evaluated = 0  # how many of its tokens are in its cells
@@ -172,11 +172,6 @@ class Prompt:
         if self.seq_id is not None:
             return self.seq_id
         return next((seq.seq_id for seq in self.sequences if seq.has_begun and seq.seq_id is not None), None)
-
-    @property
-    def moves(self) -> bool:
-        """Whether its cells are moved: later, to make room, or now, because its text was known at another place."""
-        return self.way.slides or bool(self.beginning and self.beginning.moves)
 
     @property
     def together(self) -> "tuple[Prompt]":
@@ -323,23 +318,18 @@ Holder = Prompt | Row
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a prompt begins with: tokens that it shares with a living prompt or sequence, and then other parts.
+    """What a prompt begins with: tokens that it shares with a living prompt or sequence, and then a part.
 
     shared: how many tokens come from `source`; 0 without one.
     source: holds these tokens, or will hold them.
-    parts: what comes behind them, in this order.
+    part: what comes behind them.
     """
 
     shared: int = 0
     source: Prompt | Sequence | None = None
-    parts: tuple[Part, ...] = ()
+    part: Part | None = None
 
     @property
     def n_tokens(self) -> int:
         """How many tokens it has in all."""
-        return self.shared + sum(part.n_tokens for part in self.parts)
-
-    @property
-    def moves(self) -> bool:
-        """Whether positions are moved for it."""
-        return any(part.moves for part in self.parts)
+        return self.shared + (self.part.n_tokens if self.part else 0)

@@ -316,9 +316,9 @@ class LlamaBackend:
         """The state of a sequence's cells from `start` to `end`. See `Backend.save`."""
         return self._context.save(seq_id, start, end, max_bytes)
 
-    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds a state that `save` returned to a sequence. See `Backend.restore`."""
-        return self._context.restore(state, seq_id, start, end, moved)
+        return self._context.restore(state, seq_id, start, end)
 
     def held(self) -> list[int]:
         """The seq_ids that hold a cell, as llama.cpp counts them."""

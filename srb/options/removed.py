@@ -2,7 +2,11 @@
 
 from typing import Final
 
+_BEGINNING = "A beginning that prompts have in common is evaluated once without it."
+
 REMOVED: Final[dict[str, str]] = {
+    "cache_reuse": _BEGINNING,
+    "n_cache_reuse": _BEGINNING,
     "p_less": "--min-p with --samplers 'temperature, min_p' comes closest.",
     "top_h": "--min-p with --samplers 'temperature, min_p' comes closest.",
 }

@@ -32,12 +32,6 @@ class RequestsOptions:
         "say; -1: all",
         low=-1,
     )
-    cache_reuse: int = option(
-        0,
-        "use what is known of a prompt at another place, in chunks of at least this many tokens, if the request "
-        "doesn't say; the result isn't exact. 0: off",
-        low=0,
-    )
     ahead: int = option(
         0,
         "how many further alternatives of a request are drawn when it has ended and nobody waits, if the request "

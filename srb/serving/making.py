@@ -15,12 +15,11 @@ def make_engine(
     settings: Settings, backend: Backend, observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None
 ) -> Engine:
     """An engine with these settings. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
-    for name in ("context_shift", "cache_reuse"):
-        if getattr(settings, name) and not backend.can_shift:
-            raise ModelLoadError(
-                f"--{name.replace('_', '-')} can't be had: the positions of this model's cells can't be moved, or not "
-                f"with --cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
-            )
+    if settings.context_shift and not backend.can_shift:
+        raise ModelLoadError(
+            "--context-shift can't be had: the positions of this model's cells can't be moved, or not with "
+            f"--cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
+        )
     store = None
     if settings.cache_disk:
         store = DiskCache(settings.cache_disk, backend.identity, settings.cache_disk_size << 20)

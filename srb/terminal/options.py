@@ -37,7 +37,6 @@ REQUEST_FIELDS = (
     "context_shift",
     "n_keep",
     "n_discard",
-    "n_cache_reuse",
     "ahead",
 )
 """The fields of a whole request that are options. `n` and `max_tokens` aren't here, because they are settings."""

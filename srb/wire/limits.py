@@ -15,7 +15,7 @@ class Limits:
     max_tokens: the value of `--max-tokens`. None: it isn't set, and chats have another default.
     openai: whether a request that doesn't name a format gets OpenAI's instead of native events.
     linger: seconds that a native stream goes on without readers.
-    context_shift, n_keep, cache_reuse: the values for requests that don't send them.
+    context_shift, n_keep: the values for requests that don't send them.
     ahead: how many alternatives are drawn ahead for requests that don't say.
     sampling: by name, the values of fields of `SamplingParams` for requests that don't send them.
     """
@@ -32,6 +32,5 @@ class Limits:
     linger: float = 0
     context_shift: bool = False
     n_keep: int = 0
-    cache_reuse: int = 0
     ahead: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -144,7 +144,6 @@ class Mixture:
         options |= {"cache_prompt": self.maybe(0.7), "slot": self.pick([-1] * 9 + [0, 1, 100])}
         options |= {"shared_within": self.pick(["", "", "ann", "bob"])}
         options |= {"logprobs": self.pick([0, 2])} if "logprobs" in features else {}
-        options |= {"n_cache_reuse": self.pick([1, 5])} if self.window is None and self.maybe(0.1) else {}
         options |= {"echo": "echo" in features and kind != "media"}
         if kind == "search":
             one = SamplingParams(seed=0, max_tokens=self.pick([None, 0, 1, 5]), logit_bias=ASCII)
@@ -254,7 +253,7 @@ class Mixture:
 
     def is_certain(self, each: CompletionRequest) -> bool:
         """Whether what a request says depends neither on who runs at the same time nor on the room that there is."""
-        if each.is_joint or each.context_shift or each.explore or each.n_cache_reuse:
+        if each.is_joint or each.context_shift or each.explore:
             return False
         if any(params.max_tokens in (-1, None) for params in each.branches):
             return False

@@ -191,37 +191,3 @@ async def test_a_server_does_not_start_with_it_on_such_a_model(tmp_path: Path) -
     with pytest.raises(ModelLoadError, match=r"--context-shift can't be had"):
         async with AsyncEngine.from_settings(settings):
             pass
-
-
-@pytest.mark.parametrize(("keys", "tolerance"), [("f32", 5e-4), ("bf16", 0.2)])
-def test_what_was_known_at_another_place_is_moved_to_where_it_is_now(
-    load: Callable[..., LlamaBackend], monkeypatch: pytest.MonkeyPatch, keys: str, tolerance: float
-) -> None:
-    rules, first, second = (
-        b"You are a pirate, and you say so. ",
-        b"Name yourself! A pirate. ",
-        b"What do you want? Gold. ",
-    )
-    third = b"Where is it? "
-    backend = load(batch_size=128, flash_attn="off", cache_type_k=keys, cache_type_v="f32")
-    engine = Engine(backend, cache_bytes=1 << 24)
-    params = SamplingParams(seed=3, max_tokens=3, ignore_eos=True)
-
-    def reusing(prompt: bytes) -> CompletionRequest:
-        return CompletionRequest((tuple(prompt),), (params,), n_cache_reuse=8)
-
-    run(engine, reusing(rules + first + second))
-    notes: list[tuple[Any, int]] = []
-    sampler = backend.sampler
-    with monkeypatch.context() as patch:
-        patch.setattr(backend, "sampler", lambda *others: Noting(sampler(*others), notes))
-        run(engine, reusing(rules + second + third))
-    assert engine.stats().prompt_tokens_evaluated == len(rules + first + second + third)
-    assert (engine.stats().cells, backend.held()) == (0, [])
-    lone = Lone(backend, tuple(rules + first + second))
-    lone.leave_out(len(rules), len(rules + first))
-    lone.add(tuple(third))
-    for logits, token in notes:
-        np.testing.assert_allclose(logits, lone.logits, atol=tolerance)
-        lone.add((token,))
-    backend.remove(0)

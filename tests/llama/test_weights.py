@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -155,21 +154,19 @@ def test_what_is_given_by_hand_wins(tiny_model: Path, tuned: Tuned) -> None:
     assert (choice.weights, choice.settings.cache_type_k, choice.paces) == (tiny_model, "f16", None)
 
 
-@pytest.mark.parametrize("option", [{"context_shift": True}, {"cache_reuse": 256}])
 def test_a_server_that_moves_cells_has_a_cache_whose_cells_can_be_moved(
     tiny_model: Path,
     tuned: Tuned,
     load: Callable[..., LlamaBackend],
-    option: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "srb")
     assert not load().shifts_now
     assert "the cache is f16" not in caplog.text
-    assert load(**option).shifts_now
+    assert load(context_shift=True).shifts_now
     assert "the cache is f16" in caplog.text
-    assert choose(tiny_model, Settings(**option)).paces == WITH_TYPES.of_any_cache()
-    given = choose(tiny_model, Settings(cache_type_k="bf16", **option))
+    assert choose(tiny_model, Settings(context_shift=True)).paces == WITH_TYPES.of_any_cache()
+    given = choose(tiny_model, Settings(cache_type_k="bf16", context_shift=True))
     assert given.settings.cache_type_k == "bf16"  # then only the requests that need it have another one
 
 

@@ -312,7 +312,6 @@ class FakeBackend:
         self.forgotten = dict.fromkeys(self.sequences, 0)  # how many first positions are lost
         self.rows_with_logits: dict[int, Context] = {}
         self.saved: list[tuple[int, int]] = []
-        self.moved: list[tuple[int, int, int]] = []
         self.discarded: list[tuple[tuple[int, ...], int, int]] = []
         self.work: list[tuple[int, int, int]] = []  # the last argument of `prepare`
         self.shifts_now = self.can_shift and not self.fixed
@@ -486,20 +485,12 @@ class FakeBackend:
         state.cells = self.sequences[seq_id].copy()
         return state if len(state) <= max_bytes else None
 
-    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         tokens = [int.from_bytes(state[i : i + 4], signed=True) for i in range(0, len(state), 4)]
         if self.block_size:
             assert isinstance(state, FakeState)
             self.sequences[seq_id] = [Cell(each.token, each.lora, each.origin) for each in state.cells[:end]]
             return True
-        if moved:
-            assert self.shifts_now
-            assert isinstance(state, FakeState)
-            self.moved.append((start, end, moved))
-            if self.cells + len(tokens) > self.n_cells:
-                return False
-            tokens = tokens[start - state.start : end - state.start]
-            start, end = start - moved, end - moved
         assert whole(tokens, end - start) == end - start, "media are parted"
         assert len(self.sequences[seq_id]) == start
         assert start >= self.continuable_from(seq_id)

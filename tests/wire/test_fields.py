@@ -203,8 +203,15 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
 
 def test_removed_fields_and_samplers_are_named_and_refuse_nothing() -> None:
     samplers = ["top_k", "p_less", "temperature", "top_h"]
-    sent = {"p_less": True, "top_h": 0.4, "samplers": samplers, "branches": [{"top_h": 0.3}]}
-    assert sorted(ignored(**sent)) == ["branches[0].top_h", "p_less", "samplers.p_less", "samplers.top_h", "top_h"]
+    sent = {"n_cache_reuse": 256, "p_less": True, "top_h": 0.4, "samplers": samplers, "branches": [{"top_h": 0.3}]}
+    assert sorted(ignored(**sent)) == [
+        "branches[0].top_h",
+        "n_cache_reuse",
+        "p_less",
+        "samplers.p_less",
+        "samplers.top_h",
+        "top_h",
+    ]
     parsed = parse(json.dumps({"prompt": "p"} | sent).encode(), LIMITS, tokenize)
     assert parsed.completion.branches[0].samplers == ("top_k", "temperature")
 

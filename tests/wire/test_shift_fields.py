@@ -55,14 +55,6 @@ def test_what_is_meant(limits: Limits, sent: dict[str, Any], meant: tuple[bool, 
     assert (shift_of(request), without_effect) == (meant, ignored)
 
 
-def test_what_may_be_moved() -> None:
-    moves = Limits("fake", n=2, max_n=8, cache_reuse=32)
-    assert [read(LIMITS, **sent)[0].n_cache_reuse for sent in ({}, {"n_cache_reuse": "9"})] == [0, 9]
-    assert [read(moves, **sent)[0].n_cache_reuse for sent in ({}, {"n_cache_reuse": 0})] == [32, 0]
-    with pytest.raises(InvalidRequestError, match="n_cache_reuse must be 0 or more, got -1"):
-        read(LIMITS, n_cache_reuse=-1)
-
-
 def test_what_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="too long"):
         read(SHIFTS, prompt="x" * 100, context_shift=False)

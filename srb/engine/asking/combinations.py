@@ -27,10 +27,6 @@ def check_combination(request: Any) -> None:
     _check_search(request)
     if request.heal:
         _check_heal(request)
-    if request.n_cache_reuse < 0:
-        raise InvalidRequestError(
-            f"n_cache_reuse must be 0 or more, got {request.n_cache_reuse!s:.60}", param="n_cache_reuse"
-        )
     if request.context_shift:
         _check_shift(request)
     if request.explore and (

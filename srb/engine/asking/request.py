@@ -169,12 +169,6 @@ class CompletionRequest:
     n_discard: int = described(
         0, "for context_shift: how many tokens are left out each time; 0: half of those behind n_keep."
     )
-    n_cache_reuse: int = described(
-        0,
-        "use not only what is known of the prompt's beginning, but also what is known of the text behind it from "
-        "another place: it is moved, in chunks of at least this many tokens. It isn't exact. 0: off. Such requests "
-        "use only what other such requests have evaluated.",
-    )
     slot: int = described(
         0,
         "the number under which the tokens of its first alternative are remembered, for `Engine.ask`; the other "

@@ -29,8 +29,6 @@ def check_supported(request: CompletionRequest, backend: Backend, default_max_to
             "guidance_scale takes two sequences for each alternative, and there is one; "
             "leave it out, or start with a larger --parallel",
         )
-    if request.n_cache_reuse and not backend.can_shift:
-        raise _not_here("n_cache_reuse", f"n_cache_reuse can't be done here: {_CAN_NOT_MOVE}; leave it out")
     if may_shift(request, backend.n_cells, default_max_tokens):
         _check_shift(request, backend)
     if request.explore and backend.window is not None:

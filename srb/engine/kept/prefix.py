@@ -27,18 +27,14 @@ prompt's own length, however many others wait, run or are kept. An example of th
   sequence holds, the prompt is forked off that sequence, and the other pieces are put behind.
 - A scored prompt can begin only with what has log-probabilities (`Prompt.outputs_from`): with what another scored
   prompt holds, or with retained states that have them.
-- With `n_cache_reuse`, retained text at another place is put behind the beginning and moved (`moved.py`). It isn't
-  exact.
 - A tree keeps apart what has another key (`srb.engine.kv.keys`). The server names who shares a request after its API
   key, so that no key learns by `cached_tokens` what another one has sent. What was retained without a name, as the text
   of `--preload`, is found with every name, and pieces with a name continue its pieces.
 """
 
-from dataclasses import replace
 from itertools import chain, islice
 
 from srb.engine.backend import Backend
-from srb.engine.kept.moved import Moved, find_moved
 from srb.engine.kept.pieces import Hit
 from srb.engine.kept.restored import Restored
 from srb.engine.kept.retained import Retained
@@ -115,11 +111,6 @@ class PrefixIndex(Listener):
         if hit and hit.n_tokens > (found.n_tokens if found else 0):
             both = self._join(found, hit)
             found = both if both.shared >= least else found
-        least = prompt.active.request.n_cache_reuse
-        if found and least and not (prompt.atoms or prompt.scores):
-            chunks = find_moved(self._retained, prompt.packed, found.n_tokens, least, prompt.keys)
-            moved = tuple(Moved(self._backend, self._retained, chunk) for chunk in chunks)
-            found = replace(found, parts=found.parts + moved)
         if found and found.n_tokens < WORTH_SHARING:
             found = None
         if prompt.scores:
@@ -133,8 +124,8 @@ class PrefixIndex(Listener):
         if found and self._backend.window is None and not self._backend.block_size:
             shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
             if shared >= WORTH_SHARING:
-                return Beginning(shared, found.source, (Restored(self._backend, self._retained, hit, shared),))
-        return Beginning(parts=(Restored(self._backend, self._retained, hit),))
+                return Beginning(shared, found.source, Restored(self._backend, self._retained, hit, shared))
+        return Beginning(part=Restored(self._backend, self._retained, hit))
 
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
         """The longest beginning that is held or will be, and how many of the prompt's tokens the tree has in all."""

@@ -16,7 +16,6 @@ class Restored:
     retained: Retained
     hit: Hit
     shared: int = 0
-    moves: bool = False
 
     @property
     def n_tokens(self) -> int:

@@ -8,7 +8,6 @@ the piece is forgotten, and the text is evaluated again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 
 from srb.engine.backend import Backend, Logits, State
 from srb.engine.kept.pieces import (
@@ -29,9 +28,6 @@ from srb.engine.kv.keys import FOR_ALL, Keys
 from srb.engine.kv.radix import WORTH_SHARING, Match, PrefixTree, Tokens, pack
 from srb.engine.prompts.media import whole
 from srb.engine.prompts.scores import Scores
-
-_OTHERS = 32
-"""The most texts that are searched for chunks to move."""
 
 Save = Callable[[int, int, int], bytearray | None]
 """Called with (start, end, max_bytes); returns the state of these positions, or None if it has more bytes."""
@@ -72,20 +68,6 @@ class Retained:
             if (piece := scored(match, scores.top)) and piece.scores:
                 scores.take(piece.scores)
                 self._touch(piece)
-
-    def others(self, tokens: Tokens, keys: Keys = FOR_ALL) -> tuple[int, list[Piece]]:
-        """How many of some tokens are known with their own key, and the pieces where texts end that begin with them."""
-        match = self._matches(tokens, keys)[0]
-        return match.n_tokens, list(islice(match.below(), _OTHERS))
-
-    def state(self, piece: Piece) -> State | None:
-        """The state of a piece; None if the store has lost it."""
-        state = self._state(piece)
-        if state is None:
-            self._forget(piece)
-        else:
-            self._touch(piece)
-        return state
 
     def check(self, tokens: Tokens, keys: Keys = FOR_ALL) -> None:
         """Lets the store check its files for some tokens. May be called from any thread; see `Store.check`."""

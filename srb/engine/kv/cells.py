@@ -115,12 +115,12 @@ class Cells:
         self._add_cached(prompt, n_tokens)
 
     def _begin(self, prompt: Prompt) -> None:
-        """Ends the waiting of a prompt. Behind the tokens that it shares come the other parts of its beginning."""
+        """Ends the waiting of a prompt. Behind the tokens that it shares comes the other part of its beginning."""
         beginning, prompt.beginning = prompt.beginning, None
         if prompt in self.awaiting:
             self.awaiting.remove(prompt)
-        for part in beginning.parts if beginning and prompt.living else ():
-            self._add_cached(prompt, part.apply(prompt))
+        if beginning and beginning.part and prompt.living:
+            self._add_cached(prompt, beginning.part.apply(prompt))
 
     def loses_end(self, prompt: Prompt) -> None:
         """Must be called before the cells of an evaluated prompt are changed."""

@@ -11,9 +11,6 @@ would have if it were shared with all. An example, with two requests that are sh
 Keys = tuple[str, ...]
 """The keys that a text is looked for with. The first one is its own: what is kept of the text has this key."""
 
-MOVED = "/moved"
-"""This is a part of the key of each prompt that may have chunks that were moved."""
-
 FOR_ALL: Keys = ("",)
 
 

@@ -245,7 +245,7 @@ class Context:
         written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), len(state), seq_id)
         return state if written == len(state) else None
 
-    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Adds a state that `save` returned to a sequence.
 
         The state may come from a context with the other setting of flash attention, or with other types of the cache.
@@ -261,8 +261,6 @@ class Context:
             )
         if restored:
             last = self._positions.of(seq_id, end)
-            if moved:
-                first, last = self._move(start, end, moved)
             llama_cpp.llama_memory_seq_cp(self._memory, self._scratch, seq_id, first, last)
             if start and self._window and end - start > self._window:
                 self._replace_window(seq_id)
@@ -271,15 +269,6 @@ class Context:
             self._positions.truncate(seq_id, start)
         self.remove(self._scratch)
         return restored
-
-    def _move(self, start: int, end: int, by: int) -> tuple[int, int]:
-        """Moves some positions of the scratch sequence. All others are removed, since they may be where these go."""
-        if not self.can_shift:  # llama.cpp would end the process
-            raise RuntimeError("positions of this model can't be moved")
-        llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, 0, start)
-        llama_cpp.llama_memory_seq_rm(self._memory, self._scratch, end, -1)
-        llama_cpp.llama_memory_seq_add(self._memory, self._scratch, start, end, -by)
-        return start - by, end - by
 
     def _read(self, state: State, seq_id: int) -> bool:
         read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), seq_id)

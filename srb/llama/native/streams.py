@@ -146,7 +146,7 @@ class Streams(Context):
         size = llama_cpp.llama_state_seq_get_size(self._context, at)
         return None if size > max_bytes else self._written(at, size)
 
-    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
         """Replaces the cells of a sequence by the first `end` of a state that `save` returned."""
         if seq_id in self._sources or seq_id in self._copied:
             return False  # llama.cpp would copy afterwards: what is restored now, or over it

@@ -182,13 +182,12 @@ def choose(path: Path, settings: Settings) -> Choice:
         threads_batch=settings.threads_batch or settings.threads or (tuned.threads_batch if tuned else None),
     )
     paces = tuned.paces if tuned else (_paces_of_machine(path, settings) if settings.tune else None)
-    moves = settings.context_shift or settings.cache_reuse
-    if paces and (moves or not attention):
+    if paces and (settings.context_shift or not attention):
         paces = paces.of_any_cache()
     but = ""
-    if attention and attention.cache_type == "bf16" and moves:
+    if attention and attention.cache_type == "bf16" and settings.context_shift:
         # From the start, so that no request has to wait for others to have another context.
-        chosen, but = movable(chosen), "; but the cache is f16, because --context-shift or --cache-reuse moves cells"
+        chosen, but = movable(chosen), "; but the cache is f16, because --context-shift moves cells"
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s%s", tuned.describe(), but)
         # Beside other programs all is slower, so such costs say which kind is faster, but not how long a decode takes.

@@ -56,7 +56,6 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
         linger=settings.linger,
         context_shift=settings.context_shift,
         n_keep=settings.keep,
-        cache_reuse=settings.cache_reuse,
         ahead=settings.ahead,
         sampling=sampling_of(settings),
     )

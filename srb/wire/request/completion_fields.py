@@ -120,9 +120,6 @@ class CompletionFields(SamplingFields):
         None, description=f"{meanings(CompletionRequest)['n_keep']} Left out: the server's `--keep`, 0."
     )
     n_discard: Int | None = None
-    n_cache_reuse: Int | None = Field(
-        None, description=f"{meanings(CompletionRequest)['n_cache_reuse']} Left out: the server's `--cache-reuse`, 0."
-    )
     id_slot: Int | None = Field(
         None,
         description="with `--slot-save-path`: the slot of the first alternative, for POST /slots/{id_slot}; "

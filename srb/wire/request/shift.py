@@ -20,14 +20,11 @@ def tokenize_for(fields: CompletionFields, limits: Limits, tokenize: Tokenize) -
 
 
 def with_shift(request: CompletionRequest, fields: CompletionFields, limits: Limits) -> CompletionRequest:
-    """The request with the fields of context shift and of `n_cache_reuse`.
+    """The request with the fields of context shift.
 
     A shift that only the server's settings ask for is left out if it can't be done for this request. Raises
     `InvalidRequestError`, also if the body asks for a shift that can't be done.
     """
-    reuse = limits.cache_reuse if fields.n_cache_reuse is None else fields.n_cache_reuse
-    if reuse:
-        request = dataclasses.replace(request, n_cache_reuse=reuse)
     if not _is_wanted(fields, limits) or (fields.context_shift is None and hinders_shift(request)):
         return request
     n_keep = limits.n_keep if fields.n_keep is None else fields.n_keep
