@@ -29,7 +29,6 @@ from srb.engine.telling.stats import EngineStats, Measure
 from srb.errors import EngineDeadError, EngineRestartError, SrbError
 from srb.files.download import fetch_model
 from srb.llama import LlamaBackend
-from srb.llama.tune.idle import IdleTuning
 from srb.options.settings import Settings, check_settings
 from srb.serving.early_loading import Load
 from srb.serving.engine_client import EngineClient, Record, client_options, persistently
@@ -51,7 +50,6 @@ class AsyncEngine(EngineClient):
     load: makes the backend, in the thread.
     make: makes the engine, in the thread.
     sleep_after: seconds without work after which the engine sleeps (`Engine.sleep`); None: it never does.
-    idle: what may run meanwhile; it is told in the thread when there is nothing to do, and when there is again.
     others: see `EngineClient`. `record` is called in the thread, once for each step.
     """
 
@@ -61,14 +59,12 @@ class AsyncEngine(EngineClient):
         *,
         make: Callable[[Backend], Engine] = Engine,
         sleep_after: float | None = None,
-        idle: IdleTuning | None = None,
         **others: Any,
     ) -> None:
         super().__init__(**others)
         self._load = load
         self._make = make
         self._sleep_after = sleep_after
-        self._idle = idle
         self._engine: Engine | None = None
         self._recovery = Recovery(self._add, self._abort, self.put)
         self._failed_at: list[float] = []  # when it has failed, in seconds of the monotonic clock
@@ -82,12 +78,11 @@ class AsyncEngine(EngineClient):
         settings: Settings,
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
         record: Record | None = None,
-        idle: IdleTuning | None = None,
         load: Load | None = None,
     ) -> "AsyncEngine":
         """An engine on llama.cpp. If the model can't be loaded, `ready` raises `ModelLoadError`.
 
-        observe: gets the engine's measurements, in its thread. record, idle, load: see `AsyncEngine`.
+        observe: gets the engine's measurements, in its thread. record, load: see `AsyncEngine`.
         """
 
         check_settings(settings)
@@ -101,7 +96,6 @@ class AsyncEngine(EngineClient):
             make=partial(make_engine, settings, observe=observe_asked),
             record=record,
             sleep_after=settings.sleep_idle_seconds if settings.sleep_idle_seconds > 0 else None,
-            idle=idle,
             **client_options(settings),
         )
         return client
@@ -262,16 +256,6 @@ class AsyncEngine(EngineClient):
             return None
         return max(0.0, idle_from + self._sleep_after - time.monotonic())
 
-    def _rest(self, seconds: float | None) -> bool:
-        """Waits for work, at most so long. False if none came."""
-        if self._idle is None:
-            return self._wake.wait(seconds)
-        self._idle.begin()
-        try:
-            return self._wake.wait(seconds)
-        finally:
-            self._idle.end()
-
     def _in_order(self, function: Callable[[], object]) -> None:
         """Calls a function in the event loop, after all events before it were recorded and told."""
         told = partial(self._call, function)
@@ -324,7 +308,7 @@ class AsyncEngine(EngineClient):
                 if events:  # a step without any may have answered a question, as replicas are asked each second
                     idle_from = time.monotonic()
                     self._hand_over(events)
-            elif self._rest(self._until_sleep(idle_from)):
+            elif self._wake.wait(self._until_sleep(idle_from)):
                 self._wake.clear()
             else:
                 engine.sleep()

@@ -16,7 +16,6 @@ from srb.engine.engine import Engine
 from srb.engine.kept.slots import Slots
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent
 from srb.errors import EngineDeadError, InvalidRequestError, ModelLoadError, QueueFullError, UnavailableError
-from srb.llama.tune.idle import IdleTuning
 from srb.serving.async_engine import AsyncEngine
 from srb.serving.journal import Journal
 from srb.serving.roster import Roster
@@ -408,29 +407,6 @@ async def test_questions_about_slots_do_not_keep_an_engine_awake_and_do_not_wake
         asking.cancel()
         assert texts(await collect(engine, request())) == {0: "text"}
         assert not engine.health.is_sleeping
-
-
-async def test_what_runs_while_the_engine_is_idle_ends_before_a_request_begins() -> None:
-    class Idle(IdleTuning):
-        def __init__(self) -> None:
-            self.told = ["end"]
-
-        def begin(self) -> None:
-            self.told.append("begin")
-
-        def end(self) -> None:
-            self.told.append("end")
-
-    idle, begun = Idle(), list[str]()
-    backend = FakeBackend(script=says(b"text"))
-    decode = backend.decode
-    backend.decode = lambda *arguments: begun.append(idle.told[-1]) or decode(*arguments)  # type: ignore[method-assign, func-returns-value]
-    async with engine_on(backend, idle=idle) as engine:
-        for _ in range(2):
-            await until(lambda: idle.told[-1] == "begin")
-            assert texts(await collect(engine, request())) == {0: "text"}
-    assert set(begun) == {"end"}
-    assert idle.told == ["end", *["begin", "end"] * (len(idle.told) // 2)]
 
 
 async def test_an_engine_that_may_not_does_not_sleep() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from srb.engine.costs import NEVER
 from srb.llama.files.weights import FILE, converted_path
 from srb.llama.native.flash_attn import MEASURED, Pace, Paces
-from srb.llama.tune.probe import Attention, Shape, Timings
+from srb.llama.tune.probe import Attention, Timings
 from srb.llama.tune.tuned import Tuned
 
 MAX_DIVERGENCE = 0.01
@@ -109,29 +108,12 @@ class Findings:
         self.change = MEASURED.change
         """The seconds that a change of the context takes."""
         self._path = path
-        self._known: dict[tuple[str, Attention], Candidate] = {}
 
     def new(self, weights: str, attention: Attention, memory: int = 0) -> Candidate:
-        """A candidate that is going to be tried, with what is known of it from an earlier search."""
-        candidate = self._known.pop((weights, attention), None) or Candidate(weights, attention)
-        candidate.memory = memory
+        """A candidate that is going to be tried."""
+        candidate = Candidate(weights, attention, memory=memory)
         self.candidates.append(candidate)
         return candidate
-
-    def note(self, tries: Path, made: list[Path]) -> None:
-        """Keeps what is known in a file, with the converted weights that the search has made. Raises `OSError`."""
-        part = tries.with_suffix(".part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(pickle.dumps((self.candidates + list(self._known.values()), made)))
-        part.rename(tries)
-
-    def recall(self, tries: Path, shape: Shape) -> list[Path]:
-        """Reads what `note` has kept, and returns the converted weights. Tries of another shape can't be compared."""
-        candidates, made = pickle.loads(tries.read_bytes())
-        self._known = {
-            (each.weights, each.attention): each for each in candidates if each.timings and each.timings.shape == shape
-        }
-        return list(made)
 
     def find(self, weights: str, attention: Attention) -> Candidate | None:
         """The candidate with these weights and this attention. None if there is none yet."""

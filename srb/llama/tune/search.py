@@ -49,25 +49,15 @@ class Search:
     """A search for the fastest choice. `run` may be stopped at any time; `found.result` is then the best choice so far.
 
     budget: in seconds. told: called with what is being done, and with the share of the budget that is spent.
-    tries: keeps what is measured, after each try, so that another search with this file goes on there. Such a search
-        ends with `DisturbedError` if other programs work.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        settings: Settings,
-        budget: float,
-        told: Callable[[str, float], object],
-        tries: Path | None = None,
-    ) -> None:
+    def __init__(self, path: Path, settings: Settings, budget: float, told: Callable[[str, float], object]) -> None:
         self.path = path
         self.made: list[Path] = []
         """Converted weights that weren't there before."""
         self._settings = settings
         self._budget = budget
         self._told = told
-        self._tries = tries
         self._began = time.monotonic()
         self._reference: Floats | None = None
         self._loaded: dict[str, Weights] = {}
@@ -78,18 +68,14 @@ class Search:
     def run(self) -> None:
         """Searches. If the machine becomes busy meanwhile, the search begins again with fewer threads.
 
-        Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured, and `DisturbedError`.
+        Raises `ModelLoadError` and `BackendError` if the file as it is can't be measured.
         """
         self._say("looking how busy the machine is")
         with watch_others() as others:
             time.sleep(_LOOK_SECONDS)
-        if self._tries and others.busy > BUSY:
-            raise DisturbedError(others.busy)
         try:
             self._search(others.busy)
         except DisturbedError as error:
-            if self._tries:
-                raise
             self.found.candidates.clear()
             self._reference = None  # the second search may judge by fewer tokens
             self._began = time.monotonic()
@@ -132,8 +118,6 @@ class Search:
         self.found.jobs = (self._short, n, LENGTH), (min(_LONG, room), n, LENGTH), (self._short, 1, LENGTH)
         judged = min(_KL_TOKENS, room, _KL_BYTES // (4 * file.n_vocab), int(self._budget / 25 / token))
         self._judged = self._tokens[: max(64, judged)]
-        if self._tries and self._tries.exists():
-            self.made = self.found.recall(self._tries, self._shape)
 
     # The candidates
 
@@ -141,12 +125,11 @@ class Search:
         """Tries all ways of attention with the file as it is. llama.cpp's defaults are always tried."""
         first = self.found.new(FILE, USUAL, self._memory(file))
         first.kl = 0.0
-        if not first.timings:
-            self._measure(first)
+        self._measure(first)
         self.found.conclude(first)
         for attention in OTHERS:
             candidate = self.found.new(FILE, attention, self._memory(file))
-            if not candidate.timings and not self._is_over(_WAYS_SHARE, candidate):
+            if not self._is_over(_WAYS_SHARE, candidate):
                 self._try(candidate)
 
     def _begin_with(self, name: str, stack: ExitStack) -> None:
@@ -160,7 +143,7 @@ class Search:
         candidates = [first, *(self.found.new(name, way) for way in ways[1:])]
         for candidate in candidates:
             candidate.memory = self._memory(weights)
-            if not candidate.timings and (candidate is first or not self._is_over(_WEIGHTS_SHARE, candidate)):
+            if candidate is first or not self._is_over(_WEIGHTS_SHARE, candidate):
                 self._try(candidate)
         self._settle()
         if not any(self._may_win(each) for each in candidates):
@@ -304,8 +287,6 @@ class Search:
         with watch_others() as others:
             weights = self._loaded[candidate.weights]
             candidate.add(weights.measure(candidate.attention, self._tokens, self._shape, deep=deep))
-        if self._tries:
-            self.found.note(self._tries, self.made)
         is_disturbed = not self.found.busy and others.busy / 2 > BUSY  # and it was idle when the search began
         self._disturbed = self._disturbed + 1 if is_disturbed else 0
         if self._disturbed == _DISTURBED:

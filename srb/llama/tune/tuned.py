@@ -121,11 +121,6 @@ def write_tuned(path: Path, settings: Settings, tuned: Tuned) -> Path:
     return target
 
 
-def tries_path(path: Path, settings: Settings) -> Path:
-    """Where tries are kept of a search that isn't finished."""
-    return tuned_path(path, settings).with_suffix(".tries")
-
-
 def keep(result: Tuned | None, made: list[Path], path: Path, settings: Settings) -> Path | None:
     """Writes a result, and returns the path. None if there is none, or if it is a guess and a better one is there.
 

@@ -10,7 +10,6 @@ from srb.files.progress import show_loading
 from srb.history.history import History
 from srb.llama.files.model_file import find_model
 from srb.llama.files.model_sampling import sampling_of
-from srb.llama.tune.idle import IdleTuning
 from srb.options.extras import pip_install
 from srb.options.settings import Settings
 from srb.server.routes.metrics import Metrics
@@ -96,8 +95,7 @@ async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper,
 def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper, load: Load | None) -> EngineClient:
     """An engine in this process, or one that uses replicas. Raises `SettingsError` if Ray isn't installed."""
     if not settings.is_cluster:
-        idle = IdleTuning(settings) if settings.tune else None
-        return AsyncEngine.from_settings(settings, metrics.observe, keeper.record, idle, load)
+        return AsyncEngine.from_settings(settings, metrics.observe, keeper.record, load)
     try:
         from srb.cluster.ray_replicas import make_engine
     except ModuleNotFoundError as error:
