@@ -12,12 +12,6 @@ ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
 
-def test_the_architecture_is_one_page() -> None:
-    lines = ARCHITECTURE.splitlines()
-    assert len(lines) <= 120
-    assert [line for line in lines if len(line) > 120] == []
-
-
 @pytest.mark.parametrize(("path", "name"), re.findall(r"`([\w/]+\.py): ([\w.]+)`", ARCHITECTURE))
 def test_what_the_architecture_names_is_there(path: str, name: str) -> None:
     body: list[ast.stmt] = ast.parse((ROOT / "srb" / path).read_text()).body

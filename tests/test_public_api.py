@@ -152,10 +152,8 @@ def check_walls(path: Path) -> None:
         assert all(name.startswith(("srb.engine", "srb.errors")) for name in found if name.startswith("srb"))
 
 
-def test_the_rooms_are_small_and_say_what_they_are_for() -> None:
+def test_the_rooms_say_what_they_are_for() -> None:
     for folder in {path.parent for path in FILES}:
-        modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
-        assert len(modules) <= 15, folder
         assert ast.get_docstring(parsed(folder / "__init__.py")), folder
 
 
