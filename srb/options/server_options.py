@@ -148,4 +148,7 @@ class SafetyOptions:
     show_prompts: bool = option(False, "show the texts of prompts in GET /v1/requests")
     slots: bool = option(True, "answer GET /slots, which shows the settings of running requests")
     log_level: str = option("info", "how severe a message must be to be logged", choices=LOG_LEVELS)
-    exit_on_fatal: bool = option(False, "end the process when the engine has failed three times in ten minutes, so that a supervisor can restart it")
+    exit_on_fatal: bool = option(
+        False,
+        "end the process when the engine has failed three times in ten minutes, so that a supervisor can restart it",
+    )
