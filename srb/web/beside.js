@@ -16,6 +16,10 @@ export class Beside {
     Object.assign(this, { changed, lore: [] });
     this.template = document.querySelector("#entry");
     panel.addEventListener("input", changed);
+    const inSettings = document.querySelector("#setting-memory");
+    this.memories = [this.memory, inSettings];
+    for (const box of this.memories) box.addEventListener("input", () => this.#remember(box.value));
+    inSettings.addEventListener("input", changed);
     find("#add-entry").addEventListener("click", () => this.#add([{ ...EMPTY }]));
     this.told = find("#lore-told");
     const fail = (error) => (this.told.textContent = `Nothing was imported: ${error.message}.`);
@@ -28,11 +32,16 @@ export class Beside {
 
   set values(kept) {
     const { memory, note, depth, lore } = besideOf(kept);
-    this.memory.value = memory;
+    this.#remember(memory);
     this.note.value = note;
     this.depth.value = depth;
     this.lore = lore;
     this.list.replaceChildren(...this.lore.map((entry) => this.#row(entry)));
+  }
+
+  // Shows the same memory in both boxes. The one that is typed in keeps its cursor.
+  #remember(memory) {
+    for (const box of this.memories) if (box.value !== memory) box.value = memory;
   }
 
   get isEmpty() {

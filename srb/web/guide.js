@@ -1,85 +1,86 @@
-// What the settings are called, and what they mean to a writer: [title, a sentence].
+// What the settings are called, and what they mean to a writer: [title, a sentence]. index.html says where each group stands.
 
-// These are in sight.
-export const IN_SIGHT = {
-  n: ["Alternatives", "How many ways to go on."],
-  max_tokens: ["Length", "Words, sentences and paragraphs are written to their end. A token is half a word or more."],
-  temperature: ["Temperature", "0 takes the likeliest words; higher is wilder."],
-  diversity: ["Diversity", "How far the alternatives keep from saying the same. 0 is off."],
-};
-
-// These keep away from a text.
-export const AWAY = {
-  negative_prompt: ["Negative prompt", "No alternative is to go on as this text would. It works best if it ends as yours does."],
-  guidance_scale: ["Guidance scale", "How far to keep away from that: 1 is off, 1.5 to 3 is usual. An alternative then takes the work of two."],
-};
-
-// The others, in groups. What a server has and isn't here stands in the last one, with the server's own words.
 export const GROUPS = {
-  "Which words may come": {
-    top_k: ["The likeliest so many", "Only so many words can come at each place, the likeliest ones."],
-    top_p: ["The likeliest share", "Only the likeliest words can come, as many as have this probability together; 1 is off."],
-    min_p: ["Least chance", "A word must be at least so likely, measured by the likeliest one. 0.05 keeps nonsense out; 0 is off."],
-    typical_p: ["Typical words", "Prefers words that are neither obvious nor odd; 1 is off."],
-    top_n_sigma: ["Far from the best", "Leaves out what is far less likely than the best words; 1 is strict, 0 is off."],
-    smoothing_factor: ["Smoothing", "Brings the likeliest words closer together, and moves the others away. Try 0.3; higher is tamer, 0 is off."],
-    smoothing_curve: ["Smoothing's curve", "Above 1, unlikely words are moved further away, and likely ones less."],
-    xtc_probability: ["Skip the obvious", "How often the most obvious words are left out. Try 0.5; 0 is off."],
-    xtc_threshold: ["What is obvious", "From which chance on a word counts as obvious for that."],
-    dynatemp_range: ["Temperature that follows", "Wilder where many words fit, tamer where few do: by so much; 0 is off."],
-    dynatemp_exponent: ["How it follows", "How sharply the temperature follows that."],
-    mirostat: ["Steady surprise", "1 or 2 keeps the text as surprising all along, in place of the settings above; 0 is off."],
-    mirostat_tau: ["How surprising", "What it is kept at: low is plain, high is odd."],
-    mirostat_eta: ["How fast", "How quickly it corrects itself."],
-    adaptive_target: ["Aim at a chance", "Prefers words of about this chance, from 0 to 1; negative is off."],
-    adaptive_decay: ["How steadily", "How slowly that aim adapts to what was written."],
-    min_keep: ["Leave at least", "So many words stay possible, whatever the settings above say."],
-    samplers: ["Order", "Which of these are used, and in which order."],
+  first: {
+    max_tokens: ["Length", "Ends with a whole sentence, unless you count in tokens: half a word or more each."],
+    n: ["Alternatives", "How many to write."],
+    temperature: ["Temperature", "0 is predictable, higher is wilder."],
+    diversity: ["Variety", "How different the alternatives are. 0 leaves it to chance; 2 is a good start."],
+    banned_strings: ["Banned phrases", "Never written. Begin a line with (?i) to ignore capitals."],
   },
-  "Against repetition": {
-    repeat_penalty: ["Repeat less", "Makes words less likely that were there lately. 1.1 is much; 1 is off."],
-    repeat_last_n: ["How far back", "How many tokens back that looks; -1 is the whole text."],
-    presence_penalty: ["New words", "Makes every word less likely that was there lately; 0 is off."],
-    frequency_penalty: ["Not so often", "The same, and more so the more often it was there; 0 is off."],
-    dry_multiplier: ["No loops", "Keeps whole phrases from coming again. Try 0.8; 0 is off."],
-    dry_base: ["Longer is worse", "How much stronger that is with each word of the phrase."],
-    dry_allowed_length: ["Free length", "Phrases of so many tokens may come again."],
-    dry_penalty_last_n: ["Loops: how far back", "How many tokens back it looks; -1 is the whole text."],
-    dry_sequence_breakers: ["Where a phrase ends", "Phrases aren't followed across these."],
+  words: {
+    top_k: ["Shortlist", "Each word is chosen from this many of the most likely ones. 0 is off."],
+    top_p: ["Shortlist by probability", "Each word is chosen from the most likely ones that together have this probability. 1 is off."],
+    min_p: ["Minimum probability", "Leaves out words that are less likely than this share of the most likely one. 0.05 keeps nonsense out; 0 is off."],
+    typical_p: ["Typical words", "Prefers words that are neither obvious nor odd. 1 is off."],
+    top_n_sigma: ["Distance from the best", "Leaves out words that are far less likely than the best ones. 1 is strict; 0 is off."],
+    smoothing_factor: ["Smoothing", "Evens out the most likely words and pushes the others away. Try 0.3; higher is tamer, 0 is off."],
+    smoothing_curve: ["Smoothing curve", "Above 1, unlikely words are pushed further away, and likely ones less."],
+    xtc_probability: ["Skip the obvious", "How often the most obvious words are skipped. Try 0.5; 0 is off."],
+    xtc_threshold: ["What counts as obvious", "Words with more than this probability can be skipped."],
+    dynatemp_range: ["Adaptive temperature", "How much the temperature varies: up where many words fit, down where few do. 0 is off."],
+    dynatemp_exponent: ["Adaptive temperature: curve", "How sharply the temperature reacts. 1 is in proportion."],
+    mirostat: ["Steady surprise", "1 or 2 keeps the whole text equally surprising, in place of the settings above. 0 is off."],
+    mirostat_tau: ["Steady surprise: level", "Low is plain, high is odd."],
+    mirostat_eta: ["Steady surprise: reaction", "How quickly it corrects a text that gets too plain or too odd."],
+    adaptive_target: ["Target probability", "Prefers words of about this probability, from 0 to 1. Negative is off."],
+    adaptive_decay: ["Target probability: steadiness", "How slowly the target adapts to what was written."],
   },
-  "Where it ends": {
-    stop: ["End at", "An alternative ends where one of these comes; it isn't part of the text."],
-    min_tokens: ["Not before", "It doesn't end by itself before so many tokens."],
-    ignore_eos: ["Never by itself", "It writes on where the model would have ended."],
+  repetition: {
+    repeat_penalty: ["Repetition penalty", "Makes recent words less likely. 1.1 is strong; 1 is off."],
+    repeat_last_n: ["What counts as recent", "How many tokens back these penalties look. -1 is the whole text."],
+    presence_penalty: ["Prefer new words", "Makes every recent word less likely by the same amount. 0 is off."],
+    frequency_penalty: ["Avoid frequent words", "Makes a recent word less likely each time it appears. 0 is off."],
+    dry_multiplier: ["No loops", "Keeps whole phrases from coming back. Try 0.8; 0 is off."],
+    dry_base: ["No loops: growth", "How much stronger this gets with each further word of the phrase."],
+    dry_allowed_length: ["No loops: free length", "Phrases of up to this many tokens may come back."],
+    dry_penalty_last_n: ["No loops: how far back", "How many tokens back it looks. -1 is the whole text."],
+    dry_sequence_breakers: ["No loops: boundaries", "A phrase ends at each of these."],
   },
-  "What may not come, and what must": {
-    banned_strings: ["Never these phrases", "Where one would come, another word is drawn. Begin a line with (?i) for both cases of letters. /.../ is a regular expression."],
-    max_rewinds: ["How often", "How often an alternative may go back for that."],
-    banned_tokens: ["Never these tokens", "Ids or texts; what a text is made of never comes."],
-    logit_bias: ["Likelier, less likely", "What is added to a token's chance, from -100 to 100."],
-    avoid: ["Not as these begin", "No alternative begins with the same eight words as one of these."],
-    grammar: ["Grammar", "GBNF that the text must match."],
+  difference: {
+    distinct: ["Different first words", "Every alternative begins with a different word."],
+    avoid: ["Openings to avoid", "No alternative begins with the same eight words as one of these texts."],
+  },
+  away: {
+    negative_prompt: ["Negative prompt", "A text whose continuation yours should not resemble. It works best if it ends the way yours does."],
+    guidance_scale: ["Guidance scale", "How strongly to keep away from it. 1 is off, 1.5 to 3 is usual. Each alternative then takes twice the work."],
+  },
+  endings: {
+    stop: ["End at", "An alternative ends before any of these."],
+    min_tokens: ["Minimum length", "An alternative doesn't end by itself before this many tokens."],
+    ignore_eos: ["Never end by itself", "Keeps writing where the model would have ended."],
+  },
+  other: {
+    seed: ["Seed", "The same seed gives the same words. Leave it empty for new ones each time."],
+    ahead: ["Write ahead", "How many more alternatives to write while you read. Generate at the same place then shows them at once."],
+  },
+  // What a server has and no group names stands here, too, with the server's own words.
+  engineers: {
+    grammar: ["GBNF grammar", "The text must match it."],
     regex: ["Regular expression", "The whole text must match it."],
-    lark: ["Lark grammar", "A grammar in Lark's dialect that the text must match."],
-    json_schema: ["JSON schema", "The text is JSON of this form."],
-    structured_outputs: ["Structured outputs", "The same in the notation of vLLM."],
-  },
-  Others: {
-    seed: ["Seed", "The same seed draws the same words. Empty: others each time."],
-    ahead: ["Already there", "So many more are written while nothing is asked for. Generate at the same place shows them at once."],
-    distinct: ["Different first words", "Every alternative begins with another token."],
-    lora: ["Adapters", "Which adapters are used, and how strongly."],
+    lark: ["Lark grammar", "In llguidance's dialect of Lark. The text must match it."],
+    json_schema: ["JSON schema", "The text is JSON that fits it."],
+    structured_outputs: ["Structured outputs", "JSON: the same constraints in vLLM's notation."],
+    banned_tokens: ["Banned tokens", "Token ids, or texts whose tokens never appear."],
+    logit_bias: ["Logit bias", "JSON: what is added to the logits of tokens, from -100 to 100. false bans a token."],
+    samplers: ["Sampler order", "The samplers to use, in this order. All others are off."],
+    min_keep: ["Minimum candidates", "How many tokens the samplers leave at least."],
+    max_rewinds: ["Maximum rewinds", "How often an alternative may go back because of a banned phrase or an opening to avoid."],
+    lora: ["Adapters", "JSON: the LoRA adapters to use, with their scales."],
   },
 };
 
-export const GUIDE = Object.assign({}, IN_SIGHT, AWAY, ...Object.values(GROUPS));
+export const GUIDE = Object.assign({}, ...Object.values(GROUPS));
 
 // What a writer reads in place of a setting's name.
 export const titleOf = (name) => GUIDE[name]?.[0] ?? name;
 
+// What a style sets, or leaves to the server.
+export const STYLED = ["temperature", "samplers", "min_keep", ...Object.keys(GROUPS.words), ...Object.keys(GROUPS.repetition)];
+
 // Values that go together. What a style doesn't name is left to the server.
 export const STYLES = {
-  "As the server has it": {},
+  "Server defaults": {},
   Careful: { temperature: 0.5, top_p: 0.9 },
   Lively: { temperature: 1, min_p: 0.05, top_k: 0, top_p: 1 },
   Wild: { temperature: 1.3, min_p: 0.1, top_k: 0, top_p: 1 },

@@ -92,7 +92,7 @@ function listen(desk, writing, shelf) {
       story.type(opening.textContent);
       generate();
     });
-  panel(find("#open-options"), find("#options"));
+  panel(find("#open-options"), find("#options"), () => desk.settings.show());
   listenToSettingSearch(find("#options"));
   panel(find("#open-seen"), find("#seen"), () => desk.measure());
   panel(find("#open-ask"), find("#ask"));
@@ -168,7 +168,7 @@ async function begin() {
   listenToKeyForm(() => (document.body.dataset.ready ? resume() : location.reload())); // the stories can be seen only now
   const [{ components }, { model, history, max_cells: size }] = await Promise.all([openapi(), health()]);
   find("#model").textContent = model;
-  const settings = new Settings(components.schemas, { inSight: find("#in-sight"), away: find("#away"), folded: find("#folded") });
+  const settings = new Settings(components.schemas, find("#options"));
   const story = new Manuscript(find("#manuscript"));
   desk = new Desk(settings, new Compare(settings, story), story);
   desk.context = new Context(size, desk.beside);

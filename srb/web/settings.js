@@ -1,7 +1,7 @@
 // The settings, made from the server's own description of its fields: their meanings, ranges and defaults. So a new
 // sampler needs no line here.
 
-import { AWAY, GROUPS, GUIDE, IN_SIGHT, titleOf } from "./guide.js";
+import { GROUPS, GUIDE, STYLED, titleOf } from "./guide.js";
 import { tokens, UNITS } from "./length.js";
 import { Styles } from "./styles.js";
 
@@ -15,28 +15,19 @@ const MOST_AVOIDED = 1000; // as many texts as the server takes
 export const LIKELIEST = 8; // how many tokens are shown at a place
 
 export class Settings {
-  // schemas: `components.schemas` of the server's /openapi.json.
-  constructor(schemas, { inSight, away, folded }) {
+  // schemas: `components.schemas` of the server's /openapi.json. panel: the dialog that has a place for each group.
+  constructor(schemas, panel) {
     const { properties } = schemas.CompletionFields;
-    const names = ["distinct", "ahead", ...Object.keys(schemas.BranchFields.properties)];
-    const known = new Set([...LEFT_OUT, ...[IN_SIGHT, AWAY, ...Object.values(GROUPS)].flatMap(Object.keys)]);
+    const others = Object.keys(schemas.BranchFields.properties).filter((name) => !(name in GUIDE) && !LEFT_OUT.includes(name));
+    const place = (group, names) => panel.querySelector(`[data-group=${group}]`).append(...names.map((name) => this.#make(name, properties[name])));
+    this.panel = panel;
     this.fields = new Map();
-    for (const name in IN_SIGHT) inSight.append(this.#make(name, properties[name]));
-    for (const name in AWAY) away.append(this.#make(name, properties[name]));
+    for (const [group, settings] of Object.entries(GROUPS)) place(group, Object.keys(settings).filter((name) => name in properties));
+    place("engineers", others);
     this.#guide(this.fields.get("negative_prompt").input, this.fields.get("guidance_scale").input);
-    for (const [title, group] of Object.entries(GROUPS)) {
-      const summary = Object.assign(document.createElement("summary"), { textContent: title });
-      const others = title === "Others" ? names.filter((name) => !known.has(name)) : [];
-      const rows = [...Object.keys(group).filter((name) => names.includes(name)), ...others];
-      const details = document.createElement("details");
-      summary.append(" ", Object.assign(document.createElement("small"), { className: "count" }));
-      details.append(summary, ...rows.map((name) => this.#make(name, properties[name])));
-      folded.append(details);
-    }
     this.shades = document.querySelector("#shades");
     this.unseen = document.querySelector("#unseen");
     this.tints = document.querySelector("#tints");
-    this.counts = document.querySelectorAll("#options .count");
     this.n = Math.min(8, properties.n.maximum);
     this.fields.get("n").input.placeholder = this.n;
     this.fields.get("seed").input.placeholder = "any";
@@ -45,16 +36,16 @@ export class Settings {
     this.unit.value = UNIT;
     this.length = this.fields.get("max_tokens").input;
     this.length.after(this.unit);
+    this.length.parentElement.classList.add("length");
     this.usual = { ...USUAL, [UNITS[0]]: this.length.placeholder };
     this.styles = new Styles({ values: () => this.#style, set: (style) => this.#follow(style) });
-    document.addEventListener("input", () => this.#show());
-    this.#show();
+    panel.addEventListener("input", () => this.show());
+    this.show();
   }
 
-  // The names of the settings that a style says or leaves to the server.
+  // The settings of a style that this server has.
   get #styled() {
-    const [chosen, repetition] = Object.values(GROUPS);
-    return ["temperature", ...Object.keys(chosen), ...Object.keys(repetition)].filter((name) => this.fields.has(name));
+    return STYLED.filter((name) => this.fields.has(name));
   }
 
   // What is set of those, as texts.
@@ -67,23 +58,35 @@ export class Settings {
     for (const name of this.#styled) write(this.fields.get(name), style[name] ?? "");
   }
 
-  #show() {
+  // Shows what follows from the settings, and beside each group how many of its settings are changed.
+  show() {
     this.styles.draw();
     document.querySelector(".behind").classList.toggle("tinted", this.tints.checked);
     document.body.classList.toggle("shaded", this.shades.checked);
     this.length.placeholder = this.usual[this.unit.value];
-    for (const count of this.counts) {
-      const { length } = [...this.fields.values()].filter((each) => isSet(each) && count.closest("details").contains(each.input));
-      count.textContent = length ? `${length} set` : "";
+    const changed = this.#changed;
+    for (const count of this.panel.querySelectorAll(".count")) {
+      const { length } = changed.filter((control) => count.closest("details").contains(control));
+      count.textContent = length ? `${length} changed` : "";
     }
   }
 
-  // Leaves all to the server again.
+  // The controls of the panel that aren't as they were at first.
+  get #changed() {
+    const labels = this.panel.querySelectorAll(".setting > label:first-child");
+    const { box, isMixed } = this.styles; // any other style is what its settings are
+    return Array.from(labels, (label) => label.control).filter((control) => (control === box ? isMixed : isChanged(control)));
+  }
+
+  // Leaves all to the server again, and shows the page as it was at first. What is a part of the story stays.
   reset() {
-    for (const each of this.fields.values()) write(each, each.kind === "slider" ? each.input.defaultValue : "");
+    for (const control of this.#changed) {
+      if (control.closest(".of-story")) continue;
+      restore(control);
+      for (const type of ["input", "change"]) control.dispatchEvent(new Event(type, { bubbles: true }));
+    }
     this.unit.value = UNIT;
-    this.unseen.checked = this.shades.checked = this.styles.isMixed = false;
-    document.dispatchEvent(new Event("input"));
+    this.unit.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
   // How long an alternative is to be, where that isn't said in tokens: {unit, count}.
@@ -122,7 +125,7 @@ export class Settings {
     const hint = document.createElement("p");
     hint.id = `${input.id}-hint`;
     hint.className = "hint";
-    hint.textContent = meaning + (kind === "lines" ? " One on each line; \\n is a new line." : "");
+    hint.textContent = meaning + (kind === "lines" ? " One per line; \\n is a line break." : "");
     input.setAttribute("aria-describedby", hint.id);
     const row = document.createElement("div");
     row.className = `setting ${kind}`;
@@ -150,10 +153,8 @@ export class Settings {
   read() {
     const body = { n: this.n, logprobs: LIKELIEST };
     for (const [name, { kind, input }] of this.fields) {
-      if (kind === "slider" && !isSet({ kind, input })) continue;
       if (input.validity.badInput) throw new Error(`${titleOf(name)} takes a number`);
-      const text = written({ kind, input });
-      if (text.trim()) body[name] = this.parse(name, text);
+      if (isChanged(input)) body[name] = this.parse(name, written({ kind, input }));
     }
     if (this.until) body.max_tokens = tokens(this.until);
     return body;
@@ -196,14 +197,25 @@ export class Settings {
       else if (kind === "slider") put(input, values[name] || input.defaultValue);
       else input.value = values[name];
     }
-    this.#show();
+    this.show();
   }
 }
 
 // What a setting is set to, as a text that parse() reads; "" where that is left to the server.
 const written = ({ kind, input }) => (kind === "boolean" ? (input.checked ? "true" : "") : input.value);
 
-const isSet = (field) => (field.kind === "slider" ? field.input.value !== field.input.defaultValue : Boolean(written(field).trim()));
+// Whether a control has another value than at first.
+function isChanged(control) {
+  if (control.options) return control.selectedIndex > 0;
+  if (control.validity.badInput) return true; // what is typed isn't in its value
+  return control.type === "checkbox" ? control.checked !== control.defaultChecked : control.value.trim() !== control.defaultValue;
+}
+
+function restore(control) {
+  if (control.options) control.selectedIndex = 0;
+  else if (control.type === "checkbox") control.checked = control.defaultChecked;
+  else control.value = control.defaultValue;
+}
 
 function write({ kind, input }, text) {
   if (kind === "boolean") input.checked = text === "true";

@@ -1,16 +1,18 @@
 // Styles: settings that go together, under a name. This browser keeps those of one's own, for all stories.
 
 import { keep, kept } from "./device.js";
-import { STYLES } from "./guide.js";
+import { STYLED, STYLES } from "./guide.js";
 import { complain } from "./say.js";
 
 const KEY = "srb-styles";
 const OWN = "Your own";
 const MIXED = "Mixed";
-const MIX = ["Careful", "As the server has it", "Lively", "Wild"];
-const CALLED = { "As the server has it": "Usual" }; // in the mix
+const MIX = ["Careful", "Server defaults", "Lively", "Wild"];
+const CALLED = { "Server defaults": "Usual" }; // in the mix
 
 const isThePages = (name) => Object.hasOwn(STYLES, name) || [MIXED, OWN].includes(name);
+// An older page may have kept what this one doesn't have any more.
+const known = (style) => Object.fromEntries(Object.entries(style).filter(([name]) => STYLED.includes(name)));
 const same = (style) => JSON.stringify(Object.entries(style).map(([name, value]) => [name, String(value)]).sort());
 
 export class Styles {
@@ -26,7 +28,8 @@ export class Styles {
   }
 
   get #all() {
-    return { ...STYLES, ...kept(KEY) }; // those of one's own are texts of settings, too
+    const own = Object.entries(kept(KEY)).map(([name, style]) => [name, known(style)]); // texts of settings, too
+    return { ...STYLES, ...Object.fromEntries(own) };
   }
 
   #fill() {

@@ -49,7 +49,7 @@ export class Writing extends Running {
   // New alternatives that lead to what stands behind the cursor: drawn from what is before it, and chosen by how well that follows.
   async bridge() {
     const { desk } = this;
-    if (desk.settings.unseen.checked) throw new Error("Nothing seen before doesn't go with Bridge. Take its tick away in Settings.");
+    if (desk.settings.unseen.checked) throw new Error("New openings only doesn't go with Bridge. Untick it in Settings.");
     const { columns, fields } = this.#ready([{ label: null, fields: {} }]);
     const taken = desk.take();
     const parents = await this.#parents([taken], fields);

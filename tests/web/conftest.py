@@ -108,11 +108,15 @@ class Story:
         """Sets these, as if they had been typed, a length in tokens; `test_hour` does so with the keyboard."""
         self.page.evaluate(SET, {name: str(value) for name, value in values.items()})
 
+    def reach(self, selector: str) -> Locator:
+        """Opens the groups around an element, and returns it."""
+        found = self.find(selector)
+        found.evaluate("(each) => { while ((each = each.parentElement?.closest('details'))) each.open = true; }")
+        return found
+
     def unfold(self, name: str) -> Locator:
-        """A setting, whose group is open."""
-        setting = self.find(f"#setting-{name}")
-        setting.evaluate("(each) => each.closest('details')?.setAttribute('open', '')")
-        return setting
+        """Opens the groups of a setting, and returns it."""
+        return self.reach(f"#setting-{name}")
 
     def generate(self, prompt: str | None = None, *, cards: int, wait: bool = True) -> None:
         """Presses Ctrl-Enter, and waits until so many cards are there, and until they are done."""

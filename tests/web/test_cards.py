@@ -17,8 +17,8 @@ pytestmark = pytest.mark.web
 def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) -> None:
     story.set(n=5, max_tokens=6, seed=7)
     with story.panel("options"):
-        expect(story.find("#style")).to_have_value("As the server has it")
-        story.find("#style").select_option("Mixed")
+        expect(story.find("#style")).to_have_value("Server defaults")
+        story.reach("#style").select_option("Mixed")
     story.generate(PROMPT, cards=5)
     expect(story.cards.locator(".title")).to_have_text(["Careful", "Usual", "Lively", "Wild", "Careful"])
     story.pictures("mixed")
@@ -34,7 +34,7 @@ def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) ->
         story.unfold("typical_p").fill("0.9")
         expect(story.find("#style")).to_have_value("Your own")
         story.find("#reset").click()
-        expect(story.find("#style")).to_have_value("As the server has it")
+        expect(story.find("#style")).to_have_value("Server defaults")
 
 
 def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story: Story) -> None:
@@ -48,6 +48,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
     story.page.on("dialog", answer)
     style, keep, forget = (story.find(each) for each in ("#style", "#keep-style", "#forget-style"))
     with story.panel("options"):
+        story.reach("#style")
         expect(keep).to_be_hidden()
         story.find("#setting-temperature").fill("0.3")
         story.unfold("typical_p").fill("0.9")
@@ -56,6 +57,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         assert asked == ["What is this style called?", "The page has a style Wild. What is yours called?"]
     story.reload()
     with story.panel("options"):
+        story.reach("#style")
         style.select_option("Wild")
         expect(forget).to_be_hidden()
         style.select_option("Slow")

@@ -63,7 +63,7 @@ def test_letters_and_lines_are_as_one_likes_and_focus_leaves_only_the_text(story
     looks = "(box) => [getComputedStyle(box).fontSize, box.offsetWidth].map(parseFloat)"
     size, width = box.evaluate(looks)
     with story.panel("options"):
-        story.find("#text-size").fill("150")
+        story.reach("#text-size").fill("150")
         story.find("#line-width").fill("45")
     story.reload()
     larger, narrower = box.evaluate(looks)

@@ -204,10 +204,10 @@ def test_a_bridge_leads_to_what_is_behind_and_the_best_one_is_first(
 
     # What can't go together is said.
     story.find("#unseen").evaluate("(each) => each.closest('dialog').show()")
-    story.find("#unseen").check()
+    story.reach("#unseen").check()
     put_cursor(story, len(BEFORE))
     keyboard.press("Control+Alt+Enter")
-    expect(story.find("#error")).to_contain_text("Nothing seen before doesn't go with Bridge.")
+    expect(story.find("#error")).to_contain_text("New openings only doesn't go with Bridge.")
 
 
 def test_who_wrote_what_is_tinted_and_lasts(story: Story) -> None:

@@ -4,12 +4,25 @@ import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
-from web.conftest import PROMPT, Story, length
+from playwright.sync_api import ViewportSize, expect
+from scripted import Scripted
+from web.conftest import DESK, PROMPT, SCHEMES, Story, length
 
 pytestmark = pytest.mark.web
 
 NAMES = ("diversity", "negative_prompt", "guidance_scale")
+SMALL: ViewportSize = {"width": 390, "height": 800}
+
+KEEP = """([settings, styles]) => new Promise((done) => {
+    localStorage.setItem("srb-styles", JSON.stringify(styles));
+    indexedDB.open("srb").onsuccess = ({ target: { result: database } }) => {
+        const transaction = database.transaction("page", "readwrite");
+        transaction.objectStore("page").openCursor().onsuccess = ({ target: { result: page } }) =>
+            page.update({ ...page.value, settings });
+        transaction.oncomplete = done;
+    };
+})"""
+"""Keeps settings in place of those of the story that was open, and styles of one's own."""
 
 
 def sent(story: Story) -> dict[str, Any]:
@@ -19,6 +32,14 @@ def sent(story: Story) -> dict[str, Any]:
     body = json.loads(asked.value.post_data or "")
     expect(story.find("#stop")).to_be_disabled()
     return {name: body[name] for name in (*NAMES, "ahead") if name in body}
+
+
+def changed(story: Story) -> dict[str, str]:
+    """What the groups in sight say of how many of their settings are changed."""
+    found = story.find("#options summary:visible").evaluate_all(
+        "(all) => all.map((each) => [each.firstChild.textContent.trim(), each.lastElementChild.textContent])"
+    )
+    return {group: count for group, count in found if count}
 
 
 def test_what_comes_next_is_already_there(story: Story) -> None:
@@ -43,8 +64,9 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     keyboard.press("Home")
     for _ in range(3):
         keyboard.press("ArrowRight")
-    story.find("summary", has_text="Keep away").focus()
-    keyboard.press("Enter")
+    for group in ("More", "Keep away"):
+        story.find("summary", has_text=group).focus()
+        keyboard.press("Enter")
     keyboard.press("Tab")
     keyboard.type("It rains.")
     expect(numbers).to_have_text(["0.3", "1.5"])
@@ -58,9 +80,8 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     story.reload()
     expect(numbers).to_have_text(["0.3", "1.4"])
     story.find("#open-options").click()
-    story.find("summary", has_text="Keep away").click()
     for name in NAMES:
-        box = story.find(f"#setting-{name}").bounding_box()
+        box = story.unfold(name).bounding_box()
         assert box
         assert box["height"] >= 32
         assert 0 <= box["x"] < box["x"] + box["width"] <= 390
@@ -74,15 +95,88 @@ def test_they_are_set_with_the_keyboard_on_a_phones_width_and_kept(story: Story)
     assert sent(story) == {}
 
 
-def test_ten_settings_are_in_sight_and_the_rest_is_found(story: Story) -> None:
+@pytest.mark.parametrize("window", [DESK, SMALL], ids=["desk", "phone"])
+def test_it_opens_with_what_a_writer_changes(story: Story, window: ViewportSize) -> None:
+    story.page.set_viewport_size(window)
+    story.find("#open-options").click()
+    controls = story.find("#options :is(a, button, input, select, textarea, summary):visible")
+    names = controls.evaluate_all(
+        "(all) => all.map((each) => each.labels?.[0]?.textContent ?? each.ariaLabel ?? each.textContent.trim())"
+    )
+    first = names[: names.index("More")]
+    settings = ["Length", "Length in", "Alternatives", "Temperature", "Variety", "Banned phrases", "Memory"]
+    assert first == ["Close", "Find a setting", *settings]
+    assert len(first) <= 10
+    assert names[len(first) :] == ["More", "For engineers", "Reset all settings"]
+    least = 32 if window == DESK else 40
+    for control in controls.all():
+        box = control.bounding_box()
+        assert box
+        assert box["height"] >= least, control
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= window["width"]
+    for scheme in SCHEMES:
+        story.page.emulate_media(color_scheme=scheme)
+        story.picture(f"settings-{window['width']}-{scheme}", axe=True)
+
+
+def test_what_an_earlier_page_has_kept_applies_and_is_shown_as_changed(story: Story, server: Scripted) -> None:
+    """It had other groups and titles, and settings that are gone."""
+    kept: dict[str, object] = {
+        "max_tokens": "4",
+        "unit": "tokens",
+        "n": "2",
+        "diversity": "2",
+        "banned_strings": "(?i)delve",
+    }
+    kept |= {"top_k": "30", "ignore_eos": True, "banned_tokens": "113", "guidance_scale": "1", "gone": "0.4"}
+    kept |= {"unseen": False, "shades": True, "tints": True, "mixed": False}
+    story.page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    story.page.goto(server.url + "/web/icon.svg")  # away from the page, which would keep its own on leaving
+    story.page.evaluate(KEEP, [kept, {"Slow": {"temperature": "0.3", "gone": "0.4"}}])
+    story.open(server.url)
     with story.panel("options"):
-        labels = story.find("#options .setting label:visible")
-        assert labels.count() <= 10
+        assert changed(story) == {"More": "3 changed", "For engineers": "1 changed"}
+        story.find("summary", has_text="More").click()
+        groups = {"Word choice": "1 changed", "Endings": "1 changed", "Display": "1 changed"}
+        assert changed(story) == {"More": "3 changed", **groups, "For engineers": "1 changed"}
+        expect(story.find("#style")).to_have_value("Your own")
+        story.picture("changed", axe=True)
+    story.find("#story").fill(PROMPT)
+    with story.page.expect_request(lambda each: '"detach"' in (each.post_data or "")) as asked:
+        story.generate(cards=2)
+    body = json.loads(asked.value.post_data or "")
+    wanted = {"max_tokens": 4, "n": 2, "diversity": 2, "banned_strings": ["(?i)delve"]}
+    wanted |= {"top_k": 30, "ignore_eos": True, "banned_tokens": ["113"]}
+    assert {name: body[name] for name in body if name in kept} == wanted
+    with story.panel("options"):
+        story.reach("#style").select_option("Slow")
+        expect(story.find("#style")).to_have_value("Slow")
+        expect(story.find("#setting-temperature")).to_have_value("0.3")
+        expect(story.find("#setting-top_k")).to_have_value("")
+
+
+def test_the_memory_is_in_the_settings_too(story: Story) -> None:
+    story.set(n=1, max_tokens=2)
+    story.find("#story").fill(PROMPT)
+    with story.panel("options"):
+        story.find("#setting-memory").fill("Ada is ninety.")
+        story.find("#reset").click()
+    story.reload()
+    with story.panel("seen"):
+        expect(story.find("#prompt p").first).to_have_text("Ada is ninety.")
+        expect(story.find("#memory")).to_have_value("Ada is ninety.")
+        story.find("#memory").fill("Ada limps.")
+    expect(story.find("#setting-memory")).to_have_value("Ada limps.")
+
+
+def test_a_setting_is_found_whichever_group_has_it(story: Story) -> None:
+    with story.panel("options"):
         find, rows = story.find("#find-setting"), story.find("#options .setting:visible")
         find.fill("DRY multi")  # what the API calls it
         expect(rows.locator("label")).to_have_text(["No loops"])
-        find.fill("neither odd")  # what is said of it
-        expect(story.find("#setting-typical_p")).to_be_visible()
+        find.fill("nonsense out")  # what is said of it
+        expect(rows.locator("label")).to_have_text(["Minimum probability"])
         find.fill("repetition")  # its group
         expect(story.find("#found-settings")).to_contain_text(" settings")
         story.find("#setting-repeat_penalty").fill("1.1")
@@ -91,8 +185,8 @@ def test_ten_settings_are_in_sight_and_the_rest_is_found(story: Story) -> None:
         expect(story.find("#found-settings")).to_have_text("No setting has these words.")
         expect(rows).to_have_count(0)
         find.fill("")
-        assert labels.count() <= 10
-        expect(story.find("summary", has_text="Against repetition")).to_contain_text("1 set")
+        expect(story.find("#setting-repeat_penalty")).to_be_hidden()
+        assert changed(story) == {"More": "1 changed"}
         find.fill("seed")
     expect(find).to_have_value("")
 
@@ -100,12 +194,22 @@ def test_ten_settings_are_in_sight_and_the_rest_is_found(story: Story) -> None:
 def test_a_style_sets_what_belongs_together_and_reset_takes_all_back(story: Story) -> None:
     story.set(max_tokens=7)
     with story.panel("options"):
-        story.find("#style").select_option("Wild")
+        story.reach("#style").select_option("Wild")
         expect(story.find("#setting-temperature")).to_have_value("1.3")
         story.unfold("min_p").fill("0.2")
         expect(story.find("#style")).to_have_value("Your own")
+        story.find("#style").select_option("Mixed")
+        assert changed(story) == {"More": "1 changed"}
+        story.reach("#text-size").fill("150")
+        story.reach("#tints").uncheck()
+        story.reach("#compare-what").select_option("setting")
+        expect(story.find("#compare-name")).to_be_visible()
+        assert changed(story) == {"More": "4 changed", "Compare": "1 changed", "Display": "2 changed"}
         story.find("#reset").click()
-        expect(story.find("#style")).to_have_value("As the server has it")
+        assert changed(story) == {}
+        expect(story.find("#style")).to_have_value("Server defaults")
+        expect(story.find("#compare-name")).to_be_hidden()
+        expect(story.find("output[for=text-size]")).to_have_text("100 %")
     for name in ("temperature", "min_p", "max_tokens"):
         expect(story.find(f"#setting-{name}")).to_have_value("")
 

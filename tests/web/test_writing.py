@@ -192,7 +192,7 @@ def test_nothing_that_was_seen_comes_again(story: Story) -> None:
     story.press(story.cards.first, "Discard")
     expect(story.cards).to_have_count(2)
     with story.panel("options"):
-        story.find("#unseen").check()
+        story.reach("#unseen").check()
     story.reload()
     assert story.find("#unseen").is_checked()
     for count in (5, 8):
@@ -208,8 +208,7 @@ def test_two_texts_are_compared(story: Story) -> None:
     story.set(n=2, max_tokens=10)
     story.find("#story").fill(PROMPT)
     with story.panel("options"):
-        story.find("summary", has_text="Compare").click()
-        story.find("#compare-what").select_option("prompts")
+        story.reach("#compare-what").select_option("prompts")
         story.find("#compare-prompts textarea").fill(PROMPT + " always")
     story.generate(cards=4)
     assert story.find(".title").all_text_contents() == ["Prompt 1", "Prompt 2"] * 2
@@ -234,8 +233,7 @@ def test_errors_are_in_words(story: Story) -> None:
     expect(story.find("#generate")).to_be_focused()
     story.set(n=1, max_tokens=5)
     with story.panel("options"):
-        story.find("summary", has_text="Compare").click()
-        story.find("#compare-what").select_option("setting")
+        story.reach("#compare-what").select_option("setting")
         story.find("#compare-values").fill("0.4")
     story.find("#generate").click()
     expect(story.find("#error")).to_contain_text("two or more values")
@@ -348,8 +346,7 @@ def test_every_state_can_be_read_by_all_and_fits(story: Story) -> None:
     story.pictures("32-alternatives")
     for button in ("#open-shelf", "#open-options"):
         story.find(button).click()
-    for summary in story.find(".panel summary:visible").all():
-        summary.click()
+    story.find(".panel details").evaluate_all("(all) => all.forEach((each) => (each.open = true))")
     story.find("#naming").click()
     story.find("#compare-what").select_option("prompts")
     story.word(story.cards.first).hover()
