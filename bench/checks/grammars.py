@@ -117,10 +117,10 @@ def main() -> None:
     compiler = LarkCompiler(vocabulary.tokenizer)
     print("| grammar | compiled | next | take | |\n|---|---|---|---|---|")
     with vocabulary.tokenizer.in_use() as vocab:
-        compiler.compile_gbnf(vocab, 'root ::= "a"')  # the first one also reads the vocabulary
+        compiler.compile_grammar(vocab, 'root ::= "a"')  # the first one also reads the vocabulary
         for name, grammar in GRAMMARS.items():
             is_schema = grammar.startswith("{")
-            make = partial(compiler.compile_schema if is_schema else compiler.compile_gbnf, vocab, grammar)
+            make = partial(compiler.compile_schema if is_schema else compiler.compile_grammar, vocab, grammar)
             rounds = [measure(make, vocabulary, options.seed, options.tokens) for _ in range(options.rounds)]
             least = [min(times) for times in zip(*(times for times, _ in rounds), strict=True)]
             cells = [f"{least[0]:.0f}", *(f"{each:.1f}" for each in least[1:]), "", ""][:3]

@@ -54,7 +54,7 @@ EVERYTHING: list[dict[str, Any]] = [
 ENDING: list[dict[str, Any]] = [
     {"regex": "[a-z ]{10,60}"},
     {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
-    {"lark": 'start: ("yes" | "no") /[a-z]*/'},
+    {"grammar": '%llguidance {}\nstart: ("yes" | "no") /[a-z]*/'},
     {"stop": ["e", "\n"]},
     {"tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]},
 ]

@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
                 "banned_tokens",
                 "logit_bias",
             ),
-            *("grammar", "regex", "lark", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
+            *("grammar", "regex", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
         ),
     ),
     "the alternatives": (

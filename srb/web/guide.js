@@ -58,14 +58,12 @@ export const GROUPS = {
   engineers: {
     grammar: ["GBNF grammar", "The text must match it."],
     regex: ["Regular expression", "The whole text must match it."],
-    lark: ["Lark grammar", "In llguidance's dialect of Lark. The text must match it."],
     json_schema: ["JSON schema", "The text is JSON that fits it."],
     structured_outputs: ["Structured outputs", "JSON: the same constraints in vLLM's notation."],
     banned_tokens: ["Banned tokens", "Token ids, or texts whose tokens never appear."],
     logit_bias: ["Logit bias", "JSON: what is added to the logits of tokens, from -100 to 100. false bans a token."],
     samplers: ["Sampler order", "The samplers to use, in this order. All others are off."],
     min_keep: ["Minimum candidates", "How many tokens the samplers leave at least."],
-    max_rewinds: ["Maximum rewinds", "How often an alternative may go back because of a banned phrase or an opening to avoid."],
     lora: ["Adapters", "JSON: the LoRA adapters to use, with their scales."],
   },
 };

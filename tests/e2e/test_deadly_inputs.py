@@ -30,8 +30,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a repeat penalty of 0": {"repeat_penalty": 0},
     "a schema that takes long": {"json_schema": {"multipleOf": 999_983}},
     "a schema nested too deeply": {"json_schema": '{"items": ' * 900 + "{}" + "}" * 900},
-    "a regular expression that takes long": {"lark": "start: /" + "a?" * 50_000 + "/"},
-    "a grammar with too many rules": {"lark": "start: " + '"a"? ' * 50_000},
+    "a regular expression that takes long": {"grammar": "%llguidance {}\nstart: /" + "a?" * 50_000 + "/"},
+    "a grammar with too many rules": {"grammar": "%llguidance {}\nstart: " + '"a"? ' * 50_000},
     "a long prompt": {"prompt": "word " * 10_000},
 }
 
@@ -43,7 +43,9 @@ SURVIVED: dict[str, dict[str, Any]] = {
     "a schema of a large array": {"json_schema": {"type": "array", "minItems": 10**9}},
     "a schema of a long text": {"json_schema": {"type": "string", "maxLength": 10**9}},
     "a pattern of a long text": {"json_schema": {"type": "string", "pattern": "^((a{1000}){1000}){1000}$"}},
-    "a long chain of rules": {"lark": "start: r0\n" + "".join(f"r{k}: r{k + 1}\n" for k in range(9000)) + 'r9000: "a"'},
+    "a long chain of rules": {
+        "grammar": "%llguidance {}\nstart: r0\n" + "".join(f"r{k}: r{k + 1}\n" for k in range(9000)) + 'r9000: "a"'
+    },
     "a long chain of references": {"json_schema": CHAIN},
     "a regular expression with many states": {"regex": "(.*a.{30}b)*"},
     "all that the grammar allows is banned": {"grammar": 'root ::= "x"', "banned_tokens": ["x"]},

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 from tiny_model import CONTROL
 
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams, in_lark
 from srb.engine.engine import Engine
 from srb.engine.telling.events import StreamEvent
 from srb.errors import InvalidRequestError, NoTokenError
@@ -100,7 +100,7 @@ def test_the_arguments_of_a_required_call_match_its_schema(load: Load, schema: d
 def test_after_the_mark_of_a_call_comes_nothing_else(load: Load) -> None:
     form = CallFormat("!{", ":", "}", "},{")
     params = offer({"name": "f"}, parallel=True).constrain(SamplingParams(), form)
-    said = texts(run(Engine(load()), request("p", 32, lark=params.lark, temperature=2, max_tokens=300))).values()
+    said = texts(run(Engine(load()), request("p", 32, grammar=params.grammar, temperature=2, max_tokens=300))).values()
     calls = [text.partition("!")[2] for text in said if "!" in text]
     assert calls
     for call in calls:
@@ -109,7 +109,7 @@ def test_after_the_mark_of_a_call_comes_nothing_else(load: Load) -> None:
 
 
 def test_a_control_token_counts_as_its_name_where_that_is_in_the_text(load: Load) -> None:
-    params = SamplingParams(lark='start: "<|control|>" /[ab]/', seed=0)
+    params = SamplingParams(grammar=in_lark('start: "<|control|>" /[ab]/'), seed=0)
     used = []
     for special in (True, False):
         each = CompletionRequest(((1,),), params.alternatives(8), special_tokens=special, logprobs=0)
@@ -121,7 +121,7 @@ def test_a_control_token_counts_as_its_name_where_that_is_in_the_text(load: Load
 
 
 def test_alternatives_that_exclude_each_others_tokens_keep_to_a_grammar(load: Load) -> None:
-    params = SamplingParams(lark="start: /[abc]/", samplers=(), seed=0)
+    params = SamplingParams(grammar=in_lark("start: /[abc]/"), samplers=(), seed=0)
     events = run(Engine(load()), CompletionRequest(((1,),), params.alternatives(3), distinct=True))
     assert sorted(texts(events).values()) == ["a", "b", "c"]
 
@@ -153,7 +153,7 @@ def test_branches_match_what_each_must(load: Load) -> None:
     each: list[dict[str, Any]] = [
         {"regex": r"[a-c]{3}-[0-9]/é?"},
         {"regex": "^(?:yes|no)$"},
-        {"lark": 'start: "<" x ">"\nx: /[a-z]/ x | ""'},
+        {"grammar": in_lark('start: "<" x ">"\nx: /[a-z]/ x | ""')},
         {"json_schema": '{"enum": [1, "two"]}'},
         {"grammar": 'root ::= "x"'},
         {},
@@ -200,7 +200,7 @@ def test_a_bad_regex_is_refused_with_the_reason(load: Load, regex: str, message:
 
 
 @pytest.mark.parametrize(
-    ("lark", "message"),
+    ("rules", "message"),
     [
         ("", "can't be used"),
         ("start: nope", "can't be used"),
@@ -211,15 +211,15 @@ def test_a_bad_regex_is_refused_with_the_reason(load: Load, regex: str, message:
         ("start: " + "(" * 5_000 + '"a"' + ")" * 5_000, "can't be used"),
         ("start: %json " + '{"items": ' * 500 + "{}" + "}" * 500, "recursion limit"),
         ('start: "a"\0', "can't be used"),
-        ('start: %json {"multipleOf": 10007}', "lark can't be used: at 1(8): multipleOf is 10007"),
+        ('start: %json {"multipleOf": 10007}', "grammar can't be used: at 2(8): multipleOf is 10007"),
         ("x" * 1_000_001, "the limit is 1000000"),
     ],
 )
-def test_a_bad_grammar_is_refused_with_the_reason(load: Load, lark: str, message: str) -> None:
+def test_a_bad_grammar_is_refused_with_the_reason(load: Load, rules: str, message: str) -> None:
     engine = Engine(load())
     with pytest.raises(InvalidRequestError, match=re.escape(message)) as caught:
-        engine.add_request(request(lark=lark))
-    assert caught.value.param == "lark"
+        engine.add_request(request(grammar=in_lark(rules)))
+    assert caught.value.param == "grammar"
     assert not engine.has_work
 
 
@@ -227,7 +227,7 @@ def test_the_tool_is_named_whose_parameters_cannot_be_enforced(load: Load) -> No
     good, bad = {"name": "good"}, {"name": "bad", "parameters": {"properties": {"x": {"type": "nope"}}}}
     tools = offer(good, bad)
     with pytest.raises(InvalidRequestError) as caught:
-        Engine(load()).add_request(request(lark=tools.constrain(SamplingParams(), PLAIN).lark))
+        Engine(load()).add_request(request(grammar=tools.constrain(SamplingParams(), PLAIN).grammar))
     blamed = tools.blame(caught.value)
     assert blamed.param == "tools"
     assert blamed.message.startswith("the parameters of bad can't be enforced: ")

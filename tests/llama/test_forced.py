@@ -10,7 +10,7 @@ from driver import run, stops, texts
 from llguidance import LLMatcher
 
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.asking.sampling_params import SamplingParams, in_lark
 from srb.engine.costs import Costs
 from srb.engine.engine import Engine
 from srb.engine.telling.events import Event, StreamEvent
@@ -62,7 +62,7 @@ def answer(backend: LlamaBackend, costs: Costs, n: int = 1, **options: Any) -> t
         {"xtc_probability": 0.5, "xtc_threshold": 0.02},
         {"guidance_scale": 2.0, "negative_prompt": tuple(b"there was"), "n": 2},
         {"min_tokens": 20, "top_k": 5},
-        {"json_schema": None, "lark": 'start: ("The answer is " /[a-z]{1,4}/ ". ")+'},
+        {"json_schema": None, "grammar": in_lark('start: ("The answer is " /[a-z]{1,4}/ ". ")+')},
         {"json_schema": None, "grammar": 'root ::= "Answer: " ("yes" | "yesterday") ". Because " [a-z ]{5,20} "."'},
     ],
     ids=lambda options: "-".join(options) or "plain",
@@ -143,7 +143,7 @@ def test_the_longest_of_tokens_that_begin_with_each_other_is_forced(masks: list[
 
 
 def test_a_text_of_any_length_that_must_come_takes_no_time(backend: LlamaBackend) -> None:
-    params = SamplingParams(seed=0, lark='start: "' + "ab cd " * 10_000 + '"')
+    params = SamplingParams(seed=0, grammar=in_lark('start: "' + "ab cd " * 10_000 + '"'))
     constraint = backend.compile((params,)).constraint(params)
     assert constraint
     assert len(constraint.forced(16)) == 16

@@ -134,7 +134,7 @@ class Judge:
             llama_cpp.llama_sampler_apply(sampler, ctypes.byref(candidates.array))
 
         try:
-            constraint = self._compiler.compile_gbnf(vocab, text, special_tokens=True)
+            constraint = self._compiler.compile_grammar(vocab, text, special_tokens=True)
         except InvalidRequestError as error:
             is_empty = "no text can match it" in error.message and not self.allowed(narrow)
             assert is_empty, text

@@ -199,10 +199,10 @@ async def test_choices(connect: Connect, anthropic: Any, openai: Any, calls: int
     model = Model(PARIS)
     client = await connect(model.backend)
     content = (await posted(client, "/v1/messages", ANTHROPIC | {"tool_choice": anthropic}))["content"]
-    asked = model.lark
+    asked = model.grammar
     more = {"parallel_tool_calls": False} if openai is None else {"tool_choice": openai}
     output = (await posted(client, "/v1/responses", OPENAI | more))["output"]
-    assert model.lark == asked
+    assert model.grammar == asked
     assert [block["type"] for block in content].count("tool_use") == calls
     assert [item["type"] for item in output].count("function_call") == calls
 

@@ -47,8 +47,8 @@ class Model:
         return text[len(said)] if len(said) < len(text) else END
 
     @property
-    def lark(self) -> str | None:
-        return self.params[-1].lark
+    def grammar(self) -> str | None:
+        return self.params[-1].grammar
 
 
 async def chat(connect: Connect, model: Model, status: int = 200, **body: Any) -> Any:
@@ -175,14 +175,14 @@ async def test_what_may_be_called(connect: Connect) -> None:
         (some["allowed_tools"] | {"type": "allowed_tools", "mode": "auto"}, ("time",), True),
     ):
         await send(client, tool_choice=choice)
-        lark = model.lark or ""
-        assert [name for name in ("weather", "time") if f'"{name}\\"' in lark] == list(names), choice
-        assert ("TEXT" in lark) == text, choice
+        grammar = model.grammar or ""
+        assert [name for name in ("weather", "time") if f'"{name}\\"' in grammar] == list(names), choice
+        assert ("TEXT" in grammar) == text, choice
         assert all((f'"name": "{name}"' in model.prompt) == (name in names) for name in ("weather", "time"))
     left_out: list[dict[str, Any]] = [{"tool_choice": "none"}, {"tools": []}, {"tools": None}]
     for body in left_out:
         await send(client, **body)
-        assert model.lark is None
+        assert model.grammar is None
         assert model.prompt == "<user>hi\n"
 
 
@@ -195,7 +195,7 @@ async def test_several_calls_where_the_template_writes_such_or_the_client_asks(c
     ):
         model = Model("x", source=source)
         await chat(connect, model, parallel_tool_calls=parallel)
-        assert ("call)*" in (model.lark or "")) == several
+        assert ("call)*" in (model.grammar or "")) == several
 
 
 async def test_a_schema_for_the_answer_beside_tools(connect: Connect) -> None:
@@ -204,7 +204,7 @@ async def test_a_schema_for_the_answer_beside_tools(connect: Connect) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     assert (await chat(connect, model, response_format=form))["choices"][0]["message"]["content"] == "{}"
     assert model.params[-1].json_schema is None
-    assert '"const": 42' in (model.lark or "")
+    assert '"const": 42' in (model.grammar or "")
 
 
 async def test_what_a_call_need_not_match_is_reported(connect: Connect) -> None:
@@ -243,7 +243,6 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls", "true or false"),
     ({"grammar": 'root ::= "x"'}, "grammar", "exclude each other"),
     ({"regex": "x"}, "regex", "regex and tools exclude each other"),
-    ({"lark": "start: /x/"}, "lark", "exclude each other"),
     ({"echo": True}, "tools", "/apply-template"),
     ({"messages": None, "prompt": "p"}, "tools", "go with messages"),
     (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import SAMPLERS, SamplingParams
+from srb.engine.asking.sampling_params import SAMPLERS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
 from srb.wire.llama_server import body as llama_body
@@ -32,7 +32,7 @@ def ignored(**fields: Any) -> list[str]:
 
 def test_nothing_said_means_llama_servers_defaults() -> None:
     assert params() == SamplingParams(seed=0)
-    others = ("label", "lark", "logits_processor")  # of branches, made for tools, and the library's own
+    others = ("label", "logits_processor")  # of branches, and the library's own
     everything = {name: None for name in SamplingParams.__dataclass_fields__ if name not in others}
     assert params(**everything | {"seed": 0}) == SamplingParams(seed=0)
 
@@ -203,9 +203,17 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
 
 def test_removed_fields_and_samplers_are_named_and_refuse_nothing() -> None:
     samplers = ["top_k", "p_less", "temperature", "top_h"]
-    sent = {"n_cache_reuse": 256, "p_less": True, "top_h": 0.4, "samplers": samplers, "branches": [{"top_h": 0.3}]}
+    sent = {
+        "lark": "start: /a/",
+        "n_cache_reuse": 256,
+        "p_less": True,
+        "top_h": 0.4,
+        "samplers": samplers,
+        "branches": [{"top_h": 0.3}],
+    }
     assert sorted(ignored(**sent)) == [
         "branches[0].top_h",
+        "lark",
         "n_cache_reuse",
         "p_less",
         "samplers.p_less",
@@ -287,7 +295,7 @@ def test_what_a_text_must_match_in_vllms_notation() -> None:
         ({"json_object": True}, SamplingParams(seed=0, json_schema='{"type": "object"}')),
         ({"json_object": False, "regex": "a+"}, SamplingParams(seed=0, regex="a+")),
         ({"grammar": "root ::= [a]"}, SamplingParams(seed=0, grammar="root ::= [a]")),
-        ({"choice": ["a", 'b"']}, SamplingParams(seed=0, lark='start: "a" | "b\\""')),
+        ({"choice": ["a", 'b"']}, SamplingParams(seed=0, grammar='%llguidance {}\nstart: "a" | "b\\""')),
     ):
         assert params(structured_outputs=asked) == expected
     assert ignored(structured_outputs={"regex": "a", "disable_any_whitespace": True}) == [
@@ -296,11 +304,16 @@ def test_what_a_text_must_match_in_vllms_notation() -> None:
 
 
 def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match() -> None:
-    branches: list[dict[str, Any]] = [{}, {"regex": "a"}, {"lark": ""}, {"structured_outputs": {"json_object": True}}]
-    body = json.dumps({"prompt": "p", "branches": branches, "lark": "start: /b/"}).encode()
+    branches: list[dict[str, Any]] = [
+        {},
+        {"regex": "a"},
+        {"grammar": ""},
+        {"structured_outputs": {"json_object": True}},
+    ]
+    body = json.dumps({"prompt": "p", "branches": branches, "grammar": in_lark("start: /b/")}).encode()
     drawn = parse(body, LIMITS, tokenize).completion.branches
-    assert [(each.lark, each.regex, each.json_schema) for each in drawn] == [
-        ("start: /b/", None, None),
+    assert [(each.grammar, each.regex, each.json_schema) for each in drawn] == [
+        (in_lark("start: /b/"), None, None),
         (None, "a", None),
         (None, None, None),
         (None, None, '{"type": "object"}'),
@@ -370,9 +383,8 @@ def test_the_texts_of_biases_are_counted_before_they_are_tokenized(fields: dict[
         ({"dry_sequence_breakers": "[1]"}, "dry_sequence_breakers[0]", "string"),
         ({"grammar": "x" * 100_001}, "grammar", "the limit is 100000"),
         ({"grammar": 'root ::= "x"', "json_schema": {}}, "grammar", "exclude each other"),
-        ({"regex": "a", "lark": "start: /a/"}, "regex", "regex and lark exclude each other"),
         ({"regex": "a" * 10_001}, "regex", "regex has 10001 characters; the limit is 10000"),
-        ({"lark": "a" * 1_000_001}, "lark", "the limit is 1000000"),
+        ({"grammar": in_lark("a" * 1_000_001)}, "grammar", "the limit is 1000000"),
         ({"structured_outputs": {}}, "structured_outputs", "must have one of json, json_object, regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "got regex, choice"),
         ({"structured_outputs": {"regex": 5}}, "structured_outputs", "structured_outputs.regex must be a text, got 5"),

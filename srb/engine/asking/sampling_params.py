@@ -99,8 +99,21 @@ SAMPLERS = (
 )
 """The samplers that narrow or reshape the distribution: llama-server's, in its default order."""
 
-CONSTRAINTS = ("grammar", "json_schema", "regex", "lark")
+CONSTRAINTS = ("grammar", "json_schema", "regex")
 """The fields that say what a text must match. Only one of them may be given."""
+
+
+_LARK = "%llguidance"
+
+
+def in_lark(rules: str) -> str:
+    """The value of `grammar` for these rules in Lark. llama.cpp tells Lark from GBNF by the same first line."""
+    return f"{_LARK} {{}}\n{rules}"
+
+
+def is_lark(grammar: str | None) -> bool:
+    """Whether a grammar is in Lark, and not in GBNF."""
+    return grammar is not None and grammar.startswith(_LARK)
 
 
 @documented
@@ -178,17 +191,16 @@ class SamplingParams:
     )
     samplers: tuple[str, ...] = described(SAMPLERS, "the narrowing samplers to use, in this order; all others are off.")
     min_keep: int = described(0, "top_p, min_p, typical_p and xtc leave at least this many tokens.")
-    grammar: str | None = described(None, "a grammar in GBNF that the text must match, beginning with its rule `root`.")
+    grammar: str | None = described(
+        None,
+        "a grammar in GBNF that the text must match, beginning with its rule `root`. If its first line is "
+        "`%llguidance {}`, it is in llguidance's dialect of Lark, and begins with its rule `start`.",
+    )
     json_schema: str | None = described(
         None, "the JSON text of a JSON schema that the text must match; not together with a grammar."
     )
     regex: str | None = described(
         None, "a regular expression that the whole text must match, in Rust's syntax; not together with a grammar."
-    )
-    lark: str | None = described(
-        None,
-        "a grammar in llguidance's dialect of Lark that the text must match, beginning with its rule `start`; not "
-        "together with a grammar in GBNF.",
     )
     seed: int = described(-1, "the seed of this alternative's random numbers; -1: drawn when the request is made.")
     min_tokens: int = described(0, "draw no end-of-generation token before the alternative has this many tokens.")
@@ -277,7 +289,8 @@ class SamplingParams:
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise InvalidRequestError(f"{' and '.join(given)} exclude each other; leave one out", param=given[0])
-        for name, most in (("grammar", MAX_GRAMMAR_CHARS), ("regex", MAX_REGEX_CHARS), ("lark", MAX_LARK_CHARS)):
+        longest = MAX_LARK_CHARS if is_lark(self.grammar) else MAX_GRAMMAR_CHARS
+        for name, most in (("grammar", longest), ("regex", MAX_REGEX_CHARS)):
             if (text := getattr(self, name)) is not None and len(text) > most:
                 raise InvalidRequestError(f"{name} has {len(text)} characters; the limit is {most}", param=name)
         if self.logits_processor is not None and not callable(self.logits_processor):

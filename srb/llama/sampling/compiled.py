@@ -124,8 +124,8 @@ def _dry(vocab: int, n_cells: int, params: SamplingParams) -> Any:
 
 def _constraint_key(params: SamplingParams) -> Any:
     """The values that two branches must have in common to share a constraint. None if there is no constraint."""
-    key = params.grammar or None, params.json_schema, params.regex, params.lark
-    return None if key == (None, None, None, None) else key
+    key = params.grammar or None, params.json_schema, params.regex
+    return None if key == (None, None, None) else key
 
 
 def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_tokens: bool) -> Constraint:
@@ -133,9 +133,7 @@ def _constraint(vocab: int, lark: LarkCompiler, params: SamplingParams, special_
         return lark.compile_schema(vocab, params.json_schema)
     if params.regex is not None:
         return lark.compile_regex(vocab, params.regex)
-    if params.lark is not None:
-        return lark.compile(vocab, params.lark, special_tokens=special_tokens)
-    return lark.compile_gbnf(vocab, params.grammar or "", special_tokens=special_tokens)
+    return lark.compile_grammar(vocab, params.grammar or "", special_tokens=special_tokens)
 
 
 def checked(sampler: Any) -> Any:

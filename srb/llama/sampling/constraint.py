@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import numpy as np
 
+from srb.engine.asking.sampling_params import is_lark
 from srb.errors import InvalidRequestError, NoTokenError
 from srb.llama.native.stack import with_stack
 from srb.llama.sampling import gbnf, json_schema
@@ -141,8 +142,8 @@ class LarkCompiler:
         self._made: dict[bool, Any] = {}
         self._lock = threading.Lock()
 
-    def compile(self, vocab: int, grammar: str, param: str = "lark", *, special_tokens: bool = False) -> Constraint:
-        """The constraint of a grammar, at the beginning of the text.
+    def compile(self, vocab: int, grammar: str, param: str, *, special_tokens: bool = False) -> Constraint:
+        """The constraint of a grammar in Lark, at the beginning of the text.
 
         special_tokens: whether a control token counts as the text of its name. If not, the grammar never allows one.
         Raises `InvalidRequestError`, which names `param`, if the grammar can't be used.
@@ -161,12 +162,12 @@ class LarkCompiler:
             else:
                 error = matcher.get_error()
         if error:
-            raise _unusable(error, param)
+            raise _unusable(error, param, is_made=not is_lark(grammar))
         return Constraint(matcher, self._tokenizer.ends, self._tokenizer.n_vocab, self._tokenizer.piece)
 
-    def compile_gbnf(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> Constraint:
-        """The constraint that the text matches a grammar in llama.cpp's GBNF. Raises `InvalidRequestError`."""
-        lark = gbnf.as_lark(grammar, self._tokenizer)
+    def compile_grammar(self, vocab: int, grammar: str, *, special_tokens: bool = False) -> Constraint:
+        """The constraint that the text matches a grammar, in Lark or in GBNF. Raises `InvalidRequestError`."""
+        lark = grammar if is_lark(grammar) else gbnf.as_lark(grammar, self._tokenizer)
         return self.compile(vocab, lark, "grammar", special_tokens=special_tokens)
 
     def compile_regex(self, vocab: int, regex: str) -> Constraint:
@@ -225,8 +226,11 @@ def _brief(error: str) -> str:
     return re.split(r"\n| \(limit|; (?:try|consider|either)", re.sub("^[Pp]arser [Ee]rror: ", "", error))[0][:300]
 
 
-def _unusable(error: str, param: str) -> InvalidRequestError:
-    """The error for a request whose constraint llguidance refuses. error: llguidance's message."""
+def _unusable(error: str, param: str, *, is_made: bool) -> InvalidRequestError:
+    """The error for a request whose constraint llguidance refuses.
+
+    error: llguidance's message. is_made: whether the grammar was made here, so that the caller doesn't know it.
+    """
     reason = _brief(error)
     if reason.startswith(_NO_TEXT):
         reason = "no text can match it"
@@ -238,12 +242,12 @@ def _unusable(error: str, param: str) -> InvalidRequestError:
             "counts",
             param=param,
         )
-    if param != "lark":  # the message names a place in the grammar that was made here, which the caller doesn't know
+    if is_made:  # the message names a place in it
         reason = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", reason)
         return InvalidRequestError(
             f"{param} can't be enforced: {reason:.300}; leave that out, or say it otherwise", param=param
         )
-    return InvalidRequestError(f"lark can't be used: {reason:.300}", param=param)
+    return InvalidRequestError(f"{param} can't be used: {reason:.300}", param=param)
 
 
 def _read_schema(text: str) -> Any:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from srb.engine.asking.sampling_params import in_lark
 from srb.errors import InvalidRequestError
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
@@ -50,7 +51,7 @@ def of_structured_outputs(asked: dict[str, Any]) -> dict[str, Any]:
     if kind == "choice":
         if not (isinstance(value, list) and value and all(isinstance(text, str) and text for text in value)):
             raise _wrong(f".choice must be a list of texts, got {value!r:.60}")
-        return {"lark": "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in value)}
+        return {"grammar": in_lark("start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in value))}
     if not isinstance(value, str):
         raise _wrong(f".{kind} must be a text, got {value!r:.60}")
     return {kind: value}

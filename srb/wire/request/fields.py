@@ -139,7 +139,6 @@ class SamplingFields(BodyFields):
     ignore_eos: bool | None = None
     grammar: str | None = None
     regex: str | None = None
-    lark: str | None = None
     samplers: Strings | None = None
     logit_bias: dict[str, Any] | list[Any] | None = Field(
         None,
@@ -212,7 +211,7 @@ class SamplingFields(BodyFields):
         It sets the fields of all other constraints to None. So the constraint of a branch replaces that of the request,
         also if it is of another kind.
         """
-        found: dict[str, Any] = {name: given[name] or None for name in ("grammar", "regex", "lark") if name in given}
+        found: dict[str, Any] = {name: given[name] or None for name in ("grammar", "regex") if name in given}
         if self.json_schema is not None:
             found["json_schema"] = json.dumps(self.json_schema)
         if self.response_format is not None:

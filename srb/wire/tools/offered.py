@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
+from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.llama.sampling.json_schema import as_lark, closed, corrected, unenforced
 from srb.wire.request.read import show
@@ -63,16 +63,17 @@ class Tools:
                     'or send "tool_choice": "none"',
                     param=name,
                 )
-        return replace(params, json_schema=None, lark=self._lark(form, params.json_schema))
+        return replace(params, json_schema=None, grammar=in_lark(self._rules(form, params.json_schema)))
 
     def blame(self, error: InvalidRequestError) -> InvalidRequestError:
         """The engine's error for a request that `constrain` made, changed to name the tool with wrong parameters."""
-        line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "lark" else None
+        line = re.search(r"at (\d+)\(\d+\): (.*)", error.message) if error.param == "grammar" else None
         if not line:
             return error
-        if int(line[1]) > len(self.functions):
+        number = int(line[1]) - 2  # lines are counted from 1, and the first one has no rule
+        if number >= len(self.functions):
             return InvalidRequestError(f"json_schema can't be enforced: {line[2]}", param="json_schema")
-        name = self.functions[int(line[1]) - 1]["name"]
+        name = self.functions[number]["name"]
         return InvalidRequestError(f"the parameters of {name} can't be enforced: {line[2]}", param="tools")
 
     @property
@@ -84,8 +85,8 @@ class Tools:
             for name in unenforced(function["parameters"])
         ]
 
-    def _lark(self, form: CallFormat, answer: str | None) -> str:
-        """The grammar of an answer: calls, or text if no call is required. answer: the text's JSON schema, if any."""
+    def _rules(self, form: CallFormat, answer: str | None) -> str:
+        """The rules of an answer: calls, or text if no call is required. answer: the text's JSON schema, if any."""
         several = form.again is not None and (form.is_native if self.parallel is None else self.parallel)
         again = f" ({_text(form.again or '')} call)*" if several else ""
         rules = [  # each function has a line of its own, whose number `blame` finds in an error
