@@ -127,7 +127,7 @@ def look(engine: Engine, n: int, max_tokens: int) -> tuple[str, ...]:
         print(f"| {name} |", " | ".join(map(str, said.with_one_of(phrases, engine))), "|")
     n_tokens = sum(map(len, banned.tokens))
     print(f"went back {banned.rewinds} times, threw {banned.thrown_away} tokens away beside {n_tokens} that stay;")
-    print(f"let through after max_rewinds: {banned.exhausted}; {banned.seconds / plain.seconds:.2f} times the time")
+    print(f"let through: {banned.exhausted}; {banned.seconds / plain.seconds:.2f} times the time")
     return phrases
 
 

@@ -53,7 +53,7 @@ def main() -> None:
 
 def _run(engine: Engine, **options: Any) -> tuple[list[float], StopEvent]:
     """The seconds of each step, and the end of the text."""
-    params = SamplingParams(seed=1, max_tokens=N_TOKENS, max_rewinds=50, ignore_eos=True, **options)
+    params = SamplingParams(seed=1, max_tokens=N_TOKENS, ignore_eos=True, **options)
     engine.add_request(CompletionRequest((engine.tokenize(PROMPT),), (params,), cache_prompt=False))
     seconds: list[float] = []
     stop = None

@@ -7,6 +7,7 @@ _BEGINNING = "A beginning that prompts have in common is evaluated once without 
 REMOVED: Final[dict[str, str]] = {
     "cache_reuse": _BEGINNING,
     "lark": "--grammar takes Lark, too, below a first line %llguidance {}.",
+    "max_rewinds": "An alternative may go back 1,000 times.",
     "n_cache_reuse": _BEGINNING,
     "p_less": "--min-p with --samplers 'temperature, min_p' comes closest.",
     "top_h": "--min-p with --samplers 'temperature, min_p' comes closest.",

@@ -51,7 +51,6 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
                 "ignore_eos",
                 "seed",
                 "banned_strings",
-                "max_rewinds",
                 "banned_tokens",
                 "logit_bias",
             ),

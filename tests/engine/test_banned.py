@@ -17,6 +17,7 @@ from refused import has, lower, refusing
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.rules import banned as banned_module
 from srb.engine.rules.banned import Watch
 from srb.engine.rules.phrases import Phrases
 from srb.engine.telling.events import DoneEvent, Event, StreamEvent
@@ -130,7 +131,7 @@ def test_it_says_what_a_model_would_that_refuses_them(
 def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
     pieces: list[bytes], banned: tuple[str, ...], before: bytes
 ) -> None:
-    watch = Watch(Phrases(banned), None, 1000)
+    watch = Watch(Phrases(banned), None)
     watch.precede(before)
     kept: list[int] = []  # the numbers of pieces
     sure: list[int] = []
@@ -148,7 +149,7 @@ def test_a_phrase_is_found_wherever_tokens_and_characters_are_cut(
 
 
 def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it() -> None:
-    watch = Watch(Phrases(("é cat",)), None, 10)
+    watch = Watch(Phrases(("é cat",)), None)
     pieces = [b"x", b"y\xc3", b"\xa9", b" c", b"at!"]
     taken = []
     sure = []
@@ -161,7 +162,7 @@ def test_the_token_that_a_phrase_begins_in_is_taken_back_and_nothing_before_it()
 
 
 def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
-    watch = Watch(Phrases(("cat", "xy")), None, 10)
+    watch = Watch(Phrases(("cat", "xy")), None)
     assert watch.push(0, b"ca", 0) == 0
     assert watch.push(1, b"x", 1) == 0
     assert [held.token for held in watch.sure()] == [0]  # "cax" can't become "cat"
@@ -171,7 +172,7 @@ def test_what_was_said_is_not_taken_back_but_what_comes_behind_it() -> None:
 
 
 def test_what_was_said_before_an_alternative_was_resumed_stays() -> None:
-    watch = Watch(Phrases(("cat",)), None, 10)
+    watch = Watch(Phrases(("cat",)), None)
     watch.skip(b"c")
     assert watch.push(1, b"a", 0) == 0
     assert watch.push(2, b"t", 1) == 2
@@ -253,16 +254,17 @@ def test_a_phrase_that_begins_in_the_prompt_is_let_through() -> None:
     assert texts(events) == {0: "at dat"}
 
 
-def test_after_max_rewinds_the_text_goes_on_as_it_is() -> None:
-    for max_rewinds, text in ((0, "the cat sat"), (1, "the dat sat")):
-        params = {"banned_strings": ("cat", "dat"), "max_rewinds": max_rewinds, "max_tokens": 11}
+def test_after_too_many_rewinds_the_text_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, text in ((0, "the cat sat"), (1, "the dat sat")):
+        monkeypatch.setattr(banned_module, "MAX_REWINDS", most)
+        params = {"banned_strings": ("cat", "dat"), "max_tokens": 11}
 
         def script(params: SamplingParams, tokens: tuple[int, ...]) -> int:
             return CAT[len(tokens) - 1]
 
         stop = stops(events := run(Engine(FakeBackend(script=script)), request(**params)))[0]  # type: ignore[arg-type]
         assert texts(events) == {0: text}
-        assert (stop.rewinds, stop.rewinds_exhausted) == (max_rewinds, True)
+        assert (stop.rewinds, stop.rewinds_exhausted) == (most, True)
 
 
 def test_where_nothing_else_can_be_drawn_the_text_goes_on_as_it_is() -> None:
@@ -354,14 +356,14 @@ def test_the_limits() -> None:
 
 def test_case_does_not_move_places() -> None:
     assert max(len(each) for each in map(lower, map(chr, range(0xD800)))) == 1
-    watch = Watch(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None, 10)
+    watch = Watch(Phrases(("(?i)İstanbul", "(?i)ΣΑΣ")), None)
     assert [watch.push(k, char.encode(), k) for k, char in enumerate("iSTANBUL")][-1] == 8
     assert [watch.push(k, char.encode(), k) for k, char in enumerate("σας")][-1] == 0  # another letter
     assert [watch.push(k, char.encode(), k) for k, char in enumerate("Σασ")][-1] == 3
 
 
 def test_memory_of_phrases_does_not_grow_with_the_text() -> None:
-    watch = Watch(Phrases(("aaab",)), None, 10)
+    watch = Watch(Phrases(("aaab",)), None)
     for number, _ in pairwise(range(5000)):
         assert watch.push(number, b"a", number) == 0
         watch.sure()

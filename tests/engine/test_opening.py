@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
+from srb.engine.rules import banned as banned_module
 from srb.engine.rules.banned import Watch
 from srb.engine.rules.opening import OPENING_CHARS, Opening, Openings, opening, opening_of
 from srb.engine.rules.phrases import Phrases
@@ -155,7 +156,7 @@ def test_others_that_do_not_ask_for_it_say_what_they_like() -> None:
 
 def test_it_goes_back_to_where_most_is_left() -> None:
     said = {opening("a b", is_whole=True) or ()}
-    watch = Watch(Phrases(()), None, 10, Openings(frozenset(), said))
+    watch = Watch(Phrases(()), None, Openings(frozenset(), said))
     text = [b"a", b" ", b"b", b""]
 
     def say(first: int, *likely: float) -> int:
@@ -170,8 +171,9 @@ def test_it_goes_back_to_where_most_is_left() -> None:
     assert watch.rewinds == 2
 
 
-def test_after_max_rewinds_it_says_what_others_say() -> None:
-    each = request(max_tokens=24, avoid=(), max_rewinds=0)
+def test_after_too_many_rewinds_it_says_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(banned_module, "MAX_REWINDS", 0)
+    each = request(max_tokens=24, avoid=())
     each = dataclasses.replace(each, branches=each.branches * 2)
     events = run(Engine(FakeBackend(script=words(end=0))), each)
     assert len({*openings(events)}) == 1
@@ -224,7 +226,7 @@ def test_a_banned_phrase_that_begins_in_the_first_words_does_not_bring_others_ba
     seed: int, banned: tuple[str, ...]
 ) -> None:
     """The phrase is complete behind the first words, when these were compared already: what comes then is compared."""
-    each = request(str(seed), n=12, avoid=(), banned_strings=banned, max_tokens=24, max_rewinds=1000, seed=seed)
+    each = request(str(seed), n=12, avoid=(), banned_strings=banned, max_tokens=24, seed=seed)
     events = run(Engine(FakeBackend(n_cells=500, script=words(end=0), n_parallel=12)), each)
     assert len({*openings(events)}) == 12
     assert not any(phrase in text for text in texts(events).values() for phrase in banned)

@@ -250,7 +250,7 @@ class _Trial:
     ) -> SamplingParams:
         bias = tuple((token, float("-inf")) for token in banned(ban, self._backend.tokenizer.n_vocab))
         defaults: dict[str, Any] = {"ignore_eos": True, "logit_bias": bias, "seed": draw}
-        defaults |= {"banned_strings": refused(refuse), "max_rewinds": 100, "regex": matched(match)}
+        defaults |= {"banned_strings": refused(refuse), "regex": matched(match)}
         defaults |= DRAWS[draw % len(DRAWS)] if self._model.bits else {"temperature": 0.0}
         return SamplingParams(**(defaults | values))
 

@@ -77,7 +77,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "adaptive_target": (-1, 1),
     "adaptive_decay": (0, 0.99),
     "min_keep": (0, _COUNT),
-    "max_rewinds": (0, _COUNT),
     "diversity": (0, 10),
     "guidance_scale": (0, 100),
     "min_tokens": (0, _COUNT),
@@ -218,11 +217,6 @@ class SamplingParams:
         "phrases that never come: when a phrase is complete, the alternative goes back to where the phrase began, "
         "and draws another token there. With (?i) before it, a phrase is found with small and capital letters "
         "alike. /.../ or /.../i is a regular expression, in which every repetition has a bound.",
-    )
-    max_rewinds: int = described(
-        1000,
-        "how often an alternative may go back for banned_strings and avoid. After that nothing is held back any "
-        "more, and `stop` says so.",
     )
     diversity: float = described(
         0.0,

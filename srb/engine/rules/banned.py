@@ -30,6 +30,9 @@ from srb.engine.sequence import Sequence
 from srb.engine.telling.events import StopEvent
 from srb.engine.telling.text import StopStrings
 
+MAX_REWINDS = 1000
+"""How often an alternative may go back. A phrase that a model comes to at every place would never let it end."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -71,13 +74,10 @@ class Watch:
 
     banned: finds the banned strings.
     stops: the strings that end the alternative. Behind a stop string nothing can become a banned string any more.
-    max_rewinds: how often tokens may be taken back. If that is needed once more, everything is said from then on.
     openings: what the alternative isn't to begin with, or None.
     """
 
-    def __init__(
-        self, banned: Phrases, stops: StopStrings | None, max_rewinds: int, openings: Openings | None = None
-    ) -> None:
+    def __init__(self, banned: Phrases, stops: StopStrings | None, openings: Openings | None = None) -> None:
         self.rewinds = 0
         self.rewound_tokens = 0
         self.is_exhausted = False
@@ -87,7 +87,6 @@ class Watch:
         self._openings = openings
         self._opening: Opening | None = None  # the one that it has claimed, once its first words are there
         self._text = ""  # the generated text, until its first words are there
-        self._max_rewinds = max_rewinds
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_chars = 0
         self._state = banned.start
@@ -202,7 +201,7 @@ class Watch:
 
         Returns how many they are; 0: no rewind is left, and they stay.
         """
-        if self.rewinds == self._max_rewinds:
+        if self.rewinds == MAX_REWINDS:
             self.give_up()
             return 0
         n_tokens = len(self.held) - at
@@ -291,5 +290,5 @@ def give(setup: Setup) -> None:
             if params.avoid is not None:
                 openings = Openings(avoided[params.avoid], said[seq.index // len(branches)])
             stops = setup.stops.get(params.stop)
-            watch = Watch(strings[params.banned_strings], stops, params.max_rewinds, openings)
+            watch = Watch(strings[params.banned_strings], stops, openings)
             seq.rules.append(Banned(seq, watch, setup.backend))

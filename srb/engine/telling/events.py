@@ -158,8 +158,8 @@ class StopEvent:
     mean_logprob: the mean of the generated tokens' logprobs, if the request asked for these.
     rewinds, rewound_tokens: how often it went back because of `banned_strings` or `avoid`, and how many tokens it threw
         away in doing so; None if it has neither. For a resumed alternative, only those since it was resumed.
-    rewinds_exhausted: whether it came to `max_rewinds`, or to a place where nothing else could be drawn. From there on
-        it may contain what it was to avoid.
+    rewinds_exhausted: whether it went back as often as it may, or came to a place where nothing else could be drawn.
+        From there on it may contain what it was to avoid.
     logprob: in a beam search, the natural logarithm of the probability of the text and its end.
     weight: in a stochastic beam search, how much the text counts: the sum of weight * f(text) over the alternatives
         estimates the mean of f(text) over all possible texts, without bias. In a search with particles, the text's

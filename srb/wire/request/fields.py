@@ -118,7 +118,6 @@ class SamplingFields(BodyFields):
     seed: Int | None = None
     stop: Strings | None = None
     banned_strings: Phrases | None = None
-    max_rewinds: Int | None = None
     diversity: Float | None = None
     avoid: Avoid | None = Field(
         None,
