@@ -6,6 +6,7 @@ _BEGINNING = "A beginning that prompts have in common is evaluated once without 
 
 REMOVED: Final[dict[str, str]] = {
     "cache_reuse": _BEGINNING,
+    "keep_bytes": "Finished requests take at most 256 MiB.",
     "lark": "--grammar takes Lark, too, below a first line %llguidance {}.",
     "max_rewinds": "An alternative may go back 1,000 times.",
     "n_cache_reuse": _BEGINNING,

@@ -70,7 +70,6 @@ class RequestsOptions:
     keep_finished: int = option(
         900, "how many seconds a finished request can still be read; 0: not at all", low=0, high=MAX_SECONDS
     )
-    keep_bytes: int = option(256 << 20, "how many bytes of memory finished requests may take", low=0)
     history: Path | None = option(
         None,
         "an SQLite file that keeps every request, its texts, and the stories of the page (default: nothing is kept)",

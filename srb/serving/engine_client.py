@@ -37,6 +37,9 @@ logger = logging.getLogger("srb")
 MAX_TRIES = 5
 """How often an event is given to the event loop, and to its readers, if that raises an exception."""
 
+_KEEP_BYTES = 256 << 20
+"""How much memory finished requests may take that can still be read."""
+
 Record = Callable[[list[Event], Callable[[], object]], object]
 """Gets the events of a step, and a function that it must call when readers may see them."""
 
@@ -59,7 +62,7 @@ def client_options(settings: Settings) -> dict[str, Any]:
         "queue_timeout": settings.queue_timeout,
         "request_timeout": settings.request_timeout,
         "keep_seconds": settings.keep_finished,
-        "keep_bytes": settings.keep_bytes,
+        "keep_bytes": _KEEP_BYTES,
     }
 
 

@@ -154,7 +154,7 @@ class Roster:
         if request_id in self._gone and self._gone[request_id] == owner:
             raise GoneError(
                 f"request {request_id} has finished, and is no longer kept: --keep-finished says for how long that is "
-                "done, and --keep-bytes in how much memory; send the request again"
+                "done, at most in 256 MiB of memory; send the request again"
             )
         raise NotFoundError(f"there is no request {request_id:.100}", param="id")
 

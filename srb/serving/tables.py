@@ -109,5 +109,5 @@ class Tabulation:
                 one.completion_tokens + other.completion_tokens,
                 one.cached_tokens + other.cached_tokens,
             )
-            self._engine.forget(part.request.id)  # its events would take the room of others' (--keep-bytes)
+            self._engine.forget(part.request.id)  # its events would take the room of others'
             self._work.put(part)

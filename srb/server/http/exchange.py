@@ -47,7 +47,7 @@ class Answers:
     own: answers in the format of the request, from its beginning; None if this format is native events.
     nodes: the ids of its alternatives' nodes, if the request writes a story.
     again: makes what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has such routes.
-    keeps: what of the body `own` and `again` hold. They hold nothing else of it, since it is counted in --keep-bytes.
+    keeps: what of the body `own` and `again` hold. They hold nothing else of it, since that counts (`Roster`).
     """
 
     ignored: list[str]

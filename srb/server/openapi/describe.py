@@ -33,7 +33,7 @@ ERRORS = {
     403: "a web page of an origin that isn't allowed (--cors-origins)",
     404: "nothing like that is there",
     408: "nothing of the body has come for --receive-timeout seconds",
-    410: "the request has finished, and is no longer kept (--keep-finished, --keep-bytes)",
+    410: "the request has finished, and is no longer kept (--keep-finished)",
     413: "the body is larger than the server reads",
     415: "the body is compressed",
     421: "the server doesn't answer under the name in Host (--allowed-hosts)",

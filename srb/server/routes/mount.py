@@ -200,8 +200,7 @@ async def _texts_of(request: web.Request, request_ids: tuple[str, ...]) -> dict[
             journal, _ = await find_kept(request, request_id)
         except (NotFoundError, GoneError):
             raise InvalidRequestError(
-                f"avoid: request {request_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for "
-                "how long; send its texts",
+                f"avoid: request {request_id:.100} is not kept, or no longer (--keep-finished); send its texts",
                 param="avoid",
             ) from None
         if journal.request.echo:
@@ -219,8 +218,8 @@ async def _before(request: web.Request, response_id: str) -> list[Message]:
         journal, again = find_response(request, response_id)
     except (NotFoundError, GoneError):
         raise InvalidRequestError(
-            f"response {response_id:.100} is not kept, or no longer: --keep-finished and --keep-bytes say for how "
-            "long; leave previous_response_id out, and send the whole conversation as input",
+            f"response {response_id:.100} is not kept, or no longer (--keep-finished); leave previous_response_id "
+            "out, and send the whole conversation as input",
             param="previous_response_id",
             code="previous_response_not_found",
         ) from None
