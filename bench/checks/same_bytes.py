@@ -45,7 +45,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "guided": {"negative_prompt": TEXT + "It rained.", "guidance_scale": 2},
     "json": {"json_schema": {"type": "array", "items": {"type": "integer"}}, "ignore_eos": False},
     "beams": {"search": "beam", "beams": 5, "ignore_eos": False},
-    "stochastic beams": {"search": "stochastic_beam", "ignore_eos": False},
     "diversity": {"diversity": 2},
     "distinct": {"distinct": True},
     "scored": {"echo": True, "logprobs": 1},

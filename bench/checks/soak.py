@@ -42,7 +42,6 @@ EVERYTHING: list[dict[str, Any]] = [
     {"distinct": True},
     {"negative_prompt": "It was", "guidance_scale": 1.5},
     {"search": "beam", "beams": 8},
-    {"search": "stochastic_beam", "beams": 8},
     {"context_shift": True},
     {"return_progress": True, "return_tokens": True, "echo": True},
     {"dry_multiplier": 1, "dry_sequence_breakers": ["\n", "."], "xtc_probability": 0.5, "adaptive_target": 0.3},

@@ -148,8 +148,7 @@ class Mixture:
         options |= {"echo": "echo" in features and kind != "media"}
         if kind == "search":
             one = SamplingParams(seed=0, max_tokens=self.pick([None, 0, 1, 5]), logit_bias=ASCII)
-            search = self.pick(["beam", "stochastic_beam"])
-            return CompletionRequest(prompts, one.alternatives(n), search=search, **options | {"heal": False})
+            return CompletionRequest(prompts, one.alternatives(n), search="beam", **options | {"heal": False})
         if kind == "bridge":
             fields: dict[str, Any] = {
                 "max_tokens": self.pick([None, 0, 1, 5, 12]),

@@ -44,7 +44,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "as long as there is room": {"max_tokens": -1},
     "no end": {"ignore_eos": True},
     "a search": {"search": "beam", "ignore_eos": False, "logit_bias": ASCII},
-    "random texts of a search": {"search": "stochastic_beam", "logit_bias": ASCII},
     "a bridge": {"suffix": tuple(b" The end."), "stop": ("e",)},
     "particles": {"suffix": tuple(b" The end."), "search": "particles", "particles": 4, "ignore_eos": False},
     "alternatives that differ": {"diversity": 1.0},

@@ -1,15 +1,13 @@
 """Searches find what looking at every text finds, hold no more than they have leased, and say everything once."""
 
 import dataclasses
-import itertools
 import math
-import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from driver import check_order, request, run, run_interrupted, stops, texts
-from fake_backend import END, N_VOCAB, FakeBackend, FakeRanker, scores
+from fake_backend import END, N_VOCAB, FakeBackend, scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,7 +61,6 @@ def test_wide_beams_find_the_best_of_all_texts(length_penalty: float, early_stop
     assert [said.get(k, "") for k in range(n)] == [text for text, _, _ in ranked[:n]]
     assert [ends[k].logprob for k in range(n)] == pytest.approx([logprob for _, logprob, _ in ranked[:n]])
     assert [ends[k].length for k in range(n)] == [length for _, _, length in ranked[:n]]
-    assert [ends[k].weight for k in range(n)] == [None] * n
     assert {end.stop_reason for end in ends.values()} <= {None, stop}
 
 
@@ -151,102 +148,6 @@ def test_it_costs_about_as_many_rows_as_alternatives_do() -> None:
     assert 0 < rows[0] <= 1.3 * rows[1]
 
 
-def test_each_text_is_drawn_once_and_the_same_seed_draws_the_same() -> None:
-    n = 20
-    asked = search(n, "stochastic_beam", max_tokens=4, seed=7)
-    events = run(Engine(big()), asked)
-    said, ends = texts(events), stops(events)
-    keys = {(said.get(k, ""), ends[k].length) for k in range(n)}
-    assert len(keys) == n
-    known = {(text, length): logprob for text, logprob, length in every_text(4)}
-    assert [ends[k].logprob for k in range(n)] == pytest.approx(
-        [known[said.get(k, ""), ends[k].length] for k in range(n)]
-    )
-    assert texts(run(Engine(big()), dataclasses.replace(asked, id="again"))) == said
-    other = search(n, "stochastic_beam", max_tokens=4, seed=8)
-    assert texts(run(Engine(big()), other)) != said
-
-
-def test_all_texts_there_are_weigh_what_they_are_likely() -> None:
-    every = list(every_text(2))
-    events = run(Engine(big()), search(len(every), "stochastic_beam", max_tokens=2))
-    for end in stops(events).values():
-        assert end.logprob is not None
-        assert end.weight == pytest.approx(math.exp(end.logprob))
-
-
-def test_each_beam_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the children of two beams would be drawn alike, and not independently."""
-    asked: list[tuple[int, ...] | None] = []
-    rank = FakeRanker.rank
-
-    def record(ranker: FakeRanker, *args: Any, noise: tuple[int, ...] | None, **options: Any) -> Any:
-        asked.append(noise)
-        return rank(ranker, *args, noise=noise, **options)
-
-    monkeypatch.setattr(FakeRanker, "rank", record)
-    run(Engine(big()), search(6, "stochastic_beam", max_tokens=4))
-    assert len(asked) > 6
-    assert len(set(asked)) == len(asked)
-
-
-@pytest.mark.parametrize("times", [100, pytest.param(250, marks=pytest.mark.many)])
-def test_weights_estimate_means_without_bias(times: int) -> None:
-    """Of texts of up to 3 tokens: how likely each letter is to come first, how long they are, and all probability."""
-    every, n = list(every_text(3)), 4
-    truth = {
-        "all": 1.0,
-        "length": sum(math.exp(logprob) * length for _, logprob, length in every),
-        "a": sum(math.exp(logprob) for text, logprob, _ in every if text.startswith("a")),
-        "b": sum(math.exp(logprob) for text, logprob, _ in every if text.startswith("b")),
-    }
-    estimates: dict[str, list[float]] = {name: [] for name in truth}
-    engine = Engine(big())
-    for seed in range(times):
-        events = run(engine, search(n, "stochastic_beam", max_tokens=3, seed=1000 * seed))
-        said, ends = texts(events), stops(events)
-        weights = {k: end.weight or 0.0 for k, end in ends.items()}
-        estimates["all"].append(sum(weights.values()))
-        estimates["length"].append(sum(weight * ends[k].length for k, weight in weights.items()))
-        for letter in "ab":
-            begun = [weight for k, weight in weights.items() if said.get(k, "").startswith(letter)]
-            estimates[letter].append(sum(begun))
-    for name, values in estimates.items():
-        error = statistics.stdev(values) / math.sqrt(times)
-        assert abs(statistics.fmean(values) - truth[name]) < 3 * error, name
-
-
-@pytest.mark.parametrize("times", [100, pytest.param(400, marks=pytest.mark.many)])
-def test_texts_are_drawn_in_the_order_of_draws_without_replacement(times: int) -> None:
-    """The first is drawn by the probabilities, and the second by those of what is left."""
-    every = {(text, length): math.exp(logprob) for text, logprob, length in every_text(1)}
-    pairs = dict.fromkeys(itertools.permutations(every, 2), 0)
-    engine = Engine(big())
-    for seed in range(times):
-        events = run(engine, search(2, "stochastic_beam", max_tokens=1, seed=1000 * seed))
-        said, ends = texts(events), stops(events)
-        first, second = ((said.get(k, ""), ends[k].length) for k in range(2))
-        pairs[first, second] += 1
-    for (first, second), counted in pairs.items():
-        p = every[first] * every[second] / (1 - every[first])
-        assert abs(counted - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1
-
-
-@pytest.mark.parametrize("times", [100, pytest.param(400, marks=pytest.mark.many)])
-def test_a_search_draws_first_what_is_likely_as_a_whole(times: int) -> None:
-    """By how the beams' scores go on, and not by new noise in each step."""
-    first = dict.fromkeys(["", *"abc"], 0.0)
-    for text, logprob, _ in every_text(3, prompt=b"f"):
-        first[text[:1]] += math.exp(logprob)
-    counted = dict.fromkeys(first, 0)
-    engine = Engine(big())
-    for seed in range(times):
-        said = texts(run(engine, search(3, "stochastic_beam", max_tokens=3, seed=1000 * seed, prompt="f")))
-        counted[said.get(0, "")[:1]] += 1
-    for letter, p in first.items():
-        assert abs(counted[letter] - times * p) <= 4 * math.sqrt(times * p * (1 - p)) + 1
-
-
 @pytest.mark.parametrize("window", [None, 0, 5])
 def test_several_prompts_share_and_are_retained(window: int | None) -> None:
     backend = FakeBackend(n_cells=400, n_parallel=8, window=window)
@@ -282,7 +183,7 @@ def test_an_alternative_that_is_ended_leaves_its_place_empty() -> None:
 
 def test_too_few_texts() -> None:
     bias = tuple((token, -math.inf) for token in range(N_VOCAB) if token != ord("a"))
-    asked = search(3, "stochastic_beam", max_tokens=4, logit_bias=bias)
+    asked = search(3, max_tokens=4, logit_bias=bias)
     events = run(Engine(big()), asked)
     assert texts(events)[0] == "aaaa"  # all there is begins like that
     assert [stops(events)[k].finish_reason for k in range(3)] == ["length", "error", "error"]
@@ -302,7 +203,6 @@ def test_few_tokens(max_tokens: int | None) -> None:
 
 @given(
     n=st.integers(1, 3),
-    kind=st.sampled_from(["beam", "stochastic_beam"]),
     max_tokens=st.integers(0, 30),
     window=st.sampled_from([None, 0, 5]),
     fails=st.sets(st.sampled_from(range(2, 12, 2)), max_size=2),
@@ -312,7 +212,6 @@ def test_few_tokens(max_tokens: int | None) -> None:
 )
 def test_decodes_that_fail_once_change_nothing(
     n: int,
-    kind: str,
     max_tokens: int,
     window: int | None,
     fails: set[int],
@@ -321,10 +220,10 @@ def test_decodes_that_fail_once_change_nothing(
     min_tokens: int,
 ) -> None:
     given: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "min_tokens": min_tokens}
-    expected = run(Engine(big()), search(n, kind, **given))
+    expected = run(Engine(big()), search(n, **given))
     backend = FakeBackend(n_cells=400, window=window, fail_decodes=fails)
     engine = Engine(backend, cache_bytes=1000)
-    asked = search(n, kind, **given)
+    asked = search(n, **given)
     events = run(engine, asked)
     check_order(events, asked)
     failed = {k for k, end in stops(events).items() if end.finish_reason == "error"}
@@ -352,7 +251,6 @@ def test_a_beam_that_always_fails_ends_its_search_alone() -> None:
 
 @given(
     n=st.integers(1, 4),
-    kind=st.sampled_from(["beam", "stochastic_beam"]),
     max_tokens=st.integers(1, 25),
     stop=st.sampled_from([(), ("ab",)]),
     logprobs=st.sampled_from([None, 1]),
@@ -360,13 +258,12 @@ def test_a_beam_that_always_fails_ends_its_search_alone() -> None:
 )
 def test_an_interrupted_search_says_what_it_would_have_said(
     n: int,
-    kind: str,
     max_tokens: int,
     stop: tuple[str, ...],
     logprobs: int | None,
     cuts: list[int],
 ) -> None:
-    asked = search(n, kind, max_tokens=max_tokens, stop=stop, logprobs=logprobs)
+    asked = search(n, max_tokens=max_tokens, stop=stop, logprobs=logprobs)
     whole = run(Engine(big()), asked)
     events = run_interrupted(lambda: Engine(big()), asked, cuts)
     assert texts(events) == texts(whole)
@@ -379,8 +276,6 @@ def test_an_interrupted_search_says_what_it_would_have_said(
         ({"kind": "best"}, "search"),
         ({"kind": "sample", "beams": 2}, "beams"),
         ({"kind": "sample", "length_penalty": 2.0}, "length_penalty"),
-        ({"kind": "stochastic_beam", "early_stopping": True}, "early_stopping"),
-        ({"kind": "stochastic_beam", "beams": 3}, "beams"),
         ({"beams": 1}, "beams"),
         ({"beams": 9}, "beams"),
         ({"length_penalty": math.nan}, "length_penalty"),

@@ -116,7 +116,7 @@ def body(rng: random.Random) -> dict[str, Any]:
         if rng.random() < 0.15:
             result[name] = number(rng, 0, 100)
     if rng.random() < 0.15:
-        result["search"] = rng.choice(["beam", "beam", "stochastic_beam", "sample", "best"])
+        result["search"] = rng.choice(["beam", "beam", "sample", "best"])
     searches: dict[str, list[Any]] = {
         "beams": [4, 8, 9, 0, "5"],
         "length_penalty": [0, -10, 10, 11],

@@ -41,16 +41,14 @@ async def test_every_format_has_the_same_texts(connect: Connect) -> None:
     assert [each["content"] for each in llama] == texts
 
 
-async def test_stochastic_beams_have_weights(connect: Connect) -> None:
+async def test_a_search_that_there_is_not_samples_and_says_so(connect: Connect) -> None:
     client = await connect(FakeBackend())
-    body = BODY | {"search": "stochastic_beam", "beams": 3, "stream": "events", "seed": 1}
-    texts = []
-    for _ in range(2):
-        lines = (await (await client.post("/v1/completions", json=body)).text()).splitlines()
-        events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-        assert all(event["weight"] > 0 for event in events if event["event"] == "stop")
-        texts.append([event for event in events if event["event"] == "stream"])
-    assert texts[0] == texts[1]
+    body = {name: value for name, value in BODY.items() if name != "search"} | {"model": "fake", "seed": 1}
+    plain = await (await client.post("/v1/completions", json=body)).json()
+    response = await client.post("/v1/completions", json=body | {"search": "best"})
+    assert response.status == 200
+    assert (await response.json())["choices"] == plain["choices"]
+    assert response.headers["x-srb-ignored"].split(", ") == ["beams", "search"]
 
 
 async def test_more_beams_than_there_is_room_for_are_refused(connect: Connect) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import heapq
 import math
-import random
 import threading
 import zlib
 from array import array
@@ -248,7 +247,7 @@ class FakeRanker:
             biases[token] += bias
         return {token: bias for token, bias in biases.items() if bias > -math.inf}
 
-    def rank(self, logits: Context, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
+    def rank(self, logits: Context, top: int, *, may_end: bool) -> list[Ranked]:
         all_scores = scores(logits)
         biased = {token: all_scores[token] + bias for token, bias in self._biases.items()}
         if self.params.ignore_eos or not may_end:
@@ -256,12 +255,8 @@ class FakeRanker:
         if not biased:
             return []
         total = math.log(sum(map(math.exp, biased.values())))
-        rng = random.Random(repr(noise))
-        ranked = [
-            (token, each - total, each - total + (-math.log(rng.expovariate(1.0)) if noise else 0.0))
-            for token, each in biased.items()
-        ]
-        return sorted(ranked, key=lambda each: -each[2])[: top + 1]
+        ranked = [(token, each - total) for token, each in biased.items()]
+        return sorted(ranked, key=lambda each: -each[1])[: top + 1]
 
 
 @dataclass

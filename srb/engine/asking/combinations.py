@@ -7,7 +7,7 @@ from srb.engine.asking.kinds import check_text
 from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 
-SEARCHES = ("sample", "beam", "stochastic_beam", "particles")
+SEARCHES = ("sample", "beam", "particles")
 """How the texts of a request are found; see `CompletionRequest.search`."""
 
 MAX_LENGTH_PENALTY = 10.0
@@ -93,15 +93,13 @@ def _check_search(request: Any) -> None:
     if search not in SEARCHES:
         raise InvalidRequestError(f"search is one of {', '.join(SEARCHES)}, got {search!s:.60}", param="search")
     for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
-        is_its_own = search == "beam" or (name == "beams" and search == "stochastic_beam")
-        if not is_its_own and getattr(request, name) != default:
+        if search != "beam" and getattr(request, name) != default:
             raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
     _check_particles(request)
-    if search in ("sample", "particles"):
+    if search != "beam":
         return
-    if request.beams is not None and not (request.beams == n or (search == "beam" and request.beams > n)):
-        least = "at least n" if search == "beam" else "n in a stochastic beam search"
-        raise InvalidRequestError(f"beams must be {least} ({n}), got {request.beams!s:.60}", param="beams")
+    if request.beams is not None and request.beams < n:
+        raise InvalidRequestError(f"beams must be at least n ({n}), got {request.beams!s:.60}", param="beams")
     if not -MAX_LENGTH_PENALTY <= request.length_penalty <= MAX_LENGTH_PENALTY:
         raise InvalidRequestError(
             f"length_penalty must be from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}, "

@@ -172,18 +172,16 @@ class Drafter(Protocol):
         """
 
 
-Ranked = tuple[int, float, float]
-"""A token, the natural logarithm of its probability, and its score."""
+Ranked = tuple[int, float]
+"""A token and its log-probability."""
 
 
 class Ranker(Protocol):
     """Ranks the tokens that a search may go on with. It remembers nothing between calls."""
 
-    def rank(self, logits: Any, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
-        """The tokens with the highest scores, the highest first. Tokens without a probability are left out.
+    def rank(self, logits: Any, top: int, *, may_end: bool) -> list[Ranked]:
+        """The most probable tokens, the most probable first. Tokens without a probability are left out.
 
         top: how many of the tokens must be ones that don't end the text, if there are so many.
         may_end: whether tokens that end the text have a probability.
-        noise: the seed of the Gumbel noise that is added to a token's log-probability to make its score; None: the
-            score is the log-probability alone.
         """

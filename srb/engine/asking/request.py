@@ -78,16 +78,15 @@ class CompletionRequest:
     )
     search: str = described(
         "sample",
-        "how texts are found. sample: they are drawn token by token. beam: the n likeliest texts that a beam "
-        "search finds, the best one first. stochastic_beam: n different whole texts, drawn without replacement "
-        "from all possible texts. These two use the model's probabilities after logit_bias, and no samplers. "
+        "how texts are found. sample: they are drawn token by token. beam: beam search, the most probable texts, the "
+        "best one first; it uses the model's probabilities after logit_bias, and no samplers. "
         "particles: more texts than n are drawn side by side, and on the way the weak ones are replaced by forks of "
         "the strong ones: by how well suffix follows, or by power.",
     )
     beams: int | None = described(
         None,
         f"of a beam search, how many texts go on side by side, at least n. Left out: {DEFAULT_BEAMS}, or n if that is "
-        "more. A stochastic beam search has n.",
+        "more.",
     )
     length_penalty: float = described(
         1.0,
@@ -280,7 +279,7 @@ class CompletionRequest:
             return self.particles or max(n, DEFAULT_PARTICLES)
         if self.search == "sample":
             return 0
-        return n if self.search == "stochastic_beam" else self.beams or max(n, DEFAULT_BEAMS)
+        return self.beams or max(n, DEFAULT_BEAMS)
 
     @property
     def cells_behind(self) -> int:

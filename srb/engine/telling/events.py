@@ -161,9 +161,7 @@ class StopEvent:
     rewinds_exhausted: whether it went back as often as it may, or came to a place where nothing else could be drawn.
         From there on it may contain what it was to avoid.
     logprob: in a beam search, the natural logarithm of the probability of the text and its end.
-    weight: in a stochastic beam search, how much the text counts: the sum of weight * f(text) over the alternatives
-        estimates the mean of f(text) over all possible texts, without bias. In a search with particles, the text's
-        share in the weights of all particles.
+    weight: in a search with particles, the text's share in the weights of all particles.
     suffix_logprob: of a bridge, the natural logarithm of the probability of the suffix after the prompt and this text.
     rank: of a bridge, the place of the alternative among its siblings by `suffix_logprob`; 1 is the best.
     truncated: whether it went on without a part of its prompt or of its text, because of `context_shift`.

@@ -22,7 +22,7 @@ from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Rule
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.telling.events import FinishReason, StopEvent
-from srb.engine.ways.search import Beam, Search, StochasticSearch
+from srb.engine.ways.search import Beam, Search
 from srb.engine.ways.tools import OfPrompt, Tools
 from srb.errors import BackendError, NoTokenError
 
@@ -90,21 +90,14 @@ class Beams(OfPrompt):
     def _new(self) -> Search:
         prompt, request, first = self._prompt, self._active.request, self._prompt.sequences[0]
         params, n = first.params, len(request.branches)
-        ranker, ends = self._tools.backend.ranker(params), partial(self._ends, prompt)
-        n_before, most = len(prompt.tokens), first.max_tokens
-        if request.search == "stochastic_beam":
-            seed = request.branches[0].seed
-            return StochasticSearch(
-                self, ranker, ends, n=n, n_before=n_before, max_tokens=most, min_tokens=params.min_tokens, seed=seed
-            )
         return Search(
             self,
-            ranker,
-            ends,
+            self._tools.backend.ranker(params),
+            partial(self._ends, prompt),
             n=n,
             width=request.n_rows,
-            n_before=n_before,
-            max_tokens=most,
+            n_before=len(prompt.tokens),
+            max_tokens=first.max_tokens,
             min_tokens=params.min_tokens,
             length_penalty=request.length_penalty,
             early_stopping=request.early_stopping,
@@ -167,7 +160,7 @@ class Beams(OfPrompt):
                 self._tools.decoding.finish(seq, "error", None)
                 continue
             self._say(seq, found, len(found.tokens))
-            seq.rules.append(Found(found.logprob, search.weight(found)))
+            seq.rules.append(Found(found.logprob))
             self._tools.decoding.finish(seq, found.finish_reason or "stop", found.stop_reason)
 
     def _say(self, seq: Sequence, beam: Beam, end: int) -> None:
@@ -205,9 +198,9 @@ class Beams(OfPrompt):
 class Found(Rule):
     """Tells how probable the text is that an alternative got from a search."""
 
-    def __init__(self, logprob: float, weight: float | None) -> None:
-        self._logprob, self._weight = logprob, weight
+    def __init__(self, logprob: float) -> None:
+        self._logprob = logprob
 
     def ended(self, event: StopEvent) -> StopEvent:
         """See `Rule.ended`."""
-        return replace(event, logprob=self._logprob, weight=self._weight)
+        return replace(event, logprob=self._logprob)

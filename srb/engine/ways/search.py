@@ -1,10 +1,8 @@
-"""`Search` and `StochasticSearch`: decide which beams of a prompt go on, and which texts are found.
+"""`Search`: decides which beams of a prompt go on, and which texts are found.
 
 Nothing here knows of cells, events or characters. `beams.py` carries a search out.
 """
 
-import math
-import random
 from bisect import insort
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -15,24 +13,22 @@ from srb.engine.ports import Way
 from srb.engine.telling.events import FinishReason, Token
 from srb.engine.telling.text import TextState
 
-_FAR = 40.0
-"""e to the power of -40 is so small that adding it to 1 changes nothing."""
-
 
 class Beam:
     """A text of a search: one that goes on, or one that was found.
 
     tokens: the generated ones. logprob: the natural logarithm of their probability.
-    score: what texts are compared by. parent: the beam that it goes on from; None once it has cells of its own.
+    score: once it is found, what texts are compared by.
+    parent: the beam that it goes on from; None once it has cells of its own.
     """
 
     ahead = ()
 
-    def __init__(self, search: "Search", tokens: list[int], logprob: float, score: float) -> None:
+    def __init__(self, search: "Search", tokens: list[int], logprob: float) -> None:
         self.search = search
         self.tokens = tokens
         self.logprob = logprob
-        self.score = score
+        self.score = 0.0
         self.parent: Beam | None = None
         self.text: TextState | None = None  # only if there are stop strings
         self.reported: list[list[Token]] = []  # for each token, if tokens are reported
@@ -103,7 +99,7 @@ class Search:
         self.n = n
         self.width = width
         self.n_before = n_before
-        self.living = [Beam(self, [], 0.0, 0.0)]
+        self.living = [Beam(self, [], 0.0)]
         """The beams, the best first."""
         self.found: list[Beam] = []
         """The texts that have ended, the best first."""
@@ -125,16 +121,16 @@ class Search:
         """Takes the logits behind the last token of a beam."""
         # The ranker doesn't know which tokens complete a stop string, and so end a text: it gives twice the width.
         may_end = len(beam.tokens) >= self._min_tokens
-        beam.ranked = self._ranker.rank(logits, 2 * self.width, may_end=may_end, noise=self._noise(beam))
+        beam.ranked = self._ranker.rank(logits, 2 * self.width, may_end=may_end)
 
     def step(self) -> None:
         """Goes one token further. `take` must have been called for all beams before."""
         ways = sorted(self._ways(), key=lambda way: -way[0])
         self.living = []
-        for place, (score, parent, token, logprob) in enumerate(ways):
+        for place, (logprob, parent, token) in enumerate(ways):
             if len(self.living) == self.width:
                 break
-            beam = self._child(parent, token, logprob, score)
+            beam = self._child(parent, token, logprob)
             if beam.finish_reason is None:
                 self.living.append(beam)
             elif place < self.width:
@@ -154,24 +150,17 @@ class Search:
             self.n_settled += 1
         return self.n_settled - begun
 
-    def weight(self, beam: Beam) -> float | None:
-        """See `StopEvent.weight`."""
-        return None
-
-    def _ways(self) -> Iterator[tuple[float, Beam, int, float]]:
-        """All texts one token longer: their score, the beam, the token, and the text's log-probability."""
+    def _ways(self) -> Iterator[tuple[float, Beam, int]]:
+        """All texts one token longer: their log-probability, the beam, and the token."""
         for beam in self.living:
-            for token, logprob, _ in beam.ranked or ():
-                yield beam.logprob + logprob, beam, token, beam.logprob + logprob
+            for token, logprob in beam.ranked or ():
+                yield beam.logprob + logprob, beam, token
 
-    def _child(self, parent: Beam, token: int, logprob: float, score: float) -> Beam:
-        beam = Beam(self, [*parent.tokens, token], logprob, score)
+    def _child(self, parent: Beam, token: int, logprob: float) -> Beam:
+        beam = Beam(self, [*parent.tokens, token], logprob)
         beam.parent = parent
         beam.finish_reason = self._ends(beam)
         return beam
-
-    def _noise(self, _beam: Beam) -> tuple[int, ...] | None:
-        return None
 
     def _is_done(self, best: Beam) -> bool:
         if len(self.found) < self.width or self._early_stopping is True:
@@ -181,73 +170,3 @@ class Search:
         length = self._max_tokens if hopes else len(best.tokens)
         most: float = best.logprob / length**self._length_penalty
         return self.found[-1].score >= most
-
-
-class StochasticSearch(Search):
-    """Draws n different texts without replacement from all possible texts, each with its log-probability.
-
-    The score of a text is its log-probability plus Gumbel noise, and the n texts with the highest scores are drawn. The
-    score of a beam is the highest score of all texts that begin with it. So n beams are enough to find exactly these
-    texts: W. Kool, H. van Hoof and M. Welling, "Stochastic Beams and Where to Find Them" (ICML 2019).
-    """
-
-    def __init__(
-        self,
-        way: Way,
-        ranker: Ranker,
-        ends: Callable[[Beam], FinishReason | None],
-        *,
-        n: int,
-        n_before: int,
-        max_tokens: int,
-        min_tokens: int,
-        seed: int,
-    ) -> None:
-        super().__init__(
-            way, ranker, ends, n=n, width=n, n_before=n_before, max_tokens=max_tokens, min_tokens=min_tokens
-        )
-        self._seed = seed
-        self._highest_left = -math.inf
-        """The highest score of all texts that weren't drawn: the threshold of the drawn ones."""
-        # The highest score of all texts has a standard Gumbel distribution, as their probabilities add up to 1.
-        self.living[0].score = -math.log(random.Random(seed).expovariate(1.0))
-
-    def step(self) -> None:
-        """See `Search.step`. Here a text that was found may still be pushed out by beams that go on."""
-        rivals: list[tuple[float, Beam, int | None, float]] = [(each.score, each, None, 0.0) for each in self.found]
-        rivals = sorted([*rivals, *self._ways()], key=lambda rival: -rival[0])
-        self.living, self.found = [], []
-        for score, beam, token, logprob in rivals[: self.width]:
-            each = beam if token is None else self._child(beam, token, logprob, score)
-            (self.living if each.finish_reason is None else self.found).append(each)
-        if len(rivals) > self.width:
-            self._highest_left = max(self._highest_left, rivals[self.width][0])
-
-    def weight(self, beam: Beam) -> float:
-        """The text's probability, divided by that of its score being above the threshold (section 4.2 of the paper)."""
-        above = beam.logprob - self._highest_left
-        if above < -_FAR:  # equals the fraction below to the last bit, whose numbers may be too small for a float
-            return math.exp(self._highest_left)
-        return math.exp(beam.logprob) / -math.expm1(-math.exp(min(above, _FAR)))
-
-    def _ways(self) -> Iterator[tuple[float, Beam, int, float]]:
-        for beam in self.living:
-            ranked, before = beam.ranked or [], beam.logprob
-            for token, logprob, perturbed in ranked:
-                score = _given_highest(before + perturbed, before + ranked[0][2], beam.score)
-                yield score, beam, token, before + logprob
-
-    def _noise(self, beam: Beam) -> tuple[int, ...]:
-        return (self._seed, len(beam.tokens), self.living.index(beam))
-
-
-def _given_highest(score: float, highest: float, wanted: float) -> float:
-    """Moves the score of one of several texts, whose highest score is `highest`, so that the highest becomes `wanted`.
-
-    The result has the distribution of Gumbel variables under the condition that the highest of them is `wanted`. This
-    is equation 23 in appendix B.3 of the paper, a form that neither overflows nor loses digits.
-    """
-    if score == highest:
-        return wanted
-    v = wanted - score + math.log(-math.expm1(score - highest))
-    return wanted - max(0.0, v) - math.log1p(math.exp(-abs(v)))

@@ -8,8 +8,6 @@ import numpy as np
 from srb.engine.backend import Logprobs
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-Doubles = np.ndarray[Any, np.dtype[np.float64]]
-
 Places = np.ndarray[Any, np.dtype[np.intp]]
 
 ROWS = 64
@@ -39,7 +37,7 @@ def entropy(logits: Floats) -> float:
     return max(0.0, math.log(total) - float(weights @ shifted) / total)
 
 
-def largest_of(logits: Floats | Doubles, k: int) -> Places:
+def largest_of(logits: Floats, k: int) -> Places:
     """The places of the k largest logits, the largest first. Of equal ones, those at the lowest places come first."""
     if k == 0:
         return np.empty(0, np.intp)
@@ -47,7 +45,7 @@ def largest_of(logits: Floats | Doubles, k: int) -> Places:
     return np.asarray(places[np.argsort(-logits[places], kind="stable")[:k]])
 
 
-def likeliest(logits: Floats | Doubles, k: int) -> Places:
+def likeliest(logits: Floats, k: int) -> Places:
     """The places of the k largest logits, in ascending order. At times there are a few more than k.
 
     k: at most a `ROWS`-th of the logits. They are laid out as a table of `ROWS` rows. The k columns with the largest

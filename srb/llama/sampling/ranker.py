@@ -4,7 +4,7 @@ import numpy as np
 
 from srb.engine.asking.model import Ranked
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.llama.sampling.logprobs import Doubles, Floats, largest_of
+from srb.llama.sampling.logprobs import Floats, largest_of
 from srb.llama.text.tokenizer import LlamaTokenizer
 
 
@@ -19,8 +19,8 @@ class LlamaRanker:
         self._biased = np.fromiter(biases.keys(), np.intp)
         self._biases = np.fromiter(biases.values(), np.float32)
 
-    def rank(self, logits: Floats, top: int, *, may_end: bool, noise: tuple[int, ...] | None) -> list[Ranked]:
-        """The tokens with the highest scores. See `Ranker.rank`."""
+    def rank(self, logits: Floats, top: int, *, may_end: bool) -> list[Ranked]:
+        """The likeliest tokens. See `Ranker.rank`."""
         scores = logits.copy()
         scores[self._biased] += self._biases
         if not may_end:
@@ -30,9 +30,6 @@ class LlamaRanker:
             return []
         scores -= highest
         logprobs = scores - np.log(np.exp(scores).sum())
-        ranked: Floats | Doubles = logprobs
-        if noise is not None:
-            ranked = logprobs + np.random.default_rng(noise).gumbel(size=len(logprobs))
-        best = largest_of(ranked, min(top + len(self._ends), len(ranked)))
+        best = largest_of(logprobs, min(top + len(self._ends), len(logprobs)))
         best = best[logprobs[best] > -np.inf]
-        return list(zip(best.tolist(), logprobs[best].tolist(), ranked[best].tolist(), strict=True))
+        return list(zip(best.tolist(), logprobs[best].tolist(), strict=True))

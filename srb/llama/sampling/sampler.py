@@ -268,7 +268,7 @@ class LlamaSampler:
 
         Sequences that exclude each other's tokens one after another draw without replacement, in the proportions of
         the distribution. Each draw takes the largest of the Gumbel-perturbed logits. This is Gumbel-top-k, one step at
-        a time: Kool, van Hoof and Welling, "Stochastic beams and where to find them" (ICML 2019).
+        a time (Kool, van Hoof and Welling, ICML 2019).
         """
         self._fill_candidates(logits, self._constraint)
         array = ctypes.byref(self._candidates.array)

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
+from srb.engine.asking.combinations import SEARCHES
 from srb.engine.asking.model import ChatTemplate
 from srb.engine.asking.request import CompletionRequest, new_request_id
 from srb.engine.asking.sampling_params import DEFAULT_MOST_TOKENS
@@ -211,6 +212,8 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
     of_searches = {name for names in (*SEARCH_FIELDS.values(), BRIDGE_FIELDS) for name in names}
     ignored += sorted((of_searches - {*fields.search_fields}) & fields.model_fields_set)
+    if fields.search not in (None, *SEARCHES):
+        ignored.append("search")
     if fields.id_slot is not None and not limits.saved_slots:
         ignored.append("id_slot")
     if fields.model not in (None, limits.model):

@@ -157,12 +157,13 @@ class CompletionFields(SamplingFields):
     @property
     def searches(self) -> bool:
         """Whether a search, or a bridge to a suffix, finds the texts, in place of alternatives that go on alone."""
-        return self.search not in (None, "sample") or bool(self.suffix)
+        return self.search in SEARCH_FIELDS or bool(self.suffix)
 
     @property
     def search_settings(self) -> dict[str, Any]:
         """The fields of the search, as `CompletionRequest` takes them. Those of other kinds of search are left out."""
-        sent = {name: getattr(self, name) for name in ("search", *self.search_fields)}
+        known = ("search",) if self.search in SEARCHES else ()
+        sent = {name: getattr(self, name) for name in (*known, *self.search_fields)}
         stopping = {"true": True, "false": False}
         return {
             name: stopping.get(value, value) if name == "early_stopping" else value

@@ -24,11 +24,10 @@ REPLACED_BY_MIROSTAT = {
 }
 """The fields that have no effect with mirostat, which replaces all samplers except temperature and biases."""
 
-REPLACED_BY_SEARCH = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta"}
+REPLACED_BY_BEAMS = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta", "seed"}
 """The fields that have no effect in a beam search, which chooses by the model's own probabilities, after biases."""
 
-BEAM_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "stochastic_beam": ("beams",)}
-SEARCH_FIELDS = {**BEAM_FIELDS, "particles": ("particles", "power")}
+SEARCH_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "particles": ("particles", "power")}
 """The fields of each kind of search. They have no effect in a request for another kind, or for no search."""
 
 BRIDGE_FIELDS = ("particles", "suffix_tokens", "stop_at_suffix")
@@ -170,8 +169,8 @@ class SamplingFields(BodyFields):
         unknown = [*self._unknown, *(f"samplers.{name}" for name in self.samplers or () if name not in known)]
         unknown += [f"structured_outputs.{name}" for name in self.structured_outputs or () if name not in KINDS]
         replaced = REPLACED_BY_MIROSTAT if mirostat else set()
-        if search in BEAM_FIELDS:
-            replaced = REPLACED_BY_SEARCH | ({"seed"} if search == "beam" else set())
+        if search == "beam":
+            replaced = REPLACED_BY_BEAMS
         return [*unknown, *sorted(replaced & self.model_fields_set)]
 
     @property
