@@ -81,15 +81,11 @@ def main() -> None:
             bench.ends(before, 1, 1)  # so that no way pays for the prompt
             bench.ends(before, N, MOST)
             add("plain, 16 middles without the rest", None)
-            every = bench.scores(before, rest, N, MOST, particles=N)
+            every = bench.scores(before, rest, N, MOST, n_candidates=N)
             add("best of 16", max(every))
             add("any of the 16 (their mean)", statistics.fmean(every))
-            stops: dict[str, Any] = {"particles": N, "stop_at_suffix": True}
-            add("best of 16, `stop_at_suffix`", bench.scores(before, rest, 1, MOST, **stops)[0])
-            fields: dict[str, Any] = {"particles": N, "search": "particles"}
-            add("particles, 16", bench.scores(before, rest, 1, MOST, **fields)[0])
-            stops["search"] = "particles"
-            add("particles, 16, `stop_at_suffix`", bench.scores(before, rest, 1, MOST, **stops)[0])
+            cut = bench.scores(before, rest, 1, MOST, n_candidates=N, stop_at_suffix=True)[0]
+            add("best of 16, `stop_at_suffix`", cut)
             add("no middle", bench.scores(before, rest)[0])
             truth = bench.scores(f"{before} {true}", rest)[0]
             add("the true sentence", truth)

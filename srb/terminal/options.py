@@ -24,10 +24,9 @@ REQUEST_FIELDS = (
     "length_penalty",
     "early_stopping",
     "suffix",
-    "particles",
+    "candidates",
     "suffix_tokens",
     "stop_at_suffix",
-    "power",
     "logprobs",
     "post_sampling_probs",
     "echo",
@@ -61,13 +60,13 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
         "how they differ from each other, or from a text",
         ("distinct", "diversity", "avoid", "negative_prompt", "guidance_scale"),
     ),
-    "searching": (
-        "the likeliest texts, in place of drawing them",
-        ("search", "beams", "length_penalty", "early_stopping", "particles", "power"),
+    "beam search": (
+        "the most probable texts, no sampling",
+        ("search", "beams", "length_penalty", "early_stopping"),
     ),
     "filling in": (
         "texts that lead from the prompt to another text",
-        ("suffix", "suffix_tokens", "stop_at_suffix"),
+        ("suffix", "candidates", "suffix_tokens", "stop_at_suffix"),
     ),
     "what is told": (
         "beside the texts, in the events of --json",

@@ -104,7 +104,7 @@ def test_a_search_is_never_parted_and_its_beams_count() -> None:
 
 
 def test_a_bridge_is_parted_only_between_its_prompts() -> None:
-    each = dataclasses.replace(request(["p", "q"], 2, max_tokens=5), suffix=tuple(b"end"), particles=4)
+    each = dataclasses.replace(request(["p", "q"], 2, max_tokens=5), suffix=tuple(b"end"), n_candidates=4)
     assert [len(part.indices) for part in split(dataclasses.replace(each, prompts=each.prompts[:1]), 2, 4)] == [2]
     assert [len(part.indices) for part in split(each, 4, 4)] == [2, 2]
     events, expected = in_parts(each, 4, 4), run(Engine(FakeBackend()), each)

@@ -156,12 +156,9 @@ class Mixture:
                 "logit_bias": ASCII,
             }
             one = SamplingParams(seed=self.random.randint(0, 100), stop=self.pick([(), ("\x00", "ab")]), **fields)
-            options |= {"search": self.pick(["sample", "particles"]), "particles": self.pick([None, n, n + 2])}
-            suffix = self.pick([(), tuple(b"end"), tuple(b"and so they lived")])
-            if suffix:
-                options |= {"suffix": suffix, "suffix_tokens": self.pick([1, 64]), "stop_at_suffix": self.maybe(0.3)}
-            else:
-                options |= {"search": "particles", "power": self.pick([1.0, 2.0])}
+            options |= {"suffix": self.pick([tuple(b"end"), tuple(b"and so they lived")])}
+            options |= {"n_candidates": self.pick([None, n, n + 2]), "stop_at_suffix": self.maybe(0.3)}
+            options |= {"suffix_tokens": self.pick([1, 64])}
             return CompletionRequest(prompts, one.alternatives(n), **options)
         if kind == "shift":
             features = ["shift", *(each for each in features if each not in ("guidance", "banned", "avoid"))]

@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "no end": {"ignore_eos": True},
     "a search": {"search": "beam", "ignore_eos": False, "logit_bias": ASCII},
     "a bridge": {"suffix": tuple(b" The end."), "stop": ("e",)},
-    "particles": {"suffix": tuple(b" The end."), "search": "particles", "particles": 4, "ignore_eos": False},
+    "the best of a bridge": {"suffix": tuple(b" The end."), "n_candidates": 4, "ignore_eos": False},
     "alternatives that differ": {"diversity": 1.0},
     "a scored prompt": {"echo": True, "logprobs": 1},
 }
@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def ask(text: str, n: int, **options: Any) -> CompletionRequest:
     of_all = {
-        name: options.pop(name) for name in ("search", "echo", "logprobs", "suffix", "particles") if name in options
+        name: options.pop(name) for name in ("search", "echo", "logprobs", "suffix", "n_candidates") if name in options
     }
     return replace(request(text, n, **options), **of_all)
 

@@ -23,11 +23,9 @@ ASCII = tuple((byte, -math.inf) for byte in range(128, 256))  # a text that ends
 N = 3
 
 WAYS: dict[str, dict[str, Any]] = {
-    "all are told": {"particles": N},
-    "the best of more": {"particles": 5},
-    "stops at the suffix": {"particles": 5, "stop_at_suffix": True},
-    "particles": {"particles": 5, "search": "particles"},
-    "particles that stop at the suffix": {"particles": 5, "search": "particles", "stop_at_suffix": True},
+    "all are told": {"n_candidates": N},
+    "the best of more": {"n_candidates": 5},
+    "stops at the suffix": {"n_candidates": 5, "stop_at_suffix": True},
 }
 
 

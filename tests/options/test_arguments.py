@@ -75,8 +75,8 @@ def test_help_has_groups_and_no_list_of_all_options_before_them(capsys: pytest.C
     assert out.startswith("usage: srb generate [PROMPT] [OPTION...]\n")
     groups = re.findall(r"^([a-z][a-z ]+):$", out, re.MULTILINE)
     assert groups[:4] == ["positional arguments", "options", "asking", "showing"]
-    assert {"the text", "the alternatives", "searching", "how to draw", "branches", "model", "memory"} < {*groups}
-    assert out.index("--search") > out.index("\nsearching:") > out.index("--stop") > out.index("\nthe text:")
+    assert {"the text", "the alternatives", "beam search", "how to draw", "branches", "model", "memory"} < {*groups}
+    assert out.index("--search") > out.index("\nbeam search:") > out.index("--stop") > out.index("\nthe text:")
 
 
 @pytest.mark.parametrize("command", ["serve", "generate", "explore", "compare", "tune"])

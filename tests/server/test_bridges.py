@@ -77,39 +77,23 @@ async def test_one_middle_is_the_best_of_eight(connect: Connect) -> None:
     assert (await (await client.post("/api/generate", json=body)).json())["response"] == best
 
 
-async def test_particles(connect: Connect) -> None:
-    client = await connect(backend())
-    events = await events_of(client, n=2, particles=6, search="particles")
-    stops = [event for event in events if event["event"] == "stop"]
-    assert [stop["rank"] for stop in stops] == [1, 2]
-    assert all(0 <= stop["weight"] <= 1 for stop in stops)
-    events = await events_of(client, n=2, search="particles", power=2, suffix=None)
-    stops = [event for event in events if event["event"] == "stop"]
-    assert "rank" not in stops[0]
-    assert "infill" not in events[0]
-    assert sum(stop["weight"] for stop in stops) <= 1.0001
-
-
 async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
     client = await connect(backend())
-    fields = {"candidates": 4, "suffix_tokens": 4, "stop_at_suffix": True, "power": 2}
+    fields = {"candidates": 4, "suffix_tokens": 4, "stop_at_suffix": True}
     events = await events_of(client, suffix="", **fields)
-    assert events[0]["ignored"] == ["particles", "power", "stop_at_suffix", "suffix_tokens"]
-    events = await events_of(client, **fields | {"stop_at_suffix": False})
-    assert events[0]["ignored"] == ["power"]
-    events = await events_of(client, suffix=None, search="particles", mirostat=2, top_k=5, particles=4)
-    assert events[0]["ignored"] == ["top_k"]
+    assert events[0]["ignored"] == ["candidates", "stop_at_suffix", "suffix_tokens"]
+    events = await events_of(client, search="best", mirostat=2, top_k=5, **fields)
+    assert (events[0]["ignored"], events[0]["infill"]) == (["top_k", "search"], "bridge")
 
 
 @pytest.mark.parametrize(
     ("sent", "param"),
     [
-        ({"candidates": 3}, "particles"),
-        ({"candidates": 30}, "particles"),
-        ({"best_of": 2}, "particles"),
+        ({"candidates": 3}, "candidates"),
+        ({"candidates": 30}, "candidates"),
+        ({"best_of": 2}, "candidates"),
         ({"suffix_tokens": 0}, "suffix_tokens"),
         ({"search": "beam"}, "suffix"),
-        ({"search": "particles", "power": -1}, "power"),
         ({"banned_strings": "x"}, "banned_strings"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"branches": [{}, {"temperature": 2}, {}, {}]}, "branches"),

@@ -7,13 +7,12 @@ from srb.engine.asking.kinds import check_text
 from srb.engine.asking.sampling_params import CONSTRAINTS, SamplingParams
 from srb.errors import InvalidRequestError
 
-SEARCHES = ("sample", "beam", "particles")
+SEARCHES = ("sample", "beam")
 """How the texts of a request are found; see `CompletionRequest.search`."""
 
 MAX_LENGTH_PENALTY = 10.0
 DEFAULT_SUFFIX_TOKENS = 64
 MAX_SUFFIX_TOKENS = 1024
-MAX_POWER = 100.0
 
 _DRAWING = ("distinct", "heal", "post_sampling_probs", "context_shift", "explore")
 """The fields of a request that change what is drawn, and so exclude `candidates`."""
@@ -81,7 +80,7 @@ def _check_heal(request: Any) -> None:
     without: dict[str, bool] = {
         name: any(getattr(params, name) is not None for params in request.branches) for name in CONSTRAINTS
     }
-    without |= {"search": request.n_rows > 0 and not request.has_particles, "explore": request.explore is not None}
+    without |= {"search": request.search == "beam", "explore": request.explore is not None}
     without["echo with logprobs"] = request.echo and request.logprobs is not None
     for name in filter(without.get, without):
         raise InvalidRequestError(f"heal and {name} exclude each other; leave one out", param="heal")
@@ -95,7 +94,7 @@ def _check_search(request: Any) -> None:
     for name, default in (("beams", None), ("length_penalty", 1.0), ("early_stopping", False)):
         if search != "beam" and getattr(request, name) != default:
             raise InvalidRequestError(f'{name} goes with "search": "beam"; leave it out', param=name)
-    _check_particles(request)
+    _check_bridge(request)
     if search != "beam":
         return
     if request.beams is not None and request.beams < n:
@@ -113,44 +112,37 @@ def _check_search(request: Any) -> None:
     _check_rows(request, "a beam search", "beams", (*CONSTRAINTS, "logits_processor"))
 
 
-def _check_particles(request: Any) -> None:
-    """Refuses fields that don't work with a bridge or with particles, and fields of these in another request."""
-    n, has_suffix, is_search = len(request.branches), request.suffix is not None, request.search == "particles"
-    own = {
-        "particles": (request.particles, None, request.has_particles, 'suffix, or with "search": "particles"'),
-        "power": (request.power, 1.0, is_search, '"search": "particles"'),
-        "suffix_tokens": (request.suffix_tokens, DEFAULT_SUFFIX_TOKENS, has_suffix, "suffix"),
-        "stop_at_suffix": (request.stop_at_suffix, False, has_suffix, "suffix"),
-    }
-    for name, (value, default, fits, what) in own.items():
-        if value != default and not fits:
-            raise InvalidRequestError(f"{name} goes with {what}; leave it out", param=name)
-    for name, most, value in (
-        ("suffix_tokens", MAX_SUFFIX_TOKENS, request.suffix_tokens),
-        ("power", MAX_POWER, request.power),
-    ):
-        least = 1 if name == "suffix_tokens" else 0
-        if not least <= value <= most:  # NaN is in no range
-            raise InvalidRequestError(f"{name} must be from {least} to {most:g}, got {value!s:.60}", param=name)
+def _check_bridge(request: Any) -> None:
+    """Refuses fields that don't work with a bridge, and fields of a bridge in a request without a suffix."""
+    n, n_tokens = len(request.branches), request.suffix_tokens
     if request.infill not in (None, "model", "bridge"):
         raise InvalidRequestError(f'infill is "model" or "bridge", got {request.infill!s:.60}', param="infill")
-    if request.infill == "bridge" and not has_suffix:
-        raise InvalidRequestError('"infill": "bridge" goes with suffix; leave it out', param="infill")
-    if not request.has_particles:
+    if request.suffix is None:
+        own = {
+            "candidates": request.n_candidates is not None,
+            "suffix_tokens": n_tokens != DEFAULT_SUFFIX_TOKENS,
+            "stop_at_suffix": request.stop_at_suffix,
+            "infill": request.infill == "bridge",
+        }
+        for name in filter(own.get, own):
+            raise InvalidRequestError(f"{name} goes with suffix; leave it out", param=name)
         return
-    if has_suffix:
-        check_text("suffix", request.suffix)
-    what = "a bridge to the suffix" if has_suffix else "a search with particles"
-    if request.search not in ("sample", "particles"):
-        raise InvalidRequestError("suffix and a beam search exclude each other; leave one out", param="suffix")
-    if request.particles is not None and request.particles < n:
+    check_text("suffix", request.suffix)
+    if not 1 <= n_tokens <= MAX_SUFFIX_TOKENS:
         raise InvalidRequestError(
-            f"particles (candidates) must be at least n ({n}), got {request.particles!s:.60}", param="particles"
+            f"suffix_tokens must be from 1 to {MAX_SUFFIX_TOKENS}, got {n_tokens!s:.60}", param="suffix_tokens"
         )
+    if request.search != "sample":
+        raise InvalidRequestError("suffix and a beam search exclude each other; leave one out", param="suffix")
+    if request.n_candidates is not None and request.n_candidates < n:
+        raise InvalidRequestError(
+            f"candidates must be at least n ({n}), got {request.n_candidates!s:.60}", param="candidates"
+        )
+    what = "a bridge to the suffix"
     for name in ("explore", "candidates"):
         if getattr(request, name):
             raise InvalidRequestError(f"{name} and {what} exclude each other; leave one out", param=name)
-    _check_rows(request, what, "particles", ())
+    _check_rows(request, what, "candidates", ())
 
 
 def _check_rows(request: Any, what: str, rows: str, also: tuple[str, ...]) -> None:
@@ -194,9 +186,8 @@ def hinders_shift(request: Any) -> str | None:
     """The name of what makes a context shift impossible in this request; None: it is possible."""
     hindrances = {
         "several prompts": len(request.prompts) > 1,
-        "a beam search": request.n_rows > 0 and not request.has_particles,
+        "a beam search": request.search == "beam",
         "suffix": request.suffix is not None,
-        "a search with particles": request.search == "particles",
         "explore": request.explore is not None,
         "images and sounds": bool(request.media),
         "echo with logprobs": request.echo and request.logprobs is not None,
@@ -226,7 +217,7 @@ def hinders_ahead(request: Any) -> str | None:
     first, branches = request.branches[0], request.branches
     hindrances = {
         "several prompts": len(request.prompts) > 1,
-        "a search": request.search != "sample",
+        "a beam search": request.search == "beam",
         "suffix": request.suffix is not None,
         "explore": request.explore is not None,
         "candidates": bool(request.candidates),

@@ -1,7 +1,7 @@
 """How a text is filled in between a prompt and a suffix: by the model, if it was trained for it, or by a bridge.
 
 A model with tokens for infill reads the prefix and the suffix, and then writes the middle. For other models the request
-stays as it is: `srb.engine.ways.particles` draws candidates from the prompt, and scores the suffix behind each of them.
+stays as it is: `srb.engine.ways.bridge` draws candidates from the prompt, and scores the suffix after each of them.
 """
 
 from dataclasses import replace
@@ -12,21 +12,21 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
 from srb.errors import InvalidRequestError
 
-_OF_BRIDGES = {"particles": None, "suffix_tokens": DEFAULT_SUFFIX_TOKENS, "stop_at_suffix": False, "search": "sample"}
+_OF_BRIDGES = {"n_candidates": None, "suffix_tokens": DEFAULT_SUFFIX_TOKENS, "stop_at_suffix": False}
 """The fields that only a bridge has, and their values in a request that doesn't ask for one."""
 
 
 def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend | None = None) -> CompletionRequest:
-    """The request as it runs on a model: with what was left open about its suffix, and its number of particles.
+    """The request as it runs on a model: with what was left open about its suffix, and its number of candidates.
 
     backend: where it runs; None: that isn't known. Raises `InvalidRequestError` if the model can't infill, and must.
     """
     if request.suffix is not None:
         request = _placed(request, special)
-    if backend and request.has_particles and request.particles is None:
+    if backend and request.suffix is not None and request.n_candidates is None:
         spare = n_rows_here(request, backend) - request.n_rows
         most = max(len(request.branches), min(request.n_rows, most_rows(backend) - spare))
-        request = replace(request, particles=most)
+        request = replace(request, n_candidates=most)
     return request
 
 

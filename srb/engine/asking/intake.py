@@ -134,7 +134,7 @@ class Intake:
                 cells = max(cells, negative + generated) if is_divided else cells + negative + generated
                 what += f", and {negative} and {generated} for the negative prompt"
             if cells > self._n_cells:
-                fewer = "fewer tokens, beams or particles" if request.n_rows else "fewer tokens"
+                fewer = "fewer tokens, beams or candidates" if request.n_rows else "fewer tokens"
                 raise InvalidRequestError(
                     f"max_tokens is too high: {what} are more than {context_of(self._n_cells, self._n_texts)}; "
                     f"ask for {fewer}, or {larger_context(cells, self._n_texts)}",

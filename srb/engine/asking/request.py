@@ -17,8 +17,8 @@ from srb.errors import InvalidRequestError
 DEFAULT_BEAMS = 4
 """How many beams a beam search has if `beams` is left out, and it isn't asked for more texts."""
 
-DEFAULT_PARTICLES = 8
-"""How many texts are drawn side by side for a bridge, or a search with particles, if the request doesn't say."""
+DEFAULT_CANDIDATES = 8
+"""How many candidates a bridge has if the request doesn't say, and isn't asked for more texts."""
 
 MAX_REST = 16
 """Where a stop string begins within a token, the text before it is so many tokens at most, or it isn't scored."""
@@ -79,9 +79,7 @@ class CompletionRequest:
     search: str = described(
         "sample",
         "how texts are found. sample: they are drawn token by token. beam: beam search, the most probable texts, the "
-        "best one first; it uses the model's probabilities after logit_bias, and no samplers. "
-        "particles: more texts than n are drawn side by side, and on the way the weak ones are replaced by forks of "
-        "the strong ones: by how well suffix follows, or by power.",
+        "best one first; it uses the model's probabilities after logit_bias, and no samplers.",
     )
     beams: int | None = described(
         None,
@@ -117,15 +115,10 @@ class CompletionRequest:
         "of a bridge: a candidate ends after the sentence that the beginning of the suffix follows best, once it "
         "follows the next two sentences less well.",
     )
-    particles: int | None = described(
+    n_candidates: int | None = described(
         None,
-        "how many texts are drawn side by side, at least n: the candidates of a bridge, or the particles of "
-        f"search. Left out: {DEFAULT_PARTICLES}, or n if that is more, or fewer if fewer can run at once.",
-    )
-    power: float = described(
-        1.0,
-        "for a search with particles: texts are drawn by their probability to the power of this, and not token by "
-        "token. More than 1: texts that are likely as a whole.",
+        "of a bridge, how many candidates are drawn, at least n; the n best are returned. Left out: "
+        f"{DEFAULT_CANDIDATES}, or n if that is more, or fewer if fewer can run at once.",
     )
     most_tokens: int | None = described(
         None,
@@ -267,23 +260,18 @@ class CompletionRequest:
         return cast(tuple[tuple[int, ...], ...], self.prompts)
 
     @property
-    def has_particles(self) -> bool:
-        """Whether texts are drawn side by side, of which n are returned: for a bridge, or a search with particles."""
-        return self.search == "particles" or self.suffix is not None
-
-    @property
     def n_rows(self) -> int:
-        """How many rows each prompt has: its beams, or its particles. 0: each of its alternatives has its own."""
+        """How many rows each prompt has: its beams or candidates. 0: each of its alternatives has its own."""
         n = len(self.branches)
-        if self.has_particles:
-            return self.particles or max(n, DEFAULT_PARTICLES)
+        if self.suffix is not None:
+            return self.n_candidates or max(n, DEFAULT_CANDIDATES)
         if self.search == "sample":
             return 0
         return self.beams or max(n, DEFAULT_BEAMS)
 
     @property
     def cells_behind(self) -> int:
-        """How many cells each row needs behind its text: for the suffix that is scored there, and what a stop string
+        """How many cells each row needs after its text: for the suffix that is scored there, and what a stop string
         has left of a token."""
         n_suffix = len(self.scored_suffix)
         return n_suffix + MAX_REST if n_suffix and self.branches[0].stop else n_suffix
@@ -295,7 +283,7 @@ class CompletionRequest:
 
     @property
     def scored_suffix(self) -> tuple[int, ...]:
-        """The tokens of the suffix that are scored behind each candidate of a bridge."""
+        """The tokens of the suffix that are scored after each candidate of a bridge."""
         return self.suffix_ids[: self.suffix_tokens]
 
     @property

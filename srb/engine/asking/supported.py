@@ -15,7 +15,7 @@ def check_supported(request: CompletionRequest, backend: Backend, default_max_to
     """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
     n_rows, most = n_rows_here(request, backend), most_rows(backend)
     if n_rows > most:
-        rows = "particles" if request.has_particles else "beams"
+        rows = "beams" if request.suffix is None else "candidates"
         spare = ", with the one that scores the suffix," if n_rows > request.n_rows else ""
         raise InvalidRequestError(
             f"{n_rows} {rows}{spare} are more than the {most} sequences that can run at once; "

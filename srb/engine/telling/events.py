@@ -161,7 +161,6 @@ class StopEvent:
     rewinds_exhausted: whether it went back as often as it may, or came to a place where nothing else could be drawn.
         From there on it may contain what it was to avoid.
     logprob: in a beam search, the natural logarithm of the probability of the text and its end.
-    weight: in a search with particles, the text's share in the weights of all particles.
     suffix_logprob: of a bridge, the natural logarithm of the probability of the suffix after the prompt and this text.
     rank: of a bridge, the place of the alternative among its siblings by `suffix_logprob`; 1 is the best.
     truncated: whether it went on without a part of its prompt or of its text, because of `context_shift`.
@@ -178,7 +177,6 @@ class StopEvent:
     rewound_tokens: int | None = field(default=None, compare=False)
     rewinds_exhausted: bool = field(default=False, compare=False)
     logprob: float | None = None
-    weight: float | None = None
     suffix_logprob: float | None = None
     rank: int | None = None
     truncated: bool = field(default=False, compare=False)

@@ -1,8 +1,8 @@
-"""`Scorer`: finds how likely a suffix is behind texts that aren't in anybody's prompt, with a `Probe` for each.
+"""`Scorer`: finds the log-probability of a suffix after the candidates of a bridge, with a `Probe` for each.
 
-The tokens of the suffix are evaluated in the cells of the particle that has the text, and removed again. A model that
-forgets can't take tokens out of its cells. There a further row evaluates the suffix, for one particle after the other,
-in a fork of it.
+The tokens of the suffix are evaluated in the cells of the candidate, and removed again. A model with a recurrent state
+or a sliding window can't take tokens out of its cells. There a further row evaluates the suffix, for one candidate
+after the other, in a fork of it.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -12,24 +12,24 @@ from srb.engine.asking.request import MAX_REST
 from srb.engine.backend import Logits
 from srb.engine.ports import Way
 from srb.engine.sequence import Prompt
-from srb.engine.ways.particle import Particle
+from srb.engine.ways.middle import Middle
 from srb.engine.ways.tools import Tools
 
 
 class Probe:
-    """Scores tokens of the suffix behind the first tokens of a particle. Implements `srb.engine.ports.Row`.
+    """Scores tokens of the suffix after the first tokens of a middle. Implements `srb.engine.ports.Row`.
 
-    It evaluates them as any row does, in the cells of the particle or in a fork, from where they are removed again. The
-    score of the first one comes from the logits behind the token before it, so this token has to be evaluated, too,
-    unless its logits are at hand (`first`).
+    It evaluates them as any row does, in the cells of the middle or in a fork, from where they are removed again. The
+    first one is scored by the logits of the token before it, so this token has to be evaluated, too, unless its logits
+    are at hand (`first`).
 
-    kept: how many tokens of the particle come before the suffix. rest: tokens between these and the suffix.
+    kept: how many tokens of the middle come before the suffix. rest: tokens between these and the suffix.
     first: the log-probability of the first token of the suffix, if it is known.
     """
 
     def __init__(
         self,
-        particle: Particle,
+        middle: Middle,
         kept: int,
         rest: Many[int],
         suffix: Many[int],
@@ -37,21 +37,21 @@ class Probe:
         first: float | None = None,
         at_once: bool = True,
     ) -> None:
-        self.particle = particle
+        self.middle = middle
         self.logprobs = [] if first is None else [first]
         """Those of the suffix's tokens, as far as they are known."""
         self.seq_id: int | None = None  # once it may begin
         self.n_held = 0
         self._kept = kept
         self._suffix = suffix
-        self._line = [*particle.tokens[:kept], *rest[:MAX_REST], *suffix[:-1]]
+        self._line = [*middle.tokens[:kept], *rest[:MAX_REST], *suffix[:-1]]
         self._before = kept + len(rest[:MAX_REST])
         self._at_once = at_once
 
     @property
     def way(self) -> Way:
-        """The way of its particle."""
-        return self.particle.way
+        """The way of its middle."""
+        return self.middle.way
 
     @property
     def together(self) -> "tuple[Probe]":
@@ -65,18 +65,18 @@ class Probe:
 
     @property
     def ahead(self) -> list[int]:
-        """The tokens behind it, which are all known."""
+        """The tokens after it, which are all known."""
         return self._line[self.n_held + 1 :] if self._at_once else []
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens it holds behind the prompt."""
+        """How many tokens it holds after the prompt."""
         return self.n_held
 
     @property
     def position(self) -> int:
         """How many tokens are in its cells."""
-        return self.particle.n_before + self.n_held
+        return self.middle.n_before + self.n_held
 
     @property
     def is_over(self) -> bool:
@@ -90,20 +90,20 @@ class Probe:
 
     @property
     def n_usable(self) -> int:
-        """How many tokens of the particle's cells it can begin with."""
-        return min(self._kept, self._before - (not self.logprobs), self.particle.n_held)
+        """How many tokens of the middle's cells it can begin with."""
+        return min(self._kept, self._before - (not self.logprobs), self.middle.n_held)
 
     def next_scored(self) -> int | None:
-        """Counts a token as evaluated. Returns the token of the suffix that the logits behind it score, if any."""
+        """Counts a token as evaluated. Returns the token of the suffix that its logits score, if any."""
         self.n_held += 1
         place = self.n_held - self._before
         return self._suffix[place] if 0 <= place < len(self._suffix) else None
 
 
 class Scorer:
-    """Scores the suffix behind the particles of a prompt.
+    """Scores the suffix after the candidates of a prompt.
 
-    spare: the seq_id in which it is evaluated; None: those of the particles.
+    spare: the seq_id in which it is evaluated; None: those of the candidates.
     """
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
@@ -114,10 +114,10 @@ class Scorer:
         self._prompt = prompt
         self._tools = tools
 
-    def add(self, particle: Particle, kept: int, rest: bytes, suffix: Many[int], logits: Logits | None = None) -> None:
-        """Scores tokens of the suffix behind the first `kept` tokens of a particle, and the bytes behind these.
+    def add(self, middle: Middle, kept: int, rest: bytes, suffix: Many[int], logits: Logits | None = None) -> None:
+        """Scores tokens of the suffix after the first `kept` tokens of a middle and the bytes `rest`.
 
-        logits: those behind these tokens, if they are at hand.
+        logits: those of the last of these tokens, if they are at hand.
         """
         tokens: tuple[int, ...] = ()
         if text := rest.decode(errors="ignore"):
@@ -126,26 +126,26 @@ class Scorer:
         if not kept + len(tokens):
             logits = self._prompt.logits
         first = None if logits is None else self._logprob(logits, suffix[0])
-        self._queue.append(Probe(particle, kept, tokens, suffix, first=first, at_once=not self._prompt.block_size))
+        self._queue.append(Probe(middle, kept, tokens, suffix, first=first, at_once=not self._prompt.block_size))
 
     def take(self, probe: Probe, logits: Logits) -> None:
-        """Takes the logits behind a token that a probe has evaluated."""
+        """Takes the logits of a token that a probe has evaluated."""
         token = probe.next_scored()
         if token is not None:
             probe.logprobs.append(self._logprob(logits, token))
 
-    def follow(self, wanted: Callable[[], Collection[Particle]]) -> Iterator[Probe]:
+    def follow(self, wanted: Callable[[], Collection[Middle]]) -> Iterator[Probe]:
         """The probes that have scored all. The caller may `add` others meanwhile. Lets the next ones begin.
 
-        wanted: says which particles are still of use.
+        wanted: returns the candidates that are still of use.
         """
         while True:
-            for probe in [each for each in self.rows if each.is_done or each.particle not in wanted()]:
+            for probe in [each for each in self.rows if each.is_done or each.middle not in wanted()]:
                 self.rows.remove(probe)
                 self._put_back(probe)
                 if probe.is_done:
                     yield probe
-            self._queue = [each for each in self._queue if each.particle in wanted()]
+            self._queue = [each for each in self._queue if each.middle in wanted()]
             while self._queue and (self.spare is None or not self.rows):
                 probe = self._queue.pop(0)
                 self._place(probe)
@@ -158,16 +158,16 @@ class Scorer:
 
     def _place(self, probe: Probe) -> None:
         """Gives a probe cells with as many tokens before the suffix as possible."""
-        particle, prompt, backend = probe.particle, self._prompt, self._tools.backend
-        assert particle.seq_id is not None
+        middle, prompt, backend = probe.middle, self._prompt, self._tools.backend
+        assert middle.seq_id is not None
         assert prompt.seq_id is not None
         probe.n_held = probe.n_usable
         if self.spare is None:
-            probe.seq_id = particle.seq_id
-            backend.truncate(particle.seq_id, probe.position)
+            probe.seq_id = middle.seq_id
+            backend.truncate(middle.seq_id, probe.position)
             return
         probe.seq_id = self.spare
-        source = particle.seq_id
+        source = middle.seq_id
         if backend.continuable_from(source) > probe.position:
             source, probe.n_held = prompt.seq_id, 0
         backend.fork(source, self.spare, probe.position)
@@ -175,10 +175,10 @@ class Scorer:
 
     def _put_back(self, probe: Probe) -> None:
         """Removes what a probe has evaluated."""
-        particle = probe.particle
-        assert particle.seq_id is not None
+        middle = probe.middle
+        assert middle.seq_id is not None
         if self.spare is not None:
             self._tools.backend.remove(self.spare)
         else:
-            particle.n_held = min(particle.n_held, probe.n_usable)
-            self._tools.backend.truncate(particle.seq_id, particle.position)
+            middle.n_held = min(middle.n_held, probe.n_usable)
+            self._tools.backend.truncate(middle.seq_id, middle.position)

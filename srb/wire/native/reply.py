@@ -119,7 +119,7 @@ def _special(event: StopEvent) -> dict[str, Any]:
         said |= {"suffix_logprob": round(max(event.suffix_logprob, LEAST_LOGPROB), 6), "rank": event.rank}
     if event.truncated:
         said["truncated"] = True
-    return said if event.weight is None else said | {"weight": event.weight}
+    return said
 
 
 def usage_json(usage: Usage) -> dict[str, int]:

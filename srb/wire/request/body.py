@@ -22,7 +22,7 @@ from srb.wire.request.alternatives import (
 )
 from srb.wire.request.avoided import TextsOf, nothing_kept, take_texts
 from srb.wire.request.completion_fields import CompletionFields, check_stream
-from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS
+from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS
 from srb.wire.request.media import Take, not_here
 from srb.wire.request.messages import prompt_of
 from srb.wire.request.places import PathTo, no_stories, take_path
@@ -108,7 +108,7 @@ def parse_fields(
     branches = make_branches(fields, max(n, _best_of(fields, n, form, limits)), limits, tokenize)
     tools = _tools(fields)
     if tools and fields.searches:
-        raise InvalidRequestError("tools and a search exclude each other; leave one out", param="tools")
+        raise InvalidRequestError("tools and a beam search exclude each other; leave one out", param="tools")
     of_any_length = tokenize_for(fields, limits, tokenize)
     sent = sent_prompt(fields, template, chat, tools)
     prompts, media = make_prompts(sent, limits, len(branches), of_any_length, take)
@@ -210,8 +210,7 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
     """The names of the fields that were sent and have no effect in any format."""
     mirostat = limits.sampling.get("mirostat") if fields.mirostat is None else fields.mirostat
     ignored = fields.ignored(mirostat, fields.search) + ignored_of_shift(fields, limits)
-    of_searches = {name for names in (*SEARCH_FIELDS.values(), BRIDGE_FIELDS) for name in names}
-    ignored += sorted((of_searches - {*fields.search_fields}) & fields.model_fields_set)
+    ignored += sorted(({*BEAM_FIELDS, *BRIDGE_FIELDS} - {*fields.search_fields}) & fields.model_fields_set)
     if fields.search not in (None, *SEARCHES):
         ignored.append("search")
     if fields.id_slot is not None and not limits.saved_slots:
@@ -230,8 +229,8 @@ def ignored_fields(fields: CompletionFields, limits: Limits) -> list[str]:
 
 def take_candidates(fields: CompletionFields) -> None:
     """With a suffix, `best_of` says how many candidates there are."""
-    if fields.suffix and fields.best_of is not None and fields.particles is None:
-        fields.particles, fields.best_of = fields.best_of, None
+    if fields.suffix and fields.best_of is not None and fields.candidates is None:
+        fields.candidates, fields.best_of = fields.best_of, None
         fields.model_fields_set.discard("best_of")
 
 
@@ -285,7 +284,7 @@ def _best_of(fields: CompletionFields, n: int, form: Format, limits: Limits) -> 
     elif best_of > n and fields.branches is not None:
         message = "best_of and branches exclude each other"
     elif best_of > n and fields.searches:
-        message = "best_of and a search exclude each other: it has beams, or particles; leave best_of out"
+        message = "best_of goes with neither a beam search nor a suffix; leave it out"
     elif best_of > limits.max_n:
         message = f"best_of must be at most {limits.max_n} (--max-n), got {best_of!s:.60}"
     if message:

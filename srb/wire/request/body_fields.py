@@ -34,7 +34,6 @@ ALIASES = {
     "guided_regex": "regex",
     "custom_token_bans": "banned_tokens",
     "cfg_scale": "guidance_scale",
-    "candidates": "particles",
 }
 """The names of fields that clients of other servers use. If both names are sent, the alias is ignored and reported."""
 

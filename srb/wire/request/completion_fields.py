@@ -10,7 +10,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.errors import InvalidRequestError
 from srb.wire.native.stories import Id, Text
 from srb.wire.request.body_fields import Float, Int
-from srb.wire.request.fields import BRIDGE_FIELDS, SEARCH_FIELDS, SamplingFields
+from srb.wire.request.fields import BEAM_FIELDS, BRIDGE_FIELDS, SamplingFields
 from srb.wire.request.messages import Message
 from srb.wire.request.read import show
 from srb.wire.tokens.named_tokens import Tokenize, join_tokens
@@ -90,8 +90,7 @@ class CompletionFields(SamplingFields):
     beams: Int | None = None
     length_penalty: Float | None = None
     early_stopping: EarlyStopping | None = None
-    particles: Int | None = None
-    power: Float | None = None
+    candidates: Int | None = Field(None, description=meanings(CompletionRequest)["n_candidates"])
     suffix_tokens: Int | None = None
     stop_at_suffix: bool | None = None
     logprobs: Int | StrictBool | None = None
@@ -128,7 +127,7 @@ class CompletionFields(SamplingFields):
     best_of: Int | None = Field(
         None,
         description="run this many alternatives, and return the n with the highest mean log-probability; "
-        'only with "stream": false. With a suffix, the same as `particles`.',
+        'only with "stream": false. With a suffix, the same as `candidates`.',
     )
     stream_options: dict[str, Any] | None = Field(
         None, description='{"include_usage": true} adds a last chunk with the usage.'
@@ -156,25 +155,26 @@ class CompletionFields(SamplingFields):
 
     @property
     def searches(self) -> bool:
-        """Whether a search, or a bridge to a suffix, finds the texts, in place of alternatives that go on alone."""
-        return self.search in SEARCH_FIELDS or bool(self.suffix)
+        """Whether a beam search or a bridge finds the texts, in place of alternatives that go on alone."""
+        return self.search == "beam" or bool(self.suffix)
 
     @property
     def search_settings(self) -> dict[str, Any]:
-        """The fields of the search, as `CompletionRequest` takes them. Those of other kinds of search are left out."""
-        known = ("search",) if self.search in SEARCHES else ()
-        sent = {name: getattr(self, name) for name in (*known, *self.search_fields)}
-        stopping = {"true": True, "false": False}
-        return {
-            name: stopping.get(value, value) if name == "early_stopping" else value
-            for name, value in sent.items()
-            if value is not None
-        }
+        """The fields of a beam search and of a bridge, as `CompletionRequest` takes them."""
+        sent = {name: getattr(self, name) for name in self.search_fields}
+        given = {name: value for name, value in sent.items() if value is not None}
+        if self.search == "beam":
+            given["search"] = "beam"
+        if (stopping := given.get("early_stopping")) in ("true", "false"):
+            given["early_stopping"] = stopping == "true"
+        if "candidates" in given:
+            given["n_candidates"] = given.pop("candidates")
+        return given
 
     @property
     def search_fields(self) -> tuple[str, ...]:
-        """The names of the fields that its kind of search has."""
-        return SEARCH_FIELDS.get(self.search or "", ()) + (BRIDGE_FIELDS if self.suffix else ())
+        """The names of the fields of a beam search and of a bridge that have an effect."""
+        return (BEAM_FIELDS if self.search == "beam" else ()) + (BRIDGE_FIELDS if self.suffix else ())
 
     def suffix_ids(self, tokenize: Tokenize) -> tuple[int, ...] | None:
         """The tokens of the suffix; None without one, or for an empty one. Raises `InvalidRequestError`."""

@@ -27,11 +27,11 @@ REPLACED_BY_MIROSTAT = {
 REPLACED_BY_BEAMS = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat_tau", "mirostat_eta", "seed"}
 """The fields that have no effect in a beam search, which chooses by the model's own probabilities, after biases."""
 
-SEARCH_FIELDS = {"beam": ("beams", "length_penalty", "early_stopping"), "particles": ("particles", "power")}
-"""The fields of each kind of search. They have no effect in a request for another kind, or for no search."""
+BEAM_FIELDS = ("beams", "length_penalty", "early_stopping")
+"""The fields that have an effect in a beam search only."""
 
-BRIDGE_FIELDS = ("particles", "suffix_tokens", "stop_at_suffix")
-"""The fields that a request with a suffix has."""
+BRIDGE_FIELDS = ("candidates", "suffix_tokens", "stop_at_suffix")
+"""The fields that have an effect with a suffix only."""
 
 SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
 

@@ -1,36 +1,25 @@
-"""Bridges score the suffix exactly, particles come from the distribution that was asked for, and all is given back."""
+"""Bridges score the suffix exactly, return the best candidates, and give everything back."""
 
 import dataclasses
-import itertools
-import math
-import random
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from driver import check_order, few, request, run, run_interrupted, stops, texts, tokens_of
-from fake_backend import END, ByteTokenizer, FakeBackend, FakeSampler, score, scores
-from hypothesis import example, given
-from hypothesis import strategies as st
+from driver import check_order, few, request, run, run_interrupted, stops, texts
+from fake_backend import END, ByteTokenizer, FakeBackend, score
 from mixed import ASCII, ascii_babble
 
 from srb.engine.asking.infill import resolve
 from srb.engine.asking.model import SpecialTokens
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.engine.backend import Logprobs
 from srb.engine.engine import Engine
 from srb.engine.ports import Way
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.engine.telling.text import StopStrings, TextState
-from srb.engine.ways import particle as particle_module
-from srb.engine.ways import particles as particles_module
-from srb.engine.ways.particle import Particle
-from srb.engine.ways.resampling import drawn_order, effective_size, normalized, systematic
+from srb.engine.ways.middle import Middle
 from srb.errors import InvalidRequestError
 
-OWN = ("search", "particles", "power", "suffix_tokens", "stop_at_suffix", "logprobs", "return_tokens", "heal", "infill")
+OWN = ("search", "n_candidates", "suffix_tokens", "stop_at_suffix", "logprobs", "return_tokens", "heal", "infill")
 
 
 def asking(n: int = 2, prompt: str | list[str] = "p", suffix: bytes = b"the end", **given: Any) -> CompletionRequest:
@@ -56,10 +45,9 @@ def check_nothing_is_left(engine: Engine, backend: FakeBackend) -> None:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "all are told": {"particles": 4},
-    "the best of more": {"particles": 9},
-    "particles": {"particles": 9, "search": "particles"},
-    "stops at the suffix": {"particles": 6, "stop_at_suffix": True},
+    "all are told": {"n_candidates": 4},
+    "the best of more": {"n_candidates": 9},
+    "stops at the suffix": {"n_candidates": 6, "stop_at_suffix": True},
 }
 
 
@@ -89,7 +77,7 @@ def test_a_character_that_is_not_complete_is_not_before_the_suffix(text: bytes, 
     shown = text.decode(errors="ignore")
     for kind in KINDS.values():
         engine = Engine(big(script=writes(text), window=window))
-        events = run(engine, asking(1, **kind | {"particles": 2}, max_tokens=len(text), logit_bias=()))
+        events = run(engine, asking(1, **kind | {"n_candidates": 2}, max_tokens=len(text), logit_bias=()))
         assert texts(events).get(0, "") == shown
         assert stops(events)[0].suffix_logprob == pytest.approx(likelihood(b"p" + shown.encode(), b"the end"))
 
@@ -97,7 +85,7 @@ def test_a_character_that_is_not_complete_is_not_before_the_suffix(text: bytes, 
 def test_each_alternative_is_what_it_would_be_without_a_suffix() -> None:
     """Its text comes as it is drawn, and its stop when all are scored."""
     plain = run(Engine(big()), request("p", 5, logit_bias=ASCII, max_tokens=30))
-    events = run(Engine(big()), asking(5, particles=5))
+    events = run(Engine(big()), asking(5, n_candidates=5))
     assert texts(events) == texts(plain)
     ends, said = stops(events), [event for event in events if isinstance(event, StreamEvent)]
     assert {k: (end.length, end.finish_reason) for k, end in ends.items()} == {
@@ -111,7 +99,7 @@ def test_each_alternative_is_what_it_would_be_without_a_suffix() -> None:
 
 def test_the_best_candidates_are_returned() -> None:
     plain = texts(run(Engine(big()), request("p", 12, logit_bias=ASCII, max_tokens=30, seed=7)))
-    events = run(Engine(big()), asking(3, particles=12, seed=7))
+    events = run(Engine(big()), asking(3, n_candidates=12, seed=7))
     all_texts = [plain.get(k, "") for k in range(12)]
     ranked = sorted(all_texts, key=lambda text: -likelihood(b"p" + text.encode(), b"the end"))
     assert [texts(events).get(k, "") for k in range(3)] == ranked[:3]
@@ -119,7 +107,7 @@ def test_the_best_candidates_are_returned() -> None:
 
 def test_the_tokens_of_all_candidates_are_counted() -> None:
     engine = Engine(big())
-    events = run(engine, asking(1, particles=6, ignore_eos=True))
+    events = run(engine, asking(1, n_candidates=6, ignore_eos=True))
     assert events[-1].usage.completion_tokens == 6 * 30  # type: ignore[union-attr]
     assert engine.stats().tokens_generated == 6 * 30
 
@@ -128,7 +116,7 @@ def test_what_is_known_is_evaluated_together() -> None:
     """The suffix behind a candidate takes a step or two, and not one for each of its tokens."""
     backend = big(n_outputs=40)
     engine = Engine(backend)
-    run(engine, asking(1, particles=1, suffix=b"x" * 40, max_tokens=3, ignore_eos=True))
+    run(engine, asking(1, n_candidates=1, suffix=b"x" * 40, max_tokens=3, ignore_eos=True))
     assert backend.decodes <= 1 + 3 + 2
 
 
@@ -148,157 +136,19 @@ def test_what_is_told_of_tokens(given: dict[str, Any]) -> None:
 
 
 def test_prompts_have_bridges_of_their_own() -> None:
-    events = run(Engine(big()), asking(2, ["p", "q" * 20], particles=3))
-    alone = run(Engine(big()), asking(2, "q" * 20, particles=3))
+    events = run(Engine(big()), asking(2, ["p", "q" * 20], n_candidates=3))
+    alone = run(Engine(big()), asking(2, "q" * 20, n_candidates=3))
     assert {k: texts(events)[2 + k] for k in range(2)} == texts(alone)
     assert [stops(events)[k].rank for k in range(4)] == [1, 2, 1, 2]
-
-
-# What resampling does to the distribution
-
-
-@dataclass
-class Drawing(FakeSampler):
-    """Draws from the softmax of the scores of a few letters, and the end."""
-
-    def sample(self, logits: Any, excluded: Collection[int] = (), biases: Mapping[int, float] | None = None) -> int:
-        assert list(logits) == self.seen
-        self.weights = few_weights(tuple(logits))
-        rng = random.Random(repr((self.params.seed, len(self.seen))))
-        (token,) = rng.choices(list(self.weights), list(self.weights.values()))
-        self.seen.append(token)
-        return token
-
-    def logprobs(self, token: int, top: int) -> Logprobs:
-        return math.log(self.weights[token]), []
-
-
-class DrawingBackend(FakeBackend):
-    def logprobs(self, logits: Any, token: int, top: int) -> Logprobs:
-        """Less extreme than the scores, so that few particles are enough."""
-        return scores(logits)[token] / 3, []
-
-    def sampler(
-        self,
-        params: SamplingParams,
-        compiled: Any,
-        prompt: tuple[int, ...],
-        begun: tuple[int, ...],
-        healed: bytes = b"",
-    ) -> FakeSampler:
-        self.open_samplers += 1
-        return Drawing(self, params, [*prompt, *begun])
-
-
-def few_weights(context: tuple[int, ...]) -> dict[int, float]:
-    weights = {token: math.exp(scores(context)[token] / 2) for token in (*b"ab.", END)}
-    total = sum(weights.values())
-    return {token: each / total for token, each in weights.items()}
-
-
-def every_text(length: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Each text of up to so many tokens, with its probability."""
-    for n in range(1, length + 1):
-        for text in itertools.product((*b"ab.", END), repeat=n):
-            if END not in text[:-1] and (n == length or text[-1] == END):
-                yield text, math.prod(few_weights((*b"p", *text[:k]))[text[k]] for k in range(n))
-
-
-def drawn(n: int, seed: int, **given: Any) -> dict[tuple[int, ...], float]:
-    """The texts of a run, with their shares."""
-    backend = DrawingBackend(n_cells=2000, n_parallel=40)
-    engine = Engine(backend)
-    # Probabilities are reported so that the end token is told.
-    asked = asking(n, seed=seed, max_tokens=4, search="particles", logprobs=0, logit_bias=(), **given)
-    events = run(engine, asked)
-    check_nothing_is_left(engine, backend)
-    return {tuple(tokens_of(events, k)): end.weight or 0.0 for k, end in stops(events).items()}
-
-
-def distance(one: dict[tuple[int, ...], float], other: dict[tuple[int, ...], float]) -> float:
-    """The total variation between two distributions."""
-    return sum(abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in one.keys() | other.keys()) / 2
-
-
-def exact(power: float, suffix: bytes) -> dict[tuple[int, ...], float]:
-    found = {}
-    for text, p in every_text(4):
-        before = b"p" + bytes(token for token in text if token != END)
-        found[text] = p**power * math.exp(likelihood(before, suffix) / 3)
-    total = sum(found.values())
-    return {text: each / total for text, each in found.items()}
-
-
-@pytest.mark.parametrize(("power", "suffix"), [(4.0, b""), (1.0, b"b.a"), (2.0, b"b")])
-@pytest.mark.parametrize("least", [1, 100])
-@pytest.mark.many
-def test_the_distribution_is_right(power: float, suffix: bytes, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over 20 runs of 32 particles, with resampling at each token or sentence, and without."""
-    monkeypatch.setattr(particles_module, "LEAST", least)
-    monkeypatch.setattr(particle_module, "LEAST", least)
-    target, plain = exact(power, suffix), dict(every_text(4))
-    assert distance(target, plain) > 0.3
-    mean: dict[tuple[int, ...], float] = {}
-    for seed in range(20):
-        for text, weight in drawn(32, 1000 * seed, particles=32, power=power, suffix=suffix).items():
-            mean[text] = mean.get(text, 0.0) + weight / 20
-    assert sum(mean.values()) == pytest.approx(1)
-    assert distance(mean, target) < 0.1
-
-
-@pytest.mark.many
-def test_one_text_is_drawn_by_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(particles_module, "LEAST", 1)
-    target, times = exact(4.0, b""), 300
-    counted: dict[tuple[int, ...], float] = {}
-    for seed in range(times):
-        (text,) = drawn(1, 1000 * seed, particles=16, power=4.0, suffix=b"")
-        counted[text] = counted.get(text, 0.0) + 1 / times
-    assert distance(counted, target) < 0.15
-    likeliest = max(target, key=target.__getitem__)
-    p = target[likeliest]
-    assert abs(counted[likeliest] - p) < 4 * math.sqrt(p * (1 - p) / times) + 0.02
-
-
-def test_a_seed_gives_the_same_texts() -> None:
-    one, other = (drawn(3, 5, particles=8, power=2.0, suffix=b"b") for _ in range(2))
-    assert one == other
-    assert one != drawn(3, 6, particles=8, power=2.0, suffix=b"b")
-
-
-@given(
-    weights=st.lists(st.floats(0, 1), min_size=1, max_size=20).filter(lambda each: sum(each) > 1e-3),
-    offset=st.floats(0, 1, exclude_max=True),
-)
-@example(weights=[0.0, 0.0, 0.75, 1.0, 1.0], offset=0.9999999999999998)
-def test_systematic_resampling(weights: list[float], offset: float) -> None:
-    total = sum(weights)
-    weights = [each / total for each in weights]
-    copies, n = systematic(weights, offset), len(weights)
-    assert sum(copies) == n
-    assert all(abs(count - n * weight) < 1 + 1e-6 for count, weight in zip(copies, weights, strict=True))
-    assert 1 - 1e-9 <= effective_size(weights) <= n + 1e-9
-
-
-def test_weights() -> None:
-    assert normalized([-1000.0, -1000.0 + math.log(3)]) == pytest.approx([0.25, 0.75])
-    assert normalized([-math.inf, -math.inf]) == [0.5, 0.5]
-    assert normalized([-math.inf, 5.0]) == [0.0, 1.0]
-    assert effective_size([0.25] * 4) == pytest.approx(4)
-    assert effective_size([1.0, 0.0]) == 1
-    firsts = [drawn_order([math.log(3), 0.0, -math.inf], random.Random(k))[0] for k in range(1000)]
-    assert firsts.count(0) == pytest.approx(750, abs=60)
-    assert 2 not in firsts
 
 
 # Where a text ends
 
 
-def told(pieces: list[bytes], stop: str | None = None) -> Particle:
-    found = Particle(Way(), 0, SamplingParams(), 0, n_before=1, text=TextState(StopStrings((stop,))) if stop else None)
+def told(pieces: list[bytes], stop: str | None = None) -> Middle:
+    found = Middle(Way(), SamplingParams(), 0, n_before=1, text=TextState(StopStrings((stop,))) if stop else None)
     for piece in pieces:
-        found.tokens.append(0)
-        found.push(piece)
+        found.push(0, piece)
     return found
 
 
@@ -314,7 +164,7 @@ def told(pieces: list[bytes], stop: str | None = None) -> Particle:
     ],
 )
 def test_what_comes_before_a_stop_string(pieces: list[bytes], stop: str | None, kept: tuple[int, bytes]) -> None:
-    assert told(pieces, stop).middle() == kept
+    assert told(pieces, stop).shown() == kept
 
 
 @pytest.mark.parametrize(
@@ -341,18 +191,16 @@ def test_a_text_ends_after_the_sentence_that_the_suffix_follows_best(window: int
     glances = [likelihood(b"p" + story[:end], b"the end") for end in ends]
     best = next(k for k in range(8) if max(glances[: k + 3]) == glances[k] and k + 2 < 8)
     engine = Engine(backend := big(script=writes(story), window=window))
-    kinds: list[dict[str, Any]] = [{}, {"search": "particles"}]
-    for kind in kinds:
-        events = run(engine, asking(1, particles=1, max_tokens=500, stop_at_suffix=True, logit_bias=(), **kind))
-        assert texts(events)[0].encode() == story[: ends[best]]
-        end = stops(events)[0]
-        assert (end.finish_reason, end.stop_reason, end.length) == ("stop", "suffix", ends[best])
-        assert end.suffix_logprob == pytest.approx(glances[best])
+    events = run(engine, asking(1, n_candidates=1, max_tokens=500, stop_at_suffix=True, logit_bias=()))
+    assert texts(events)[0].encode() == story[: ends[best]]
+    end = stops(events)[0]
+    assert (end.finish_reason, end.stop_reason, end.length) == ("stop", "suffix", ends[best])
+    assert end.suffix_logprob == pytest.approx(glances[best])
     check_nothing_is_left(engine, backend)
 
 
 def test_a_text_without_sentences_ends_at_its_limit() -> None:
-    events = run(Engine(big(script=writes(b"x" * 50))), asking(1, particles=1, stop_at_suffix=True, max_tokens=20))
+    events = run(Engine(big(script=writes(b"x" * 50))), asking(1, n_candidates=1, stop_at_suffix=True, max_tokens=20))
     assert (stops(events)[0].finish_reason, stops(events)[0].length) == ("length", 20)
 
 
@@ -363,7 +211,7 @@ def test_a_text_without_sentences_ends_at_its_limit() -> None:
 def test_an_alternative_that_is_ended_holds_up_nobody(kind: str) -> None:
     backend = big(script=lambda params, tokens: END if params.seed != 1 and len(tokens) > 5 else ord("x"))
     engine = Engine(backend)
-    asked = asking(3, max_tokens=500, **KINDS[kind] | {"particles": 3})
+    asked = asking(3, max_tokens=500, **KINDS[kind] | {"n_candidates": 3})
     engine.add_request(asked)
     events: list[Event] = []
     for _ in range(30):
@@ -396,10 +244,10 @@ def test_decodes_that_fail_once_change_nothing(kind: str, window: int | None) ->
 def test_an_alternative_that_always_fails_ends_alone() -> None:
     """If it is its own candidate. With more candidates than alternatives, all of them end."""
     script = lambda params, tokens: ord("!") if params.seed == 1 else ord("x")  # noqa: E731
-    for particles, failed in ((3, {1}), (5, {0, 1, 2})):
+    for n, failed in ((3, {1}), (5, {0, 1, 2})):
         backend = big(script=script, poison="!", names_poisoned=True)
         engine = Engine(backend)
-        events = run(engine, asked := asking(3, particles=particles, max_tokens=9, logit_bias=()))
+        events = run(engine, asked := asking(3, n_candidates=n, max_tokens=9, logit_bias=()))
         ends = stops(events)
         assert {k for k, end in ends.items() if end.finish_reason == "error"} == failed
         assert sorted(end.rank for end in ends.values() if end.rank) == list(range(1, 4 - len(failed)))
@@ -435,17 +283,14 @@ def test_an_interrupted_request_says_what_it_would_have_said(kind: str, cuts: li
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"particles": 1}, "particles"),
-        ({"particles": 9, "max_tokens": 2}, "particles"),
-        ({"suffix": b"", "particles": 4}, "particles"),
+        ({"n_candidates": 1}, "candidates"),
+        ({"n_candidates": 9, "max_tokens": 2}, "candidates"),
+        ({"suffix": b"", "n_candidates": 4}, "candidates"),
         ({"suffix": b"", "suffix_tokens": 4}, "suffix_tokens"),
         ({"suffix": b"", "stop_at_suffix": True}, "stop_at_suffix"),
         ({"suffix": b"", "infill": "bridge"}, "infill"),
         ({"infill": "model"}, "infill"),
         ({"infill": "best"}, "infill"),
-        ({"power": 2.0}, "power"),
-        ({"search": "particles", "power": -1.0}, "power"),
-        ({"search": "particles", "power": math.nan}, "power"),
         ({"suffix_tokens": 0}, "suffix_tokens"),
         ({"search": "beam"}, "suffix"),
         ({"banned_strings": ("x",)}, "banned_strings"),
@@ -471,8 +316,8 @@ def test_a_suffix_of_other_tokens_is_refused() -> None:
 def test_fewer_candidates_if_fewer_can_run() -> None:
     for window, n_parallel, expected in ((None, 40, 8), (None, 3, 3), (0, 4, 3), (None, 1, 1)):
         backend = FakeBackend(window=window, n_parallel=n_parallel)
-        assert resolve(asking(1), backend.tokenizer.special, backend).particles == expected
-    with pytest.raises(InvalidRequestError, match="4 particles, with the one that scores the suffix, are more than"):
+        assert resolve(asking(1), backend.tokenizer.special, backend).n_candidates == expected
+    with pytest.raises(InvalidRequestError, match="4 candidates, with the one that scores the suffix, are more than"):
         Engine(FakeBackend(window=0, n_parallel=3)).add_request(asking(3))
 
 
@@ -490,7 +335,7 @@ def test_a_model_with_tokens_for_infill_uses_them() -> None:
     assert texts(events) == texts(plain)
     assert [event.infill for event in events if isinstance(event, StartEvent)] == ["model"]
     assert stops(events)[0].suffix_logprob is None
-    for options in ({"infill": "bridge"}, {"particles": 3}, {"suffix_tokens": 3}, {"search": "particles"}):
+    for options in ({"infill": "bridge"}, {"n_candidates": 3}, {"suffix_tokens": 3}):
         events = run(engine, asking(2, "\1before", b"after", **options))
         assert [event.infill for event in events if isinstance(event, StartEvent)] == ["bridge"]
         assert stops(events)[0].rank == 1
