@@ -25,7 +25,6 @@ REQUEST_FIELDS = (
     "early_stopping",
     "suffix",
     "candidates",
-    "suffix_tokens",
     "stop_at_suffix",
     "logprobs",
     "post_sampling_probs",
@@ -66,7 +65,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "filling in": (
         "texts that lead from the prompt to another text",
-        ("suffix", "candidates", "suffix_tokens", "stop_at_suffix"),
+        ("suffix", "candidates", "stop_at_suffix"),
     ),
     "what is told": (
         "beside the texts, in the events of --json",

@@ -19,7 +19,7 @@ from srb.engine.telling.text import StopStrings, TextState
 from srb.engine.ways.middle import Middle
 from srb.errors import InvalidRequestError
 
-OWN = ("search", "n_candidates", "suffix_tokens", "stop_at_suffix", "logprobs", "return_tokens", "heal", "infill")
+OWN = ("search", "n_candidates", "stop_at_suffix", "logprobs", "return_tokens", "heal", "infill")
 
 
 def asking(n: int = 2, prompt: str | list[str] = "p", suffix: bytes = b"the end", **given: Any) -> CompletionRequest:
@@ -57,11 +57,11 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_the_suffix_is_scored_behind_what_is_told(kind: str, window: int | None, given: dict[str, Any]) -> None:
     backend = big(window=window)
     engine = Engine(backend, cache_bytes=10_000)
-    asked = asking(4, "prompt", b"the end", suffix_tokens=5, **KINDS[kind] | given)
+    asked = asking(4, "prompt", b"the end" * 10, **KINDS[kind] | given)
     events = run(engine, asked)
     check_order(events, asked)
     said, ends = texts(events), stops(events)
-    expected = [likelihood(b"prompt" + said.get(k, "").encode(), b"the e") for k in range(4)]
+    expected = [likelihood(b"prompt" + said.get(k, "").encode(), (b"the end" * 10)[:64]) for k in range(4)]
     assert [ends[k].suffix_logprob for k in range(4)] == pytest.approx(expected)
     ranks = [ends[k].rank for k in range(4)]
     assert [expected[ranks.index(rank)] for rank in range(1, 5)] == sorted(expected, reverse=True)
@@ -286,12 +286,10 @@ def test_an_interrupted_request_says_what_it_would_have_said(kind: str, cuts: li
         ({"n_candidates": 1}, "candidates"),
         ({"n_candidates": 9, "max_tokens": 2}, "candidates"),
         ({"suffix": b"", "n_candidates": 4}, "candidates"),
-        ({"suffix": b"", "suffix_tokens": 4}, "suffix_tokens"),
         ({"suffix": b"", "stop_at_suffix": True}, "stop_at_suffix"),
         ({"suffix": b"", "infill": "bridge"}, "infill"),
         ({"infill": "model"}, "infill"),
         ({"infill": "best"}, "infill"),
-        ({"suffix_tokens": 0}, "suffix_tokens"),
         ({"search": "beam"}, "suffix"),
         ({"banned_strings": ("x",)}, "banned_strings"),
         ({"avoid": ()}, "avoid"),
@@ -335,7 +333,7 @@ def test_a_model_with_tokens_for_infill_uses_them() -> None:
     assert texts(events) == texts(plain)
     assert [event.infill for event in events if isinstance(event, StartEvent)] == ["model"]
     assert stops(events)[0].suffix_logprob is None
-    for options in ({"infill": "bridge"}, {"n_candidates": 3}, {"suffix_tokens": 3}):
+    for options in ({"infill": "bridge"}, {"n_candidates": 3}, {"stop_at_suffix": True}):
         events = run(engine, asking(2, "\1before", b"after", **options))
         assert [event.infill for event in events if isinstance(event, StartEvent)] == ["bridge"]
         assert stops(events)[0].rank == 1

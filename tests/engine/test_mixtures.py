@@ -158,7 +158,6 @@ class Mixture:
             one = SamplingParams(seed=self.random.randint(0, 100), stop=self.pick([(), ("\x00", "ab")]), **fields)
             options |= {"suffix": self.pick([tuple(b"end"), tuple(b"and so they lived")])}
             options |= {"n_candidates": self.pick([None, n, n + 2]), "stop_at_suffix": self.maybe(0.3)}
-            options |= {"suffix_tokens": self.pick([1, 64])}
             return CompletionRequest(prompts, one.alternatives(n), **options)
         if kind == "shift":
             features = ["shift", *(each for each in features if each not in ("guidance", "banned", "avoid"))]

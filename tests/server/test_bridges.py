@@ -79,9 +79,9 @@ async def test_one_middle_is_the_best_of_eight(connect: Connect) -> None:
 
 async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
     client = await connect(backend())
-    fields = {"candidates": 4, "suffix_tokens": 4, "stop_at_suffix": True}
+    fields = {"candidates": 4, "stop_at_suffix": True}
     events = await events_of(client, suffix="", **fields)
-    assert events[0]["ignored"] == ["candidates", "stop_at_suffix", "suffix_tokens"]
+    assert events[0]["ignored"] == ["candidates", "stop_at_suffix"]
     events = await events_of(client, search="best", mirostat=2, top_k=5, **fields)
     assert (events[0]["ignored"], events[0]["infill"]) == (["top_k", "search"], "bridge")
 
@@ -92,7 +92,6 @@ async def test_what_has_no_effect_is_reported(connect: Connect) -> None:
         ({"candidates": 3}, "candidates"),
         ({"candidates": 30}, "candidates"),
         ({"best_of": 2}, "candidates"),
-        ({"suffix_tokens": 0}, "suffix_tokens"),
         ({"search": "beam"}, "suffix"),
         ({"banned_strings": "x"}, "banned_strings"),
         ({"max_tokens": -1}, "max_tokens"),

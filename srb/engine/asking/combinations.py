@@ -11,8 +11,6 @@ SEARCHES = ("sample", "beam")
 """How the texts of a request are found; see `CompletionRequest.search`."""
 
 MAX_LENGTH_PENALTY = 10.0
-DEFAULT_SUFFIX_TOKENS = 64
-MAX_SUFFIX_TOKENS = 1024
 
 _DRAWING = ("distinct", "heal", "post_sampling_probs", "context_shift", "explore")
 """The fields of a request that change what is drawn, and so exclude `candidates`."""
@@ -114,13 +112,12 @@ def _check_search(request: Any) -> None:
 
 def _check_bridge(request: Any) -> None:
     """Refuses fields that don't work with a bridge, and fields of a bridge in a request without a suffix."""
-    n, n_tokens = len(request.branches), request.suffix_tokens
+    n = len(request.branches)
     if request.infill not in (None, "model", "bridge"):
         raise InvalidRequestError(f'infill is "model" or "bridge", got {request.infill!s:.60}', param="infill")
     if request.suffix is None:
         own = {
             "candidates": request.n_candidates is not None,
-            "suffix_tokens": n_tokens != DEFAULT_SUFFIX_TOKENS,
             "stop_at_suffix": request.stop_at_suffix,
             "infill": request.infill == "bridge",
         }
@@ -128,10 +125,6 @@ def _check_bridge(request: Any) -> None:
             raise InvalidRequestError(f"{name} goes with suffix; leave it out", param=name)
         return
     check_text("suffix", request.suffix)
-    if not 1 <= n_tokens <= MAX_SUFFIX_TOKENS:
-        raise InvalidRequestError(
-            f"suffix_tokens must be from 1 to {MAX_SUFFIX_TOKENS}, got {n_tokens!s:.60}", param="suffix_tokens"
-        )
     if request.search != "sample":
         raise InvalidRequestError("suffix and a beam search exclude each other; leave one out", param="suffix")
     if request.n_candidates is not None and request.n_candidates < n:

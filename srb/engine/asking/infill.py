@@ -6,14 +6,10 @@ stays as it is: `srb.engine.ways.bridge` draws candidates from the prompt, and s
 
 from dataclasses import replace
 
-from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS
 from srb.engine.asking.model import SpecialTokens
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
 from srb.errors import InvalidRequestError
-
-_OF_BRIDGES = {"n_candidates": None, "suffix_tokens": DEFAULT_SUFFIX_TOKENS, "stop_at_suffix": False}
-"""The fields that only a bridge has, and their values in a request that doesn't ask for one."""
 
 
 def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend | None = None) -> CompletionRequest:
@@ -44,7 +40,7 @@ def most_rows(backend: Backend) -> int:
 
 
 def _placed(request: CompletionRequest, special: SpecialTokens) -> CompletionRequest:
-    asks_for_bridge = any(getattr(request, name) != usual for name, usual in _OF_BRIDGES.items())
+    asks_for_bridge = request.n_candidates is not None or request.stop_at_suffix
     if request.infill == "bridge" or (request.infill is None and asks_for_bridge):
         return replace(request, infill="bridge")
     suffix = request.suffix_ids
@@ -61,4 +57,4 @@ def _placed(request: CompletionRequest, special: SpecialTokens) -> CompletionReq
                 )
             return replace(request, infill="bridge")
         prompts.append(head + made)
-    return replace(request, infill="model", prompts=tuple(prompts), suffix=None, suffix_tokens=DEFAULT_SUFFIX_TOKENS)
+    return replace(request, infill="model", prompts=tuple(prompts), suffix=None)

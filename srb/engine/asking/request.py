@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS, check_ahead, check_combination
+from srb.engine.asking.combinations import check_ahead, check_combination
 from srb.engine.asking.explore import MAX_LOGPROBS as MAX_LOGPROBS
 from srb.engine.asking.explore import Explore as Explore
 from srb.engine.asking.kinds import Text, check_text, check_types
@@ -19,6 +19,9 @@ DEFAULT_BEAMS = 4
 
 DEFAULT_CANDIDATES = 8
 """How many candidates a bridge has if the request doesn't say, and isn't asked for more texts."""
+
+SUFFIX_TOKENS = 64
+"""How many of the suffix's first tokens a bridge scores."""
 
 MAX_REST = 16
 """Where a stop string begins within a token, the text before it is so many tokens at most, or it isn't scored."""
@@ -106,9 +109,6 @@ class CompletionRequest:
         None,
         "how the suffix is used. model: by the model's tokens for infill. bridge: to choose among candidates. Left "
         "out: bridge if the model has no such tokens, or if the request has a field that only bridges have.",
-    )
-    suffix_tokens: int = described(
-        DEFAULT_SUFFIX_TOKENS, "of a bridge, how many of the suffix's first tokens are scored."
     )
     stop_at_suffix: bool = described(
         False,
@@ -284,7 +284,7 @@ class CompletionRequest:
     @property
     def scored_suffix(self) -> tuple[int, ...]:
         """The tokens of the suffix that are scored after each candidate of a bridge."""
-        return self.suffix_ids[: self.suffix_tokens]
+        return self.suffix_ids[:SUFFIX_TOKENS]
 
     @property
     def guided(self) -> tuple[int, ...]:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from srb.engine.asking.combinations import DEFAULT_SUFFIX_TOKENS
 from srb.engine.asking.model import Tokenizer
-from srb.engine.asking.request import DEFAULT_CANDIDATES, CompletionRequest
+from srb.engine.asking.request import DEFAULT_CANDIDATES, SUFFIX_TOKENS, CompletionRequest
 from srb.engine.prompts.media import Media
 from srb.errors import InvalidRequestError
 from srb.wire.limits import Limits
@@ -110,7 +109,7 @@ def parse_infill(data: bytes, limits: Limits, tokenize: Tokenize, tokenizer: Tok
         if made.suffix:
             fields.suffix = [*made.suffix]
             fields.max_tokens = None if fields.max_tokens == -1 else fields.max_tokens
-            most += min(len(made.suffix), fields.suffix_tokens or DEFAULT_SUFFIX_TOKENS)
+            most += min(len(made.suffix), SUFFIX_TOKENS)
             n_texts = max(n, fields.candidates or DEFAULT_CANDIDATES)
         room = max(0, n_cells - len(head) - len(made.gap) - n_texts * most)
         extra = made.extra[max(0, len(made.extra) - room) :]

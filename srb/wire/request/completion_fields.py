@@ -91,7 +91,6 @@ class CompletionFields(SamplingFields):
     length_penalty: Float | None = None
     early_stopping: EarlyStopping | None = None
     candidates: Int | None = Field(None, description=meanings(CompletionRequest)["n_candidates"])
-    suffix_tokens: Int | None = None
     stop_at_suffix: bool | None = None
     logprobs: Int | StrictBool | None = None
     top_logprobs: Int | None = Field(

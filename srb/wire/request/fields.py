@@ -30,7 +30,7 @@ REPLACED_BY_BEAMS = REPLACED_BY_MIROSTAT | {"temperature", "mirostat", "mirostat
 BEAM_FIELDS = ("beams", "length_penalty", "early_stopping")
 """The fields that have an effect in a beam search only."""
 
-BRIDGE_FIELDS = ("candidates", "suffix_tokens", "stop_at_suffix")
+BRIDGE_FIELDS = ("candidates", "stop_at_suffix")
 """The fields that have an effect with a suffix only."""
 
 SAMPLER_ALIASES = {"typical_p": "typ_p", "temp": "temperature"}
