@@ -42,7 +42,7 @@ class Bench:
     def scores(self, prompt: str, suffix: str, n: int = 1, most: int = 0, **fields: Any) -> list[float]:
         """The log-probabilities of a suffix after n middles, for each of its tokens."""
         n_tokens = min(64, len(self._engine.tokenize(suffix, is_prompt=False)))
-        ends = self.ends(prompt, n, most, suffix=suffix, infill="bridge", **fields)
+        ends = self.ends(prompt, n, most, suffix=suffix, **{"n_candidates": n} | fields)
         return [(end.suffix_logprob or 0.0) / n_tokens for end in ends]
 
 

@@ -50,6 +50,7 @@ class ActiveRequest:
         self.admitted: float | None = None
         self.prefilled: float | None = None
         self.has_tokens = False
+        self.infill: str | None = None  # see `StartEvent.infill`
 
     @property
     def id(self) -> str:

@@ -19,7 +19,7 @@ from srb.engine.telling.text import StopStrings, TextState
 from srb.engine.ways.middle import Middle
 from srb.errors import InvalidRequestError
 
-OWN = ("search", "n_candidates", "stop_at_suffix", "logprobs", "return_tokens", "heal", "infill")
+OWN = ("search", "n_candidates", "stop_at_suffix", "logprobs", "return_tokens", "heal")
 
 
 def asking(n: int = 2, prompt: str | list[str] = "p", suffix: bytes = b"the end", **given: Any) -> CompletionRequest:
@@ -287,9 +287,6 @@ def test_an_interrupted_request_says_what_it_would_have_said(kind: str, cuts: li
         ({"n_candidates": 9, "max_tokens": 2}, "candidates"),
         ({"suffix": b"", "n_candidates": 4}, "candidates"),
         ({"suffix": b"", "stop_at_suffix": True}, "stop_at_suffix"),
-        ({"suffix": b"", "infill": "bridge"}, "infill"),
-        ({"infill": "model"}, "infill"),
-        ({"infill": "best"}, "infill"),
         ({"search": "beam"}, "suffix"),
         ({"banned_strings": ("x",)}, "banned_strings"),
         ({"avoid": ()}, "avoid"),
@@ -333,7 +330,7 @@ def test_a_model_with_tokens_for_infill_uses_them() -> None:
     assert texts(events) == texts(plain)
     assert [event.infill for event in events if isinstance(event, StartEvent)] == ["model"]
     assert stops(events)[0].suffix_logprob is None
-    for options in ({"infill": "bridge"}, {"n_candidates": 3}, {"stop_at_suffix": True}):
+    for options in ({"n_candidates": 3}, {"stop_at_suffix": True}):
         events = run(engine, asking(2, "\1before", b"after", **options))
         assert [event.infill for event in events if isinstance(event, StartEvent)] == ["bridge"]
         assert stops(events)[0].rank == 1

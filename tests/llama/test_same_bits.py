@@ -96,7 +96,7 @@ BRIDGES: list[dict[str, Any]] = [
 def test_a_bridge_has_the_same_bits_beside_others_as_alone(backend: LlamaBackend, options: dict[str, Any]) -> None:
     params = {name: options[name] for name in ("regex", "max_tokens") if name in options}
     fields = {name: options[name] for name in options if name not in params}
-    asked = replace(ask(STORY[:150], 3, seed=5, **params), suffix=" And then he read.", infill="bridge", n_candidates=5)
+    asked = replace(ask(STORY[:150], 3, seed=5, **params), suffix=" And then he read.", n_candidates=5)
     check_beside_others(backend, replace(asked, **fields), runs=2)
 
 

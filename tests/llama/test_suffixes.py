@@ -40,7 +40,7 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def asked(seed: int, way: dict[str, Any], **params: Any) -> CompletionRequest:
     sampled = request(PROMPT, N, seed=seed, ignore_eos=True, logit_bias=ASCII, **{"max_tokens": 40} | params)
-    return dataclasses.replace(sampled, suffix=SUFFIX, infill="bridge", **way)
+    return dataclasses.replace(sampled, suffix=SUFFIX, **way)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -170,7 +170,7 @@ def _request(
 
 def _bridge(suffix: tuple[int, ...], n: int) -> dict[str, Any]:
     """The fields of a bridge whose n candidates are all told."""
-    return {"suffix": suffix, "infill": "bridge", "n_candidates": n}
+    return {"suffix": suffix, "n_candidates": n}
 
 
 class _Trial:

@@ -23,7 +23,7 @@ from srb.engine.ways.given import give_tokens
 def activate(request: CompletionRequest, adapters: Adapters, tools: Tools, default_max_tokens: int) -> ActiveRequest:
     """Makes a request that can be queued. May be called from any thread. Raises `InvalidRequestError`."""
     backend, n = tools.backend, len(request.branches)
-    request = resolve(request, backend.tokenizer.special, backend)
+    has_suffix, request = request.suffix is not None, resolve(request, backend.tokenizer.special, backend)
     kind = kind_of(request, backend, default_max_tokens)
     report = report_of(request, backend)
     if request.resumed and request.resumed[0].fingerprint == backend.fingerprint != "" and not kind.begins_anew:
@@ -31,6 +31,8 @@ def activate(request: CompletionRequest, adapters: Adapters, tools: Tools, defau
     compiled = backend.compile(request.branches, request.special_tokens)
     loras = [adapters.lora(params.lora) for params in request.branches]
     active = ActiveRequest(request, compiled, report, tools.clock(), backend.block_size)
+    if has_suffix:
+        active.infill = "model" if request.suffix is None else "bridge"
     stops = {strings: StopStrings(strings) for strings in {params.stop for params in request.branches} if strings}
     resumed = request.resumed or (Resumed(),) * request.count
     asked = [_healed(tokens, backend.tokenizer) if request.heal else (tokens, b"") for tokens in request.token_ids]

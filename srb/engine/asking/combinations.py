@@ -113,14 +113,8 @@ def _check_search(request: Any) -> None:
 def _check_bridge(request: Any) -> None:
     """Refuses fields that don't work with a bridge, and fields of a bridge in a request without a suffix."""
     n = len(request.branches)
-    if request.infill not in (None, "model", "bridge"):
-        raise InvalidRequestError(f'infill is "model" or "bridge", got {request.infill!s:.60}', param="infill")
     if request.suffix is None:
-        own = {
-            "candidates": request.n_candidates is not None,
-            "stop_at_suffix": request.stop_at_suffix,
-            "infill": request.infill == "bridge",
-        }
+        own = {"candidates": request.n_candidates is not None, "stop_at_suffix": request.stop_at_suffix}
         for name in filter(own.get, own):
             raise InvalidRequestError(f"{name} goes with suffix; leave it out", param=name)
         return

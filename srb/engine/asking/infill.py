@@ -9,15 +9,15 @@ from dataclasses import replace
 from srb.engine.asking.model import SpecialTokens
 from srb.engine.asking.request import CompletionRequest
 from srb.engine.backend import Backend
-from srb.errors import InvalidRequestError
 
 
 def resolve(request: CompletionRequest, special: SpecialTokens, backend: Backend | None = None) -> CompletionRequest:
-    """The request as it runs on a model: with what was left open about its suffix, and its number of candidates.
+    """The request as it runs on a model: without a suffix if the model reads it, or with a number of candidates.
 
-    backend: where it runs; None: that isn't known. Raises `InvalidRequestError` if the model can't infill, and must.
+    backend: where it runs; None: that isn't known.
     """
-    if request.suffix is not None:
+    asks_for_bridge = request.n_candidates is not None or request.stop_at_suffix
+    if request.suffix is not None and not asks_for_bridge:
         request = _placed(request, special)
     if backend and request.suffix is not None and request.n_candidates is None:
         spare = n_rows_here(request, backend) - request.n_rows
@@ -40,21 +40,13 @@ def most_rows(backend: Backend) -> int:
 
 
 def _placed(request: CompletionRequest, special: SpecialTokens) -> CompletionRequest:
-    asks_for_bridge = request.n_candidates is not None or request.stop_at_suffix
-    if request.infill == "bridge" or (request.infill is None and asks_for_bridge):
-        return replace(request, infill="bridge")
+    """The request with its suffix in the prompts; the same request if the model has no tokens for infill."""
     suffix = request.suffix_ids
     prompts = []
     for tokens in request.token_ids:
         head = tokens[:1] if tokens[0] == special.bos else ()
         made = special.gap(tokens[len(head) :], suffix)
         if made is None:
-            if request.infill == "model":
-                raise InvalidRequestError(
-                    "the model has no tokens for infill; leave infill out, or use a model that was trained for it",
-                    param="infill",
-                    code="unsupported_parameter",
-                )
-            return replace(request, infill="bridge")
+            return request
         prompts.append(head + made)
-    return replace(request, infill="model", prompts=tuple(prompts), suffix=None)
+    return replace(request, prompts=tuple(prompts), suffix=None)

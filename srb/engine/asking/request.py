@@ -102,13 +102,9 @@ class CompletionRequest:
     suffix: Text | None = described(
         None,
         "the text that comes after the alternatives, or the ids of its tokens. A model with tokens for infill reads it "
-        "first. For any other model, candidates are drawn from the prompt alone, and the n are returned after which "
-        "the suffix is the likeliest. Most suffixes should begin with a space.",
-    )
-    infill: str | None = described(
-        None,
-        "how the suffix is used. model: by the model's tokens for infill. bridge: to choose among candidates. Left "
-        "out: bridge if the model has no such tokens, or if the request has a field that only bridges have.",
+        "first, unless n_candidates or stop_at_suffix asks for a bridge. For any other model, candidates are drawn "
+        "from the prompt alone, and the n are returned after which the suffix is the most probable. Most suffixes "
+        "should begin with a space.",
     )
     stop_at_suffix: bool = described(
         False,

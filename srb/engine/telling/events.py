@@ -61,7 +61,8 @@ class StartEvent:
     guided: the indices of the alternatives that have a negative prompt, and so two rows in each step.
     n_cut: how many tokens of the prompt are left out because the context has no room for them.
     fingerprint: see `Backend.fingerprint`.
-    infill: how the text before a suffix is found: see `CompletionRequest.infill`. None: there is no suffix.
+    infill: how the text before a suffix is found. model: by the model's tokens for infill. bridge: as the best of
+        several candidates. None: there is no suffix.
     """
 
     request_id: str

@@ -58,7 +58,7 @@ class Outbox:
                 guided=request.guided,
                 n_cut=_n_cut(active),
                 fingerprint=self._backend.fingerprint,
-                infill=request.infill,
+                infill=active.infill,
             )
         )
         self.progress([active])
