@@ -128,7 +128,7 @@ class Idle:
     def reset(self) -> None:
         """Frees nothing."""
 
-    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
         pass
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
@@ -152,7 +152,7 @@ class Idle:
     def continuable_from(self, seq_id: int) -> int:
         return 0
 
-    can_shift = shifts_now = False
+    can_shift = False
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         pass
@@ -169,7 +169,7 @@ class Idle:
     def save(self, seq_id: int, start: int, end: int, max_bytes: int) -> bytearray | None:
         return bytearray(8)
 
-    def restore(self, state: State, seq_id: int, start: int, end: int) -> bool:
+    def restore(self, state: State, seq_id: int, start: int, end: int, moved: int = 0) -> bool:
         return True
 
     def compile(self, branches: tuple[SamplingParams, ...], special_tokens: bool = False) -> Nothing:

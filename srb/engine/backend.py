@@ -153,13 +153,12 @@ class Backend(Protocol):
     def media(self) -> MediaReader | None:
         """Turns images and sounds into parts of prompts; None: the model takes neither."""
 
-    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
         """Tells the backend what comes next, so that it can choose the fastest way to evaluate that.
 
         Called only when no sequence holds a cell. Raises `SrbError` if it can't evaluate now; it is called again then.
         work: for each prompt, its number of tokens, how many sequences continue it, and how many tokens each of these
         may generate.
-        shifts: whether positions may have to be moved. If `can_shift`, `shifts_now` is then true.
         """
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
@@ -212,19 +211,16 @@ class Backend(Protocol):
 
     @property
     def can_shift(self) -> bool:
-        """Whether positions can be moved, if `prepare` is told so.
+        """Whether positions can be moved.
 
-        They can't if the model forgets, or has positions that stand for more than the order of tokens.
+        They can't if the model forgets, if its positions stand for more than the order of tokens, or with some types of
+        keys.
         """
-
-    @property
-    def shifts_now(self) -> bool:
-        """Whether positions can be moved as the backend is prepared now. It may not be if that is faster."""
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
         """Takes the positions from `start` to `end` out of sequences. Positions behind them become `end - start` less.
 
-        Only if `shifts_now`.
+        Only if `can_shift`.
         shared: the sequences have all cells before this position in common, and share no cell with other sequences.
         """
 

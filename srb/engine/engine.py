@@ -87,7 +87,6 @@ class Engine(Facade, ForPrograms):
             backend.n_parallel,
             default_max_tokens,
             memory=memory,
-            suits=self._suits,
         )
         self._outbox = Outbox(backend, clock)
         scoring = PromptScoring(backend, self._outbox)
@@ -244,11 +243,8 @@ class Engine(Facade, ForPrograms):
         is_empty = self._cache.leased_cells == 0
         for prompts in self._scheduler.admit(self._clock()):
             if is_empty:
-                # Those that wait for cells that can be moved may then run beside these prompts.
-                shifts = any(prompt.way.slides for prompt in prompts)
-                shifts |= any(active.slides for active in self._scheduler.waiting.values())
                 try:
-                    self._backend.prepare(list(map(work_of, prompts)), shifts=shifts)
+                    self._backend.prepare(list(map(work_of, prompts)))
                 except SrbError as error:
                     self._refuse(error)
                     return
@@ -265,9 +261,6 @@ class Engine(Facade, ForPrograms):
                     self._start(active)
         self._cells.share()
         self._decoding.begin_sequences()
-
-    def _suits(self, active: ActiveRequest) -> bool:
-        return not active.slides or self._backend.shifts_now or self._cache.leased_cells == 0
 
     def _refuse(self, error: SrbError) -> None:
         """Ends who waits for a backend that can't be prepared. Their cells are empty, so it has none to remove."""

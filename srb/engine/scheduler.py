@@ -1,6 +1,6 @@
 """`Scheduler`: decides which requests run, and leases them their cells and seq_ids."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from srb.engine.kept.prefix import PrefixIndex
 from srb.engine.kv.kv_cache import KVCache
@@ -41,7 +41,6 @@ class Scheduler:
     seq_ids.
 
     n_cells: see `Needs`.
-    suits: whether a request can run as the backend is prepared now. One that can't waits until nothing runs.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Scheduler:
         default_max_tokens: int,
         *,
         memory: Memory,
-        suits: Callable[[ActiveRequest], bool],
     ) -> None:
         self.waiting: dict[str, ActiveRequest] = {}
         self.running: dict[str, ActiveRequest] = {}
@@ -67,7 +65,6 @@ class Scheduler:
         self._needs = Needs(cache, n_cells, n_parallel, default_max_tokens, memory)
         self._room = Room(cache, self.prompts)
         self._memory = memory
-        self._suits = suits
 
     @property
     def is_running(self) -> bool:
@@ -148,7 +145,7 @@ class Scheduler:
         least = generated + sum(way_cells(prompt) + passes * len(prompt.tokens) for prompt in prompts)
         # It has a row if some are free, or else at least one once they are divided fairly.
         has_rows = min(self.leased, len(self.running)) < self._n_parallel
-        if not (has_rows and self._suits(active) and self._has_room(least, rows, prompts)):
+        if not (has_rows and self._has_room(least, rows, prompts)):
             return
         shared = self._needs.shared_in(prompts)
         for prompt in prompts:

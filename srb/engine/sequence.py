@@ -72,11 +72,6 @@ class ActiveRequest:
         """The sequences that wait for room."""
         return [seq for prompt in self.prompts for seq in prompt.sequences if seq.state == "waiting"]
 
-    @property
-    def slides(self) -> bool:
-        """Whether its context may be shifted while it runs."""
-        return any(prompt.way.slides for prompt in self.prompts)
-
 
 Held = tuple[int, list[Token], bytes]
 """A token that nobody was told of yet, what is to be told of it, and the bytes that it adds to the text."""
@@ -319,18 +314,18 @@ Holder = Prompt | Row
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a prompt begins with: tokens that it shares with a living prompt or sequence, and then a part.
+    """What a prompt begins with: tokens that it shares with a living prompt or sequence, and then another part.
 
     shared: how many tokens come from `source`; 0 without one.
     source: holds these tokens, or will hold them.
-    part: what comes behind them.
+    rest: what comes behind them.
     """
 
     shared: int = 0
     source: Prompt | Sequence | None = None
-    part: Part | None = None
+    rest: Part | None = None
 
     @property
     def n_tokens(self) -> int:
         """How many tokens it has in all."""
-        return self.shared + (self.part.n_tokens if self.part else 0)
+        return self.shared + (self.rest.n_tokens if self.rest else 0)

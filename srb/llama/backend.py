@@ -23,7 +23,7 @@ from srb.llama.files.model_file import find_model, fingerprint
 from srb.llama.files.model_info import read_model_info
 from srb.llama.media.projector import check_media, load_media
 from srb.llama.native import log
-from srb.llama.native.context import Context, movable, window_of
+from srb.llama.native.context import Context, shiftable, window_of
 from srb.llama.native.costs import estimated
 from srb.llama.native.flash_attn import MEASURED, can_choose
 from srb.llama.native.loading import Progress, load_model
@@ -117,14 +117,14 @@ class LlamaBackend:
                 )
             )
             self.fingerprint = hash_of(self.identity, settings, self.adapters, self.chat_template)
-            self._shifts = False  # whether the context was made so that positions can be moved
             self._n_wanted = wanted_cells(model, settings)
             self._context = self._make_context()
             stack.callback(lambda: self._context.close())
             self.n_cells = self._context.n_cells
             self.n_cells_in_all = self.n_cells * (self.n_seqs if settings.reproducible else 1)
             self.block_size = BLOCK if settings.reproducible else 0
-            self.can_shift = self._context.could_shift  # kept, because it is also asked while the model is asleep
+            kinds = map(self._settings_of, ("on", "off")) if self._chooses else ()
+            self.can_shift = self._context.can_shift and all(shiftable(kind) == kind for kind in kinds)
             self.drafter = None
             if draft := draft_settings(settings):
                 if self.window is not None:
@@ -160,7 +160,7 @@ class LlamaBackend:
     def _make_context(self) -> Context:
         return (Streams if self._settings.reproducible else Context)(
             self._model,
-            self._settings_of(self._flash_attn, shifts=self._shifts),
+            self._settings_of(self._flash_attn),
             flash_attn=self._flash_attn,
             n_cells=self._n_wanted,
             n_seqs=self.n_seqs,
@@ -170,12 +170,12 @@ class LlamaBackend:
             media=self.media,
         )
 
-    def _settings_of(self, flash_attn: str, *, shifts: bool = False) -> Settings:
-        """The settings of a context with this kind of attention. shifts: whether positions can be moved in it."""
+    def _settings_of(self, flash_attn: str) -> Settings:
+        """The settings of a context with this kind of attention."""
         settings = self._settings
         if self._chooses and (cache_type := self._paces.of(flash_attn).cache_type):
             settings = dataclasses.replace(settings, cache_type_k=cache_type, cache_type_v=cache_type)
-        return movable(settings) if shifts else settings
+        return settings
 
     def _cache_types(self, flash_attn: str) -> str:
         settings = self._settings_of(flash_attn)
@@ -238,20 +238,19 @@ class LlamaBackend:
         except OSError as error:
             raise ModelLoadError(f"the model {self._weights} can't be read again: {error}") from None
 
-    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
-        """Makes another context if flash attention is worth turning off, or on again, and to move positions.
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
+        """Makes another context if flash attention is worth turning off, or on again.
 
         See `Backend.prepare`. Raises `ModelLoadError`.
         """
         flash_attn = self._paces.best(work) if self._chooses else self._flash_attn
-        shifts = shifts and self._settings_of(flash_attn) != self._settings_of(flash_attn, shifts=True)
-        if not self._context.is_closed and (flash_attn, shifts) == (self._flash_attn, self._shifts):
+        if not self._context.is_closed and flash_attn == self._flash_attn:
             return
         self._load_again()
         if self.drafter:
             self.drafter.open()
         self._context.close()  # before the other is made, since two at once would take twice the memory
-        previous, self._flash_attn, self._shifts = self._flash_attn, flash_attn, shifts
+        previous, self._flash_attn = self._flash_attn, flash_attn
         try:
             self._context = self._make_context()
         except ModelLoadError as error:
@@ -261,11 +260,6 @@ class LlamaBackend:
             self._flash_attn, self._settings = previous, self._settings_of(previous)
             self._chooses = False
             self._context = self._make_context()
-
-    @property
-    def shifts_now(self) -> bool:
-        """Whether positions can be moved in the present context. See `Backend.shifts_now`."""
-        return self._context.can_shift
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         """Evaluates the rows. See `Backend.decode`. On a GPU `interrupted` is asked only between ubatches."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from srb.options.removed import refusal_of
+from srb.options.removed import removal
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.epilog = f"{self.prog} --help all shows all options."
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with one line that says what is wrong. argparse writes the usage before it."""
+        """Ends the process with one line that says what is wrong, and the code 2."""
         self.exit(2, f"{self.prog}: error: {self._in_plain_words(message)}\n")
 
     def _in_plain_words(self, message: str) -> str:
@@ -81,8 +81,8 @@ class Parser(argparse.ArgumentParser):
         wrong = next((each.partition("=")[0] for each in unknown if each.startswith("-")), None)
         if wrong is None:
             return f"there is no place for {' '.join(unknown)!r}; put quotes around a text with spaces"
-        if refusal := refusal_of(wrong):
-            return f"{wrong} {refusal}"
+        if removed := removal(wrong):
+            return removed
         close = difflib.get_close_matches(wrong, self.flags(), 1)
         return f"there is no option {wrong}; " + (f"did you mean {close[0]}?" if close else f"see {self.prog} --help")
 

@@ -1,25 +1,32 @@
-"""Options that srb had once. Whoever still gives one is told what to do."""
+"""Options and request fields that srb no longer has, with what to do instead.
 
-from typing import Final
+docs/http/api.md has the same names under *Removed fields*. A removed field in a request body is ignored and reported,
+as every unknown field is; only the command line, variables and TOML files need this table.
+"""
 
-_BEGINNING = "A beginning that prompts have in common is evaluated once without it."
+_REUSES = "leave it out; a prompt begins with all that is cached of its beginning, and the rest is evaluated"
+_NARROWS = "leave it out; min_p and top_n_sigma also leave few tokens where the model is sure"
 
-REMOVED: Final[dict[str, str]] = {
-    "cache_reuse": _BEGINNING,
-    "keep_bytes": "Finished requests take at most 256 MiB.",
-    "lark": "--grammar takes Lark, too, below a first line %llguidance {}.",
-    "max_rewinds": "An alternative may go back 1,000 times.",
-    "n_cache_reuse": _BEGINNING,
-    "p_less": "--min-p with --samplers 'temperature, min_p' comes closest.",
-    "top_h": "--min-p with --samplers 'temperature, min_p' comes closest.",
+REMOVED = {
+    "cache_reuse": _REUSES,
+    "keep_bytes": "leave it out; finished requests take at most 256 MiB",
+    "lark": "--grammar takes Lark, too, after a first line %llguidance {}",
+    "max_rewinds": "leave it out; an alternative may go back 1,000 times",
+    "n_cache_reuse": _REUSES,
+    "p_less": _NARROWS,
+    "particles": "use --candidates, which a bridge scores",
+    "power": "leave it out; a lower --temperature or --search beam comes closest",
+    "suffix_tokens": "leave it out; the first 64 tokens of the suffix are scored",
+    "top_h": _NARROWS,
 }
-"""The name of each removed option, with underscores, and what there is in its place."""
+"""What to do instead, by name: an option's as an attribute of `Settings` has it, or a request field's."""
 
 
-def refusal_of(name: str) -> str | None:
-    """What is said of a removed option, after its name; None if there never was one.
+def removal(given: str) -> str | None:
+    """Return the message for a removed name, or None for any other name.
 
-    name: with hyphens or underscores, and with or without the hyphens before it.
+    Args:
+        given: the name as the user wrote it: `--flag`, `--no-flag`, `SRB_VARIABLE`, a TOML key or a field.
     """
-    instead = REMOVED.get(name.lstrip("-").replace("-", "_"))
-    return instead and f"was removed; leave it out. {instead}"
+    name = given.removeprefix("SRB_").lstrip("-").replace("-", "_").lower().removeprefix("no_")
+    return f"{given} was removed: {REMOVED[name]}" if name in REMOVED else None

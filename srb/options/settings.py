@@ -22,7 +22,7 @@ from srb.engine.asking.kinds import wrong_field
 from srb.errors import SettingsError
 from srb.options.arguments import offer
 from srb.options.engine_options import MemoryOptions, ModelOptions, SpeedOptions
-from srb.options.removed import refusal_of
+from srb.options.removed import removal
 from srb.options.server_options import NetworkOptions, RequestsOptions, SafetyOptions
 
 BOOLS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -203,14 +203,14 @@ def load_settings(arguments: argparse.Namespace, environ: Mapping[str, str] = os
             name = key.replace("-", "_")
             name = aliases.get(name, name)
             if name not in names:
-                raise SettingsError(f"{config}: {key} {refusal_of(name) or f'is not an option{_guess(name, names)}'}")
+                raise SettingsError(f"{config}: {removal(key) or f'{key} is not an option{_guess(name, names)}'}")
             values[name] = _convert(name, value, f"{config}: {key}")
     for key, value in environ.items():
         name = key.removeprefix(ENV_PREFIX).lower()
         name = aliases.get(name, name)
         if key.startswith(ENV_PREFIX) and key != ENV_CONFIG:
             if name not in names:
-                raise SettingsError(f"{key} {refusal_of(name) or f'is not an option{_guess(name, names)}; unset it'}")
+                raise SettingsError(removal(key) or f"{key} is not an option{_guess(name, names)}; unset it")
             values[name] = _convert(name, value, key)
     for name in names:
         if hasattr(arguments, name):

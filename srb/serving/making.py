@@ -17,7 +17,7 @@ def make_engine(
     """An engine with these settings. observe: see `AsyncEngine.from_settings`. Raises `ModelLoadError`."""
     if settings.context_shift and not backend.can_shift:
         raise ModelLoadError(
-            "--context-shift can't be had: the positions of this model's cells can't be moved, or not with "
+            "--context-shift can't be had: the positions of this model's cells can't change, or not with "
             f"--cache-type-k {settings.cache_type_k or 'f16'}; leave it out"
         )
     store = None

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from srb.errors import InvalidRequestError
+from srb.options.removed import removal
 from srb.wire.request.body_fields import ALIASES
 from srb.wire.request.completion_fields import BranchFields, CompletionFields
 from srb.wire.request.fields import DEFAULTS, SamplingFields, descriptions
@@ -140,11 +141,9 @@ def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            raise InvalidRequestError(
-                f"{where}: there is no {name!r}; "
-                + (f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"),
-                param=name,
-            )
+            guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            message = removal(name) or f"there is no {name!r}; {guess}"
+            raise InvalidRequestError(f"{where}: {message}", param=name)
 
 
 def _read_branch(text: str) -> dict[str, Any]:

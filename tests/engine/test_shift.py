@@ -15,7 +15,7 @@ from srb.engine.asking.request import CompletionRequest, Explore, Resumed
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.engine import Engine
 from srb.engine.prompts.media import Media
-from srb.engine.telling.events import DoneEvent, Event, StartEvent
+from srb.engine.telling.events import DoneEvent, StartEvent
 from srb.errors import InvalidRequestError
 
 PROMPT = bytes(range(32, 52))
@@ -227,79 +227,6 @@ def test_it_goes_on_after_an_interruption() -> None:
     assert all(stop.truncated for stop in stops(events).values())
 
 
-def test_it_runs_where_positions_can_be_moved_only_if_that_is_asked_for() -> None:
-    """As where a cache is faster whose keys can't be moved."""
-    engine = Engine(backend := small(fixed=True), cache_bytes=100_000)
-    plain = request("plain", max_tokens=5)
-    run(engine, dataclasses.replace(plain, id="before"))
-    assert not backend.shifts_now
-    events = run(engine, each := shifting(n=3))
-    check_order(events, each)
-    assert texts(events) == texts(run(Engine(small()), each))
-    assert backend.discarded
-    run(engine, dataclasses.replace(plain, id="behind"))
-    assert not backend.shifts_now
-
-
-def test_it_waits_until_nothing_runs_that_keeps_positions_from_being_moved() -> None:
-    engine = Engine(backend := small(n_cells=256, fixed=True))
-    first = request("first", max_tokens=40, ignore_eos=True)
-    engine.add_request(first)
-    for _ in range(5):
-        engine.step()
-    each = shifting(max_tokens=300)
-    engine.add_request(each)
-    events: list[Event] = []
-    while first.id not in ended(events):
-        assert not backend.shifts_now
-        events += engine.step()
-    assert not any(event.request_id == each.id for event in events)
-    while not any(event.request_id == each.id for event in events):
-        events += engine.step()
-    assert backend.shifts_now
-    beside = request("beside", max_tokens=20, ignore_eos=True)
-    events += run(engine, beside)
-    assert ended(events) == [first.id, beside.id, each.id]
-    alone = texts(run(Engine(small(n_cells=256)), beside))
-    assert texts([event for event in events if event.request_id == beside.id]) == alone
-    assert {stop.length for stop in stops([event for event in events if event.request_id == each.id]).values()} == {300}
-
-
-def test_what_comes_together_with_it_runs_beside_it() -> None:
-    engine = Engine(backend := small(n_cells=256, fixed=True))
-    plain, each = request("plain", max_tokens=30, ignore_eos=True), shifting(max_tokens=300)
-    engine.add_request(plain)
-    engine.add_request(each)
-    events = engine.step()
-    assert [event.request_id for event in events if isinstance(event, StartEvent)] == [plain.id, each.id]
-    assert backend.shifts_now
-    events += run(engine)
-    assert ended(events) == [plain.id, each.id]
-
-
-def test_others_dont_pass_it_for_ever() -> None:
-    now = [0.0]
-    engine = Engine(small(n_cells=256, fixed=True), clock=lambda: now[0])
-    each, events, n = shifting(n=2, max_tokens=300), list[Event](), 0
-    while each.id not in {event.request_id for event in events}:
-        assert n < 100, "it is never admitted"
-        engine.add_request(request("plain", max_tokens=20, ignore_eos=True))
-        if n == 0:
-            events += engine.step()
-            engine.add_request(each)
-        for _ in range(10):
-            now[0] += 0.1
-            events += engine.step()
-        n += 1
-    assert n > 3  # some have passed it
-    run(engine)
-
-
-def ended(events: list[Event]) -> list[str]:
-    """The requests that have ended, in order."""
-    return [event.request_id for event in events if isinstance(event, DoneEvent)]
-
-
 def _without(**changes: Any) -> Callable[[], CompletionRequest]:
     return lambda: dataclasses.replace(shifting(), **changes)
 
@@ -330,7 +257,7 @@ def test_values_that_mean_nothing(name: str, value: int) -> None:
 
 
 def test_what_can_not_be_done_here() -> None:
-    with pytest.raises(InvalidRequestError, match="positions of this model's cells can't be moved"):
+    with pytest.raises(InvalidRequestError, match="positions of this model's cells can't change"):
         Engine(FakeBackend(window=5)).check(shifting(max_tokens=1000))
     with pytest.raises(InvalidRequestError, match="9 alternatives are more than the 8 that can run at once"):
         Engine(FakeBackend()).check(shifting(n=9, max_tokens=1000))
@@ -354,11 +281,11 @@ ACTIONS = st.one_of(
 )
 
 
-@given(actions=st.lists(ACTIONS, min_size=4, max_size=20), cache_bytes=st.sampled_from([0, 3000]), fixed=st.booleans())
+@given(actions=st.lists(ACTIONS, min_size=4, max_size=20), cache_bytes=st.sampled_from([0, 3000]))
 def test_whatever_happens_all_is_given_back_and_the_others_say_the_same(
-    actions: list[tuple[Any, ...]], cache_bytes: int, fixed: bool
+    actions: list[tuple[Any, ...]], cache_bytes: int
 ) -> None:
-    backend = small(60, n_parallel=4, n_batch=16, fixed=fixed)
+    backend = small(60, n_parallel=4, n_batch=16)
     engine = Engine(backend, cache_bytes=cache_bytes)
     requests: list[CompletionRequest] = []
     events = []

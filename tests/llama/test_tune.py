@@ -14,7 +14,7 @@ from srb.engine.backend import Batch
 from srb.llama import LlamaBackend
 from srb.llama.files import weights
 from srb.llama.native.flash_attn import Pace
-from srb.llama.native.state import moved
+from srb.llama.native.state import raised
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.tune import background_load as others
 from srb.llama.tune import findings, formats, probe, search
@@ -353,19 +353,19 @@ def test_what_a_job_takes() -> None:
     assert other.deep[8] == pytest.approx(0.056)
 
 
-def test_a_moved_state_continues_further_on(tiny_model: Path) -> None:
+def test_a_raised_state_continues_further_on(tiny_model: Path) -> None:
     with LlamaBackend(Settings(model=tiny_model, ctx_size=256, parallel=2, tune=False)) as backend:
         batch = Batch()
         batch.add(tuple(range(50)), 0, 0, outputs=1)
         backend.decode(batch, None)
         state = backend.save(0, 0, 50, 1 << 30)
         assert state is not None
-        longer = moved(state, 50)
+        longer = raised(state, 50)
         assert longer is not None
         assert backend.restore(longer, 0, 50, 100)
         assert backend._context.length(0) == 100
-        assert moved(state[:20], 50) is None
-        assert moved(bytearray(len(state)), 50) is None
+        assert raised(state[:20], 50) is None
+        assert raised(bytearray(len(state)), 50) is None
 
 
 @pytest.mark.parametrize("arch", ["gemma3", "mamba", "jamba"])

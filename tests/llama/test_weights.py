@@ -154,20 +154,17 @@ def test_what_is_given_by_hand_wins(tiny_model: Path, tuned: Tuned) -> None:
     assert (choice.weights, choice.settings.cache_type_k, choice.paces) == (tiny_model, "f16", None)
 
 
-def test_a_server_that_moves_cells_has_a_cache_whose_cells_can_be_moved(
-    tiny_model: Path,
-    tuned: Tuned,
-    load: Callable[..., LlamaBackend],
-    caplog: pytest.LogCaptureFixture,
+def test_a_server_with_context_shift_has_keys_whose_positions_can_change(
+    tiny_model: Path, tuned: Tuned, load: Callable[..., LlamaBackend], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "srb")
-    assert not load().shifts_now
+    assert not load().can_shift
     assert "the cache is f16" not in caplog.text
-    assert load(context_shift=True).shifts_now
+    assert load(context_shift=True).can_shift
     assert "the cache is f16" in caplog.text
     assert choose(tiny_model, Settings(context_shift=True)).paces == WITH_TYPES.of_any_cache()
-    given = choose(tiny_model, Settings(cache_type_k="bf16", context_shift=True))
-    assert given.settings.cache_type_k == "bf16"  # then only the requests that need it have another one
+    given = Settings(cache_type_k="bf16", context_shift=True)
+    assert choose(tiny_model, given).settings.cache_type_k == "bf16"
 
 
 def test_a_model_that_was_not_tuned_has_the_machine_s_way_of_attention(

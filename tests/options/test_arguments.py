@@ -1,6 +1,5 @@
 """The command line: what is misspelt, what `--help` shows, and what a shell completes."""
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from srb.cli import COMMANDS, main
-from srb.options.removed import REMOVED
-from srb.options.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -43,29 +40,6 @@ def test_what_is_misspelt_is_answered_with_the_nearest(
         main(argv)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("way", ["flag", "variable", "file"])
-def test_a_removed_option_is_answered_with_what_to_do(
-    way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    argv, name = ["serve", "--cache-reuse", "256"], "--cache-reuse"
-    if way == "variable":
-        monkeypatch.setenv("SRB_CACHE_REUSE", "256")
-        argv, name = ["serve"], "SRB_CACHE_REUSE"
-    elif way == "file":
-        config = tmp_path / "srb.toml"
-        config.write_text("cache-reuse = 256")
-        argv, name = ["serve", "--config", str(config)], "cache-reuse"
-    with pytest.raises(SystemExit) as caught:
-        sys.exit(main(argv))
-    assert caught.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"{name} was removed; leave it out. {REMOVED['cache_reuse']}")
-
-
-def test_no_option_is_removed_and_there() -> None:
-    assert not {field.name for field in dataclasses.fields(Settings)} & {*REMOVED}
 
 
 def test_help_has_groups_and_no_list_of_all_options_before_them(capsys: pytest.CaptureFixture[str]) -> None:

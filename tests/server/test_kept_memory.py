@@ -15,7 +15,7 @@ from srb.serving.journal import Journal, memory_of
 from srb.wire.serving import Serving
 
 KEPT: dict[str, Any] = {"keep_seconds": 900, "keep_bytes": 1 << 20}
-TEXT = [("/completion", {"prompt": "a"}), ("/api/v1/generate", {"prompt": "a"}), ("/v1/explore", {"prompt": "a"})]
+TEXT = [("/api/v1/generate", {"prompt": "a"}), ("/v1/explore", {"prompt": "a"})]
 LONG = "x" * 400_000
 
 
@@ -51,7 +51,7 @@ async def test_bodies_and_images_are_not_kept(frozen: None, connect: Connect) ->
         ("/v1/responses", {"input": "a", "metadata": {"a": LONG}}),
         ("/v1/completions", {"prompt": "a", "n": 1, LONG: 1}),
         ("/v1/completions", {"prompt": "a", "branches": [{"grammar": LONG[k:90_000]} for k in range(4)]}),
-        ("/completion", {"prompt": "a", **{f"field {k}": k for k in range(5_000)}}),
+        ("/api/v1/generate", {"prompt": "a", **{f"field {k}": k for k in range(5_000)}}),
     ],
 )
 async def test_what_is_kept_is_counted(connect: Connect, path: str, body: dict[str, Any]) -> None:

@@ -151,10 +151,9 @@ class Context(tuple[int, ...]):
 
 
 class FakeState(bytearray):
-    """A saved state: the tokens of cells, their adapters and their first position."""
+    """A saved state: the tokens of cells, and their adapters."""
 
     lora: Lora = ()
-    start = 0
     cells: list[Cell] = []  # noqa: RUF012  # set for each
 
 
@@ -281,8 +280,6 @@ class FakeBackend:
     adapters: tuple[Adapter, ...] = ()
     shifts: bool = False
     """Whether contexts are shifted, so that samplers may have seen tokens that aren't in cells any more."""
-    fixed: bool = False
-    """Whether positions can be moved only if `prepare` was told that they may have to be."""
     max_seqs: int = 1000
     block_size: int = 0
     """As in `Backend.block_size`. What a row draws then depends on how its cells came: in which block, or alone."""
@@ -309,7 +306,6 @@ class FakeBackend:
         self.saved: list[tuple[int, int]] = []
         self.discarded: list[tuple[tuple[int, ...], int, int]] = []
         self.work: list[tuple[int, int, int]] = []  # the last argument of `prepare`
-        self.shifts_now = self.can_shift and not self.fixed
         self.scales: list[float] = []  # of all calls of `guided`
         self.decodes = 0
         self.rows = 0
@@ -337,12 +333,12 @@ class FakeBackend:
         self.rows_with_logits = {}
         self.asleep.set()
 
-    def prepare(self, work: list[tuple[int, int, int]], *, shifts: bool = False) -> None:
+    def prepare(self, work: list[tuple[int, int, int]]) -> None:
         assert work
         self.on_prepare()
         self.asleep.clear()
         assert self.cells == 0, "it may only choose while it is empty"
-        self.work, self.shifts_now = work, self.can_shift and (shifts or not self.fixed)
+        self.work = work
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None) -> bool:
         assert not self.closed
@@ -431,16 +427,16 @@ class FakeBackend:
         return self.window is None
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        assert self.shifts_now
+        assert self.can_shift
         assert 0 <= start < end
         own = [self.sequences[seq_id] for seq_id in seq_ids]
         assert all(cells[:shared] == own[0][:shared] for cells in own), "they don't have these in common"
-        moved = {id(cell) for cells in own for cell in cells[start:]}
+        changed = {id(cell) for cells in own for cell in cells[start:]}
         for seq_id, cells in self.sequences.items():
-            assert seq_id in seq_ids or not moved & {id(cell) for cell in cells}, "it is moved under somebody else"
+            assert seq_id in seq_ids or not changed & {id(cell) for cell in cells}, "somebody else has it"
         for k, cells in enumerate(own):
             behind = {id(cell) for cell in cells[max(end, shared) :]}
-            assert not behind & {id(cell) for other in own[k + 1 :] for cell in other}, "it is moved twice"
+            assert not behind & {id(cell) for other in own[k + 1 :] for cell in other}, "it changes twice"
             assert end <= len(cells)
             del cells[start:end]
         self.discarded.append((tuple(seq_ids), start, end))
@@ -476,7 +472,7 @@ class FakeBackend:
         self._check_whole(seq_id, end)
         self.saved.append((start, end))
         state = FakeState(b"".join(cell.token.to_bytes(4, signed=True) for cell in self.sequences[seq_id][start:end]))
-        state.lora, state.start = self.sequences[seq_id][start].lora, start
+        state.lora = self.sequences[seq_id][start].lora
         state.cells = self.sequences[seq_id].copy()
         return state if len(state) <= max_bytes else None
 

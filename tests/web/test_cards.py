@@ -31,7 +31,7 @@ def test_mixed_is_one_request_with_a_style_for_each_alternative(story: Story) ->
     assert [each["seed"] for each in sent["branches"]] == [7, 8, 9, 10, 11]
     story.wait_done()
     with story.panel("options"):
-        story.unfold("typical_p").fill("0.9")
+        story.unfold("min_p").fill("0.2")
         expect(story.find("#style")).to_have_value("Your own")
         story.find("#reset").click()
         expect(story.find("#style")).to_have_value("Server defaults")
@@ -51,7 +51,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         story.reach("#style")
         expect(keep).to_be_hidden()
         story.find("#setting-temperature").fill("0.3")
-        story.unfold("typical_p").fill("0.9")
+        story.unfold("min_p").fill("0.2")
         keep.click()
         expect(style).to_have_value("Slow")
         assert asked == ["What is this style called?", "The page has a style Wild. What is yours called?"]
@@ -62,7 +62,7 @@ def test_a_style_of_ones_own_is_kept_for_all_stories_until_it_is_forgotten(story
         expect(forget).to_be_hidden()
         style.select_option("Slow")
         expect(story.find("#setting-temperature")).to_have_value("0.3")
-        expect(story.find("#setting-typical_p")).to_have_value("0.9")
+        expect(story.find("#setting-min_p")).to_have_value("0.2")
         forget.click()
         expect(style).to_have_value("Your own")
         expect(style.locator("option", has_text="Slow")).to_have_count(0)

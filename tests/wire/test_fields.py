@@ -201,31 +201,6 @@ def test_the_order_of_samplers_and_unknown_ones() -> None:
     assert ignored(samplers=["top_k", "tfs_z"]) == ["samplers.tfs_z"]
 
 
-def test_removed_fields_and_samplers_are_named_and_refuse_nothing() -> None:
-    samplers = ["top_k", "p_less", "temperature", "top_h"]
-    sent = {
-        "lark": "start: /a/",
-        "max_rewinds": 5,
-        "n_cache_reuse": 256,
-        "p_less": True,
-        "top_h": 0.4,
-        "samplers": samplers,
-        "branches": [{"top_h": 0.3}],
-    }
-    assert sorted(ignored(**sent)) == [
-        "branches[0].top_h",
-        "lark",
-        "max_rewinds",
-        "n_cache_reuse",
-        "p_less",
-        "samplers.p_less",
-        "samplers.top_h",
-        "top_h",
-    ]
-    parsed = parse(json.dumps({"prompt": "p"} | sent).encode(), LIMITS, tokenize)
-    assert parsed.completion.branches[0].samplers == ("top_k", "temperature")
-
-
 def test_probabilities_have_two_names() -> None:
     def logprobs(**fields: Any) -> int | None:
         return parse(json.dumps({"prompt": "p"} | fields).encode(), LIMITS, tokenize).completion.logprobs
@@ -238,7 +213,7 @@ def test_probabilities_have_two_names() -> None:
 
 
 def test_what_mirostat_replaces_is_named() -> None:
-    assert ignored(mirostat=2, top_k=5, temperature=1, mirostat_tau=4, min_p=0) == ["min_p", "top_k"]
+    assert ignored(mirostat=2, top_k=5, temperature=1, mirostat_tau=4, min_p=0.1) == ["min_p", "top_k"]
     assert ignored(mirostat=0, top_k=5) == []
     assert ignored(mirostat=1, branches=[{"top_p": 0.5}, {"top_p": 0.5, "mirostat": 0}]) == ["branches[0].top_p"]
 

@@ -6,10 +6,6 @@ from srb.engine.backend import Backend
 from srb.engine.ways.shifting import LEAST_CELLS, may_shift
 from srb.errors import InvalidRequestError
 
-_CAN_NOT_MOVE = (
-    "the positions of this model's cells can't be moved, or not with such a --cache-type-k or --reproducible"
-)
-
 
 def check_supported(request: CompletionRequest, backend: Backend, default_max_tokens: int) -> None:
     """Raises `InvalidRequestError` if the backend can't do what a request asks. May be called from any thread."""
@@ -56,7 +52,10 @@ def _check_spare(request: CompletionRequest, backend: Backend) -> None:
 def _check_shift(request: CompletionRequest, backend: Backend) -> None:
     reason, most = None, min(backend.n_parallel, backend.n_cells // LEAST_CELLS)
     if not backend.can_shift:
-        reason = f"{_CAN_NOT_MOVE}; leave it out"
+        reason = (
+            "the positions of this model's cells can't change, or not with --reproducible or such a --cache-type-k "
+            "(a server with --context-shift takes another one than srb tune chose, if it must); leave it out"
+        )
     elif request.count > most:
         reason = f"{request.count} alternatives are more than the {most} that can run at once; ask for fewer"
     if reason:

@@ -76,7 +76,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PieceCopy:
-    """A piece alone, to be moved elsewhere: the state of `tokens` from `start` on, and the bytes of its logits."""
+    """A piece alone, to be kept elsewhere: the state of `tokens` from `start` on, and the bytes of its logits."""
 
     start: int
     tokens: Tokens

@@ -125,7 +125,7 @@ class PrefixIndex(Listener):
             shared = max(start for _, start, _ in hit.pieces if start <= found.shared)
             if shared >= WORTH_SHARING:
                 return Beginning(shared, found.source, Restored(self._backend, self._retained, hit, shared))
-        return Beginning(part=Restored(self._backend, self._retained, hit))
+        return Beginning(rest=Restored(self._backend, self._retained, hit))
 
     def _find_living(self, prompt: Prompt) -> tuple[Beginning | None, int]:
         """The longest beginning that is held or will be, and how many of the prompt's tokens the tree has in all."""

@@ -115,12 +115,12 @@ class Cells:
         self._add_cached(prompt, n_tokens)
 
     def _begin(self, prompt: Prompt) -> None:
-        """Ends the waiting of a prompt. Behind the tokens that it shares comes the other part of its beginning."""
+        """Ends the waiting of a prompt. Behind the tokens that it shares comes the rest of its beginning."""
         beginning, prompt.beginning = prompt.beginning, None
         if prompt in self.awaiting:
             self.awaiting.remove(prompt)
-        if beginning and beginning.part and prompt.living:
-            self._add_cached(prompt, beginning.part.apply(prompt))
+        if beginning and beginning.rest and prompt.living:
+            self._add_cached(prompt, beginning.rest.apply(prompt))
 
     def loses_end(self, prompt: Prompt) -> None:
         """Must be called before the cells of an evaluated prompt are changed."""

@@ -22,8 +22,7 @@ where the next row goes. Tokens, text, samplers and journals know nothing of it.
   begins only with what was retained, which is copied. It is retained before its first token leaves, and not after.
 - All alternatives begin together, so there may be at most as many as run at once. A prompt that is too long is cut when
   it comes, and when the request is resumed, each alternative to an equal part of the context.
-- A request that fits is left as it is: `may_shift` is asked once. A backend may be faster in a way in which no cell can
-  be moved (`Backend.shifts_now`). Then a request that shifts waits until nothing runs (`Scheduler`'s `suits`).
+- A request that fits is left as it is: `may_shift` is asked once.
 """
 
 from srb.engine.asking.request import CompletionRequest

@@ -45,8 +45,8 @@ def new_context(model: Any, params: Any, name: str) -> Any:
     return context
 
 
-def movable(settings: Settings) -> Settings:
-    """The settings with a cache whose cells can be moved: f16 in place of bf16, whose keys ggml can't move."""
+def shiftable(settings: Settings) -> Settings:
+    """The settings with a cache whose positions can change: f16 in place of bf16, whose keys ggml can't rotate."""
     if settings.cache_type_k != "bf16":
         return settings
     # Flash attention on a GPU wants keys and values of one type.
@@ -55,7 +55,7 @@ def movable(settings: Settings) -> Settings:
 
 
 def _is_stuck(model: Any, keys: str | None) -> bool:
-    """Whether these are quantized keys that llama.cpp doesn't rotate. To move them would end the process."""
+    """Whether these are quantized keys that llama.cpp doesn't rotate. A shift would end the process."""
     if keys in (None, "f32", "f16", "bf16"):
         return False
     value, architecture = ctypes.create_string_buffer(100), ctypes.create_string_buffer(100)
@@ -70,7 +70,7 @@ def _is_stuck(model: Any, keys: str | None) -> bool:
 class Context:
     """Sequences in cells. `srb.engine.backend.Backend` says what the methods do.
 
-    could_shift: whether positions can be moved in a context with `movable` settings. can_shift: whether they can here.
+    can_shift: see `Backend.can_shift`.
 
     flash_attn: on, off or auto. adapters: those that a batch may name. control_vectors: they change every evaluation.
     media: evaluates the batches that are images or sounds.
@@ -112,9 +112,12 @@ class Context:
         self._positions = Positions()
         self._types = int(params.type_k), int(params.type_v)
         self._has_positions = media is not None and media.has_positions  # of images, which don't have one per cell
-        is_plain = self._window is None and not self._has_positions and not _is_stuck(model, settings.cache_type_k)
-        self.could_shift = is_plain and bool(llama_cpp.llama_memory_can_shift(self._memory))
-        self.can_shift = self.could_shift and movable(settings) == settings
+        is_plain = self._window is None and not self._has_positions
+        self._is_plain = is_plain and bool(
+            llama_cpp.llama_memory_can_shift(self._memory)
+        )  # `state.py` reads its states
+        is_stuck = shiftable(settings) != settings or _is_stuck(model, settings.cache_type_k)
+        self.can_shift = self._is_plain and not is_stuck
         self._lora: Lora = ()  # the adapters of the last batch
         self._interrupted: Callable[[], bool] | None = None
         self._abort_callback = llama_cpp.ggml_abort_callback(self._ask_interrupted)
@@ -193,9 +196,9 @@ class Context:
         return first + self._window - 1 if first > 0 else 0
 
     def discard(self, seq_ids: list[int], start: int, end: int, shared: int) -> None:
-        """Takes positions out of sequences, and moves the later ones. Shared cells are moved only once."""
+        """Takes positions out of sequences, and lowers the later ones. Shared cells are changed only once."""
         if not self.can_shift:  # llama.cpp would end the process
-            raise RuntimeError("positions of this model can't be moved")
+            raise RuntimeError("positions of this model can't change")
         for seq_id in seq_ids:
             llama_cpp.llama_memory_seq_rm(self._memory, seq_id, start, end)
         n = end - start
@@ -253,7 +256,7 @@ class Context:
         first = self._positions.of(seq_id, start)
         if self._has_positions:
             state = self._positions.take(state, seq_id, end)
-        if self.could_shift:
+        if self._is_plain:
             state = retyped(state, *self._types)
         with log.collected() as complaints:
             restored = self._read(state, self._scratch) or (

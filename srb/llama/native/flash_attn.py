@@ -2,9 +2,8 @@
 
 `Backend.prepare` asks for the choice when a request finds the engine idle. A context can't change, so it is made anew,
 which takes 0.1 s; two at once would double the memory. Each kind has the type of keys and values that suits it: bf16
-may be the fastest without flash attention, and is slow with it. In the same way bf16 becomes f16 where cells must be
-moved (`context.movable`). Saved states of the other kind are converted (`state.py`); what isn't understood there is
-evaluated again.
+may be the fastest without flash attention, and is slow with it. Saved states of the other kind are converted
+(`state.py`); what isn't understood there is evaluated again.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Converts the saved state of a sequence for a context of another kind.
 
 With flash attention the values are stored cell by cell, without it channel by channel. Where bf16 is faster, keys and
-values are bf16 unless cells have to be moved. A state fits only contexts of its own kind. This module reads the format
+values are bf16 unless the context is shifted. A state fits only contexts of its own kind. This module reads the format
 that `llama_context::state_seq_get_data` and `llama_kv_cache::state_write` write in the llama.cpp of llama-cpp-python
 0.3.36, for one sequence of a model whose layers all attend to everything.
 """
@@ -58,7 +58,7 @@ def _to_bf16(data: State) -> bytes:
     return bytes(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2"))  # rounded to the nearest, as ggml does
 
 
-def moved(state: bytearray, n_positions: int) -> bytearray | None:
+def raised(state: bytearray, n_positions: int) -> bytearray | None:
     """The same state with all positions higher by `n_positions`. None if its format isn't the expected one.
 
     The keys stay those of the old positions, so the result is no state of any text. It is only for measuring times.

@@ -36,7 +36,7 @@ class Streams(Context):
     def __init__(self, model: Any, settings: Settings, **kwargs: Any) -> None:
         super().__init__(model, settings, **kwargs)
         self.n_cells -= 1  # a row that nobody needs may be behind the last
-        self.could_shift = self.can_shift = False
+        self.can_shift = False
         self._window, self._longest = None, self._window  # of a longer sequence llama.cpp saves only the window
         # By its target, each fork that llama.cpp carries out with the next decode; None if its source is gone.
         self._sources: dict[int, int | None] = {}

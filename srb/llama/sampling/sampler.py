@@ -71,7 +71,7 @@ class LlamaSampler:
         self._penalizes = False  # whether a sampler of the chain changes the logits of tokens that it has seen
         self._min_tokens = 0 if params.ignore_eos else params.min_tokens
         self._held: deque[_Before] = deque()  # what it was before each of the last draws, if they may be taken back
-        self._smoothing: Any = None  # the interface of that sampler, which is written in Python: llama.cpp points to it
+        self._smoothing: Any = None  # the interface of the sampler written in Python, to which llama.cpp has a pointer
         self._processor = Processor(params.logits_processor, prompt) if params.logits_processor else None
         with ExitStack() as stack:
             chain_params = llama_cpp.llama_sampler_chain_default_params()

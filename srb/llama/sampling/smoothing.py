@@ -10,28 +10,11 @@ from srb.llama.sampling.candidates import rows_of
 from srb.llama.sampling.logprobs import Floats
 
 
-def interface_of(factor: float, curve: float) -> Any:
-    """The interface of a sampler that smooths, for `llama_sampler_init` without a context.
-
-    llama.cpp keeps a pointer to it: whoever has the sampler must hold the interface, too.
-    """
-    # Such a sampler has no state, so llama.cpp needs no other function of it.
-    return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(partial(_apply, factor, curve)))
-
-
-def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
-    rows = rows_of(array.contents)
-    rows["logit"] = smoothing(factor, curve, rows["logit"])
-    array.contents.sorted = False
-
-
 def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
     """Moves each logit by a cubic of its distance to the highest one, as KoboldCpp and text-generation-webui do.
 
     With d = logit - highest, the logit becomes highest - factor * ((3 - curve) / 2 * d^2 - (curve - 1) / 2 * d^3). With
     a curve of 1 the cubic part is gone.
-
-    logits: of shape (n,); those that are -inf stay so.
     """
     highest = logits.max()
     if highest == -np.inf:
@@ -39,3 +22,18 @@ def smoothing(factor: float, curve: float, logits: Floats) -> Floats:
     distance = np.where(logits > -np.inf, logits - highest, 0)
     moved = highest - factor * ((3 - curve) / 2 * distance**2 - (curve - 1) / 2 * distance**3)
     return np.where(logits > -np.inf, moved, -np.inf).astype(np.float32)
+
+
+def interface_of(factor: float, curve: float) -> Any:
+    """Make the interface of a llama.cpp sampler that smooths, for `llama_sampler_init` without a context.
+
+    llama.cpp keeps a pointer to the interface, so whoever has the sampler must hold the interface, too.
+    """
+    # The sampler has no state, so llama.cpp needs no other function of it.
+    return llama_cpp.llama_sampler_i(apply=llama_cpp.llama_sampler_i_apply(partial(_apply, factor, curve)))
+
+
+def _apply(factor: float, curve: float, _: Any, array: Any) -> None:
+    rows = rows_of(array.contents)
+    rows["logit"] = smoothing(factor, curve, rows["logit"])
+    array.contents.sorted = False

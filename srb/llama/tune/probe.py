@@ -18,7 +18,7 @@ from srb.llama.native.context import Context, window_of
 from srb.llama.native.flash_attn import Pace
 from srb.llama.native.loading import load_model
 from srb.llama.native.params import start
-from srb.llama.native.state import moved
+from srb.llama.native.state import raised
 from srb.llama.sampling.logprobs import Floats
 from srb.llama.text.tokenizer import LlamaTokenizer
 from srb.options.settings import Settings
@@ -273,7 +273,7 @@ class _Bench:
         start = self._length
         state = self._context.save(0, 0, start, 1 << 40) if by_moving else None
         while self._length < depth:
-            longer = moved(state, self._length) if state else None
+            longer = raised(state, self._length) if state else None
             if longer is None or not self._context.restore(longer, 0, self._length, self._length + start):
                 self.piece(start)
             else:

@@ -75,7 +75,7 @@ class Search:
             time.sleep(_LOOK_SECONDS)
         try:
             self._search(others.busy)
-        except DisturbedError as error:
+        except _DisturbedError as error:
             self.found.candidates.clear()
             self._reference = None  # the second search may judge by fewer tokens
             self._began = time.monotonic()
@@ -290,7 +290,7 @@ class Search:
         is_disturbed = not self.found.busy and others.busy / 2 > BUSY  # and it was idle when the search began
         self._disturbed = self._disturbed + 1 if is_disturbed else 0
         if self._disturbed == _DISTURBED:
-            raise DisturbedError(others.busy)
+            raise _DisturbedError(others.busy)
 
     @property
     def _spent(self) -> float:
@@ -315,7 +315,7 @@ def _least(seconds: Mapping[int, float], usual: int) -> int:
     return best if seconds[best] < GAIN * seconds[usual] else usual
 
 
-class DisturbedError(Exception):
+class _DisturbedError(Exception):
     """Other programs work. busy: how many processors they use."""
 
     def __init__(self, busy: float) -> None:

@@ -18,7 +18,7 @@ from srb.errors import ModelLoadError
 from srb.files.cache_folder import cache_folder
 from srb.llama.files.model_file import find_model
 from srb.llama.files.weights import FILE, convert, converted_path, identity
-from srb.llama.native.context import movable
+from srb.llama.native.context import shiftable
 from srb.llama.native.flash_attn import Pace, Paces
 from srb.llama.native.params import physical_cores
 from srb.options.settings import EVALUATION, PLACEMENT, Settings
@@ -181,8 +181,10 @@ def choose(path: Path, settings: Settings) -> Choice:
         paces = paces.of_any_cache()
     but = ""
     if attention and attention.cache_type == "bf16" and settings.context_shift:
-        # From the start, so that no request has to wait for others to have another context.
-        chosen, but = movable(chosen), "; but the cache is f16, because --context-shift moves cells"
+        chosen, but = (
+            shiftable(chosen),
+            "; but the cache is f16, because --context-shift changes the positions of cells",
+        )
     if tuned and attention and settings.weights is None:
         logger.info("tuned for this machine: %s%s", tuned.describe(), but)
         # Beside other programs all is slower, so such costs say which kind is faster, but not how long a decode takes.

@@ -16,7 +16,7 @@ from srb.wire.serving import Serving
 
 @dataclass
 class Answer:
-    """The events of the one alternative that are not a part of its text, as far as they have come."""
+    """What is known of the one alternative, beside its text, as far as its events have come."""
 
     start: StartEvent | None = None
     stop: StopEvent | None = None
