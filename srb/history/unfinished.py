@@ -82,10 +82,22 @@ def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unf
     return kept or str(row["status"])
 
 
-def find_body(db: sqlite3.Connection, owner: str | None, request: str) -> tuple[str, bytes] | None:
-    """The path that a request came to, and its body; None if there is no such request."""
-    row = db.execute("SELECT path, body FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
-    return row and (row["path"], zlib.decompress(row["body"]))
+def find_sent(db: sqlite3.Connection, owner: str | None, request: str) -> tuple[str, bytes, list[int]] | None:
+    """The path and the body of a request, and the ids of the nodes that it writes; None if there is no such request."""
+    row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
+    return row and (row["path"], zlib.decompress(row["body"]), _nodes_of(db, row))
+
+
+def _nodes_of(db: sqlite3.Connection, row: sqlite3.Row) -> list[int]:
+    """The ids of the nodes that a request writes, in the order of its alternatives."""
+    # Forks and copies name the request, too. They came later, so the first nodes in its own story are the request's.
+    nodes = db.execute(
+        "SELECT nodes.id FROM nodes JOIN stories ON stories.number = nodes.story "
+        "WHERE nodes.request = ? AND stories.id = ? ORDER BY nodes.id "
+        "LIMIT (SELECT count(*) FROM alternatives WHERE request = ?)",
+        (row["id"], row["story"], row["number"]),
+    )
+    return [node for (node,) in nodes]
 
 
 def end_of(each: Unfinished) -> list[Event]:

@@ -816,3 +816,28 @@ async def test_numbers_that_are_too_large_leave_the_history_json(connect: Connec
     async with client.get(f"/v1/history/{request_id}") as answer:
         kept = json.loads(await answer.text(), parse_constant=pytest.fail)
     assert kept["body"]["a field of others"] == ["1e999", 1.5]
+
+
+async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect, tmp_path: Path) -> None:
+    finished, killed = tmp_path / "finished.db", tmp_path / "killed.db"
+    with History(finished, keep_seconds=900) as history:
+        backend = FakeBackend()
+        client = await connect(backend, history=history)
+        story = await begin(client, {"text": "a"})
+        backend.on_decode = lambda: snapshot(history, killed) if backend.decodes == 11 else None
+        body = {"story": story, "node": 1, "n": 2, "max_tokens": 30, "ignore_eos": True, "detach": True, "extra": 1}
+        request_id, events = await run(client, **body)
+        # A copy of the story, and a fork in it, name the request as well.
+        fork = {"parent": 1, "text": "b", "author": "model", "request": request_id, "index": 0}
+        copy = {"title": "A copy", "nodes": [fork | {"parent": None}]}
+        for path, sent in ((f"/v1/stories/{story}/nodes", fork), ("/v1/stories", copy)):
+            assert (await client.post(path, json=sent)).status == 200
+    start = events[0][1]
+    assert (start["nodes"], start["ignored"]) == ([2, 3], ["extra"])
+    for file in (finished, killed):
+        with History(file, keep_seconds=900) as history:
+            client = await connect(FakeBackend(), history=history)
+            await go_on(client, goes_on=True)
+            async with client.get(f"/v1/completions/{request_id}/events") as answer:
+                assert (await anext(read(answer)))[1] == start
+            await client.app[ENGINE].stop()

@@ -15,7 +15,7 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.telling.events import Event
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, SrbError
 from srb.history.stories import prompt_at
-from srb.history.unfinished import find_body
+from srb.history.unfinished import find_sent
 from srb.server.guards.auth import API_KEYS, owner_of
 from srb.server.http import sse
 from srb.server.http.bodies import read_body
@@ -163,13 +163,14 @@ def _serving(request: web.Request, now: float, made: CompletionRequest | None = 
 async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
     """How the readers of a request in the history are answered: natively, unless its format can be made again."""
     answers, made = Answers([]), journal.request
-    if request.app[KEEPER].is_on and (sent := await read_file(request, find_body, made.id)):
-        path, body = sent
+    if request.app[KEEPER].is_on and (sent := await read_file(request, find_sent, made.id)):
+        path, body, nodes = sent
         form = _LASTING.get(path)
         if form:
             with suppress(SrbError):  # for example, the story that the request went on from is gone
                 reply = await read(partial(form.function, body, _serving(request, journal.created, made)))
                 answers = _answers(reply, form.frame)
+        answers = replace(answers, nodes=nodes or None)
     request.app[ANSWERS][journal] = answers
     return answers
 
