@@ -1,12 +1,18 @@
 """The SQLite file of a history: its tables, its versions, and the error messages when it can't be used."""
 
+import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any, TypeVar
 
-from srb.errors import HistoryError, SettingsError
+from srb.errors import HistoryError, SettingsError, SrbError
+
+logger = logging.getLogger("srb")
 
 Made = TypeVar("Made")
 
@@ -154,30 +160,24 @@ def prepare(path: Path) -> None:
             f"the history {path} can't be written: {error.strerror}; make it writable for this user, or name another "
             "file"
         ) from None
-    try:
-        db = connect(path)
-        try:
-            _migrate(db, path)
-        finally:
-            db.close()
-    except sqlite3.Error as error:
-        raise explain(path, error) from None
+    with explained(path), closing(connect(path)) as db:
+        _migrate(db, path)
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     version, application = _number(db, "user_version"), _number(db, "application_id")
     is_new = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
     if not is_new and application != APPLICATION_ID:
-        raise HistoryError(f"{path} belongs to another program; give --history a file of its own")
+        raise UnusableError(f"{path} belongs to another program; give --history a file of its own")
     if version > len(MIGRATIONS):
-        raise HistoryError(
+        raise UnusableError(
             f"the history {path} was written by a newer srb (its version is {version}, this one reads up to "
             f"{len(MIGRATIONS)}); update srb, or name another file"
         )
     if is_new:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that a pruned file can be made smaller bit by bit
     if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-        raise HistoryError(f"the file system of {path} can't share memory, as SQLite needs; put it on a local disk")
+        raise UnusableError(f"the file system of {path} can't share memory, as SQLite needs; put it on a local disk")
     for number in range(version, len(MIGRATIONS)):
         begin = f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number + 1};"
         db.executescript(f"{begin} {MIGRATIONS[number]} COMMIT")
@@ -194,12 +194,51 @@ def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
     """A connection, for one thread at a time. Its user begins and ends transactions; the columns of rows have names."""
     uri = f"{path.absolute().as_uri()}?mode={'ro' if is_reader else 'rw'}"
     db = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    db.row_factory = sqlite3.Row
-    # In WAL mode with NORMAL, SQLite gives each transaction to the operating system, and waits for the disk only at
-    # checkpoints.
-    db.execute("PRAGMA synchronous = NORMAL")
-    db.execute("PRAGMA foreign_keys = ON")
+    try:
+        _replace_bad_bytes(db, path)
+        # In WAL mode with NORMAL, SQLite gives each transaction to the operating system, and waits for the disk only
+        # at checkpoints.
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        db.close()
+        raise
     return db
+
+
+def _replace_bad_bytes(db: sqlite3.Connection, path: Path) -> None:
+    """Makes a connection read texts that aren't UTF-8 with U+FFFD in place of bad bytes, and log where they are."""
+    has_bad = False
+
+    def text(data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            nonlocal has_bad
+            has_bad = True
+            return data.decode(errors="replace")
+
+    def row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> sqlite3.Row:
+        nonlocal has_bad
+        if has_bad:
+            has_bad = False
+            names = [each[0] for each in cursor.description]
+            columns = [name for name, value in zip(names, values, strict=True) if "\ufffd" in str(value)]
+            place = [f"{name}={value}" for name, value in zip(names, values, strict=True) if _is_place(name, value)]
+            _log_bad_bytes(path, f"column {', '.join(columns)} of the row with {', '.join(place) or 'no number'}")
+        return sqlite3.Row(cursor, values)
+
+    db.text_factory = text
+    db.row_factory = row
+
+
+def _is_place(name: str, value: object) -> bool:
+    return name in ("id", "number", "story", "node", "request", "place") and isinstance(value, int)
+
+
+@lru_cache(maxsize=1_000)  # each place is logged once, however often it is read
+def _log_bad_bytes(path: Path, place: str) -> None:
+    logger.error("the history %s has bytes that aren't UTF-8, read as U+FFFD: %s", path, place)
 
 
 def insert(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> int:
@@ -213,23 +252,67 @@ def insert(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> int
 def made_of(kind: type[Made], row: sqlite3.Row, **others: Any) -> Made:
     """A dataclass with slots, whose fields have the names of the row's columns. others: the fields that haven't."""
     names: Iterable[str] = kind.__slots__  # type: ignore[attr-defined]
-    return kind(**{name: row[name] for name in names if name not in others}, **others)
+    values = {name: others[name] if name in others else row[name] for name in names}
+    for name, value in values.items():
+        if isinstance(value, bytes) and kind.__annotations__[name] is not bytes:
+            raise TypeError(f"{name} is a blob")  # in a damaged file
+    return kind(**values)
 
 
-def explain(path: Path, error: sqlite3.Error) -> HistoryError:
-    """An error with SQLite's message, and with advice what to do."""
-    text = str(error)
-    if "disk is full" in text:
-        advice = "make room on its disk"
-    elif "readonly" in text or "unable to open" in text:
-        advice = "make the file and its folder writable for this user, or name another file"
-    elif "malformed" in text or "not a database" in text:
-        advice = (
-            "the file is damaged: move it away and restart, and get back what can be read with "
-            f"'sqlite3 {path} .recover | sqlite3 NEW_FILE'"
-        )
-    elif "locked" in text:
-        advice = "another program keeps it locked"
-    else:
-        advice = "look at the disk and at the file"
-    return HistoryError(f"the history {path} can't be used: {text}; {advice}")
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raises `HistoryError` if the file can't be used in this block, also for what isn't as srb has written it."""
+    try:
+        yield
+    except (SrbError, MemoryError):
+        raise
+    except Exception as error:
+        problem = explain(path, error)
+        clear_frames(error.__traceback__)  # they have cursors, which would keep a closed connection open
+        raise problem from None
+
+
+def explain(path: Path, error: Exception) -> HistoryError:
+    """What is wrong with the file, and what to do.
+
+    SQLite's and Python's own messages are left out: they may quote texts, and the log has this message.
+    """
+    kind = f"{type(error).__module__}.{type(error).__name__}".removeprefix("builtins.")
+    name = getattr(error, "sqlite_errorname", kind)
+    match getattr(error, "sqlite_errorcode", None):
+        case sqlite3.SQLITE_IOERR_SHMSIZE:  # SQLite makes the -shm file larger, and there is no room for it
+            code: int | None = sqlite3.SQLITE_FULL
+        case int(extended):
+            code = extended & 0xFF
+        case _:
+            code = None
+    reason, advice = _REASONS.get(code, (f"it isn't as srb has written it ({name})", None))
+    if advice is None:
+        if not isinstance(error, sqlite3.Error | UnicodeError):  # then it may also be a fault in srb
+            logger.error("the history %s has something that can't be read", path, exc_info=error)
+        return UnusableError(f"the history {path} can't be used: {reason}; {_DAMAGED.format(path)}")
+    reason = f"{reason} ({name})" if code == sqlite3.SQLITE_IOERR else reason
+    return HistoryError(f"the history {path} can't be used: {reason}; {advice}")
+
+
+class UnusableError(HistoryError):
+    """The file stays as it is until a person does something: it is damaged, another program's, or a newer srb's."""
+
+
+_WRITABLE = "make the file and its folder writable for this user, or name another file"
+_LOCKED = ("it is locked", "another program uses it; end that one")
+_DAMAGED = (
+    "the file is damaged: move it away and restart, and get back what can be read with "
+    "'sqlite3 {0} .recover | sqlite3 NEW_FILE'"
+)
+_REASONS: dict[int | None, tuple[str, str]] = {
+    sqlite3.SQLITE_FULL: ("the disk is full", "make room on its disk"),
+    sqlite3.SQLITE_IOERR: ("the disk can't be read or written", "look at the disk"),
+    sqlite3.SQLITE_READONLY: ("it is read-only", _WRITABLE),
+    sqlite3.SQLITE_CANTOPEN: ("it can't be opened", _WRITABLE),
+    sqlite3.SQLITE_PERM: ("it can't be opened", _WRITABLE),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_PROTOCOL: _LOCKED,
+}
+"""By SQLite's code, what is wrong and what to do. These faults may pass; all others are in the file itself."""

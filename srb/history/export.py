@@ -1,7 +1,6 @@
 """Turns requests and stories of the history into JSON and Markdown."""
 
 import dataclasses
-import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def listed_json(story: Story) -> dict[str, Any]:
 
 def story_json(story: Story, nodes: list[Node] | None = None) -> dict[str, Any]:
     """A story, with these nodes or without."""
-    data = listed_json(story) | {"context": None if story.context is None else json.loads(story.context)}
+    data = listed_json(story) | {"context": story.context}
     return data if nodes is None else data | {"nodes": [as_json(node) for node in nodes]}
 
 

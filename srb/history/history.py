@@ -12,9 +12,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from srb.engine.telling.events import Event
 from srb.errors import HistoryError, SettingsError
-from srb.history.database import check_place, connect, explain, prepare
+from srb.history.database import check_place, connect, explained, prepare
 from srb.history.recorder import Recorder, Submitted
-from srb.history.unfinished import Unfinished, end_of
+from srb.history.unfinished import Unfinished, end_of, unfinished
 from srb.history.writer import Change, Writer
 
 Arguments = ParamSpec("Arguments")
@@ -32,12 +32,9 @@ def read(
     This takes milliseconds: from an event loop, call it in a thread.
     Raises `HistoryError` if the file can't be read, and what the function raises.
     """
-    try:
-        with closing(connect(path, is_reader=True)) as db:
-            db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment
-            return function(db, *args, **kwargs)
-    except sqlite3.DatabaseError as error:
-        raise explain(path, error) from None
+    with explained(path), closing(connect(path, is_reader=True)) as db:
+        db.execute("BEGIN")  # in one transaction, so that everything it reads is of the same moment
+        return function(db, *args, **kwargs)
 
 
 class History:
@@ -55,11 +52,14 @@ class History:
         self._lock = _lock(path)
         try:
             prepare(path)
-            self._writer = Writer(path)
-            self._writer.submit(self._recorder.restore)
+            self.interrupted = self.read(unfinished)
+            """The requests that ran when the last server ended. They are read before any new request is written."""
+            with explained(path):
+                self._writer = Writer(path)
         except BaseException:
             os.close(self._lock)
             raise
+        self._record(lambda recorder: [recorder.restore])
 
     @property
     def problem(self) -> HistoryError | None:

@@ -4,12 +4,14 @@ The changes of a story are numbered, so that a reader can ask for what is new si
 an API key can only be seen with this key. One that was made without a key can be seen by everybody.
 """
 
+import json
 import secrets
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from srb.errors import InvalidRequestError, NotFoundError
 from srb.history import nodes
@@ -23,7 +25,7 @@ class Story:
     """A story without its nodes.
 
     change: the number of its last change.
-    context: what stands beside the story, as a JSON object; None if nothing does.
+    context: what stands beside the story; None if nothing does.
     """
 
     id: str
@@ -32,7 +34,7 @@ class Story:
     changed: int
     change: int
     node_count: int
-    context: str | None
+    context: dict[str, Any] | None
 
 
 _COUNT = "(SELECT count(*) FROM nodes WHERE story = stories.number) AS node_count"
@@ -107,7 +109,7 @@ def find_number(db: sqlite3.Connection, owner: str | None, story: str) -> int | 
 
 
 def _story(row: sqlite3.Row) -> Story:
-    return made_of(Story, row)
+    return made_of(Story, row, context=None if row["context"] is None else json.loads(row["context"]))
 
 
 def change_story(db: sqlite3.Connection, owner: str | None, story: str, values: Mapping[str, str | None]) -> Story:

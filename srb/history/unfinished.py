@@ -57,7 +57,7 @@ def unfinished(db: sqlite3.Connection, status: str = "running") -> list[Unfinish
 def _request(row: sqlite3.Row) -> CompletionRequest | None:
     try:
         return unpack_request(row["request"])
-    except (TypeError, ValueError, SrbError):
+    except (TypeError, ValueError, LookupError, zlib.error, SrbError):
         return None
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from srb.errors import HistoryError
+from srb.errors import HistoryError, SrbError
 from srb.history.database import connect, explain
 
 logger = logging.getLogger("srb")
@@ -170,7 +170,8 @@ class Writer:
                 raise
             self._db.execute("ROLLBACK TO job")
             self._db.execute("RELEASE job")
-            return partial(job.future.set_exception, error)
+            refused = error if isinstance(error, SrbError) else explain(self._path, error)
+            return partial(job.future.set_exception, refused)
         self._db.execute("RELEASE job")
         return partial(job.future.set_result, result)
 

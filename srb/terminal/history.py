@@ -12,7 +12,7 @@ from typing import Any
 
 from srb.errors import NotFoundError, SettingsError
 from srb.history import find, stories
-from srb.history.database import connect, prepare
+from srb.history.database import connect, explained, prepare
 from srb.history.export import request_as_markdown, request_json, story_as_markdown, story_json
 from srb.history.find import Recorded
 from srb.history.history import read
@@ -155,7 +155,7 @@ def _prune(path: Path, arguments: argparse.Namespace) -> None:
     if arguments.to_size is not None:
         powers = {unit: 2**power for unit, power in _BYTES.items()}
         to_bytes = _amount("--to-size", arguments.to_size.upper(), powers, "500M or 2G")
-    with closing(connect(path)) as db:
+    with explained(path), closing(connect(path)) as db:
         removed = prune(db, before=before, to_bytes=to_bytes)
         print(f"{removed} requests are removed; the file has {size_of(db) / 2**20:.1f} MiB")
 

@@ -785,9 +785,10 @@ async def test_a_request_of_another_version_is_interrupted_and_its_nodes_end(con
         path = snapshot_at(backend, history)
         body = {"story": story, "node": 1, "n": 2, "max_tokens": 30, "ignore_eos": True, "detach": True}
         request_id, events = await run(client, **body)
-    with History(path) as history:
+    with closing(sqlite3.connect(path)) as db, db:
         other = zlib.compress(b'{"branches": [], "a field of another version": 1}')
-        await asyncio.wrap_future(history.write(lambda db: db.execute("UPDATE requests SET request = ?", (other,))))
+        db.execute("UPDATE requests SET request = ?", (other,))
+    with History(path) as history:
         client = await connect(FakeBackend(), history=history)
         await go_on(client, goes_on=True)
         await get(client, f"/v1/completions/{request_id}", 404)

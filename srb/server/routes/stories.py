@@ -102,7 +102,7 @@ async def get_nodes(request: web.Request) -> web.StreamResponse:
 async def _follow(request: web.Request, name: str, since: int) -> AsyncGenerator[Iterable[sse.Item], None]:
     """Events for a watcher of a story: nodes that are new or have changed, and texts as they grow."""
     feeds = request.app[KEEPER].feeds
-    known: tuple[str, str | None] | None = None
+    known: tuple[str, dict[str, Any] | None] | None = None
     is_first = True  # who comes again may have the growing nodes already, but not all of their texts
     growing: dict[str, Growing] = {}
     with feeds.watch(name) as watcher:

@@ -10,7 +10,7 @@ from srb.engine.telling.events import Event
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
 from srb.history.history import History
 from srb.history.recorder import Submitted
-from srb.history.unfinished import Unfinished, interrupt_unreadable, unfinished
+from srb.history.unfinished import Unfinished, interrupt_unreadable
 from srb.server.run.story_feed import Feeds
 from srb.serving.engine_client import EngineClient, Record
 from srb.serving.journal import Journal
@@ -94,7 +94,8 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         with suppress(HistoryError):  # if the file can't be written now, the next start does it
             await asyncio.wrap_future(self.history.write(interrupt_unreadable))
-        for each in await asyncio.to_thread(self.history.read, unfinished):
+        while self.history.interrupted:
+            each = self.history.interrupted.pop(0)
             submitted = each.submitted
             if not submitted.detach:
                 self.history.end(each)  # its reader's connection ended with the server
