@@ -66,6 +66,11 @@ class History:
         """Why nothing can be written now; None if all is well."""
         return self._writer.problem
 
+    @property
+    def n_owed(self) -> int:
+        """How many changes wait until the file can be written again."""
+        return self._writer.n_owed
+
     def read(
         self,
         function: Callable[Concatenate[sqlite3.Connection, Arguments], Result],
@@ -92,7 +97,11 @@ class History:
         nodes: list[int] = []
         future: Future[list[int]] = Future()
         future.set_running_or_notify_cancel()  # from now on it can't be cancelled, because the request will be written
-        self._record(lambda recorder: recorder.begin(submitted, nodes), lambda: future.set_result(nodes))
+        self._record(
+            lambda recorder: recorder.begin(submitted, nodes),
+            lambda: future.set_result(nodes),
+            is_awaited=submitted.story is not None,
+        )
         return future
 
     def forget(self, request_id: str) -> None:
@@ -117,8 +126,14 @@ class History:
         self.resume(dataclasses.replace(each, submitted=dataclasses.replace(each.submitted, detach=False)))
         self.take(end_of(each))
 
-    def _record(self, changes: Callable[[Recorder], list[Change]], done: Callable[[], object] = lambda: None) -> None:
-        self._writer.record(lambda: changes(self._recorder), done)
+    def _record(
+        self,
+        changes: Callable[[Recorder], list[Change]],
+        done: Callable[[], object] = lambda: None,
+        *,
+        is_awaited: bool = False,
+    ) -> None:
+        self._writer.record(lambda: changes(self._recorder), done, is_awaited=is_awaited)
 
     def close(self) -> None:
         """Writes what waits, and closes the file."""

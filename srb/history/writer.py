@@ -7,6 +7,7 @@ makes the disk keep it, once a second. So a power failure may lose the last seco
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from srb.errors import HistoryError, SrbError
-from srb.history.database import connect, explain
+from srb.history.database import MIGRATIONS, UnusableError, connect, explain
 
 logger = logging.getLogger("srb")
 
@@ -27,6 +28,9 @@ Result = TypeVar("Result")
 
 MAX_OWED = 200_000
 """How many changes may wait while the disk takes none. 32 alternatives make so many in an hour or two."""
+
+_RETRY_SECONDS = 1.0
+"""How long the writer waits before it tries again, at least. After a long try it waits ten times as long."""
 
 _SYNC_SECONDS = 1.0
 
@@ -45,6 +49,7 @@ class _Record:
 
     changes: Callable[[], Iterable[Change]]
     done: Callable[[], object]
+    is_awaited: bool
 
 
 class Writer:
@@ -58,6 +63,7 @@ class Writer:
         self._queue: SimpleQueue[_Job | _Record | None] = SimpleQueue()
         self._owed: list[Change] = []
         self._problem: HistoryError | None = None
+        self._retry_at = 0.0  # on the monotonic clock, while there is a problem
         self._dirty = threading.Event()
         self._closing = threading.Event()
         self._end = threading.Lock()  # nothing is queued behind the end, where nobody would read it
@@ -74,6 +80,11 @@ class Writer:
         """Why the last transaction has failed; None if it hasn't."""
         return self._problem
 
+    @property
+    def n_owed(self) -> int:
+        """How many changes wait until the file can be written again."""
+        return len(self._owed) if self._problem else 0
+
     def submit(self, function: Callable[[sqlite3.Connection], Result]) -> "Future[Result]":
         """Calls a function that writes, in the writer's thread.
 
@@ -83,12 +94,17 @@ class Writer:
         self._put(_Job(function, future))
         return future
 
-    def record(self, changes: Callable[[], Iterable[Change]], done: Callable[[], object]) -> None:
+    def record(
+        self, changes: Callable[[], Iterable[Change]], done: Callable[[], object], *, is_awaited: bool = False
+    ) -> None:
         """Writes changes, and calls `done` after that, or when it is known that they can't be written now.
 
         Both functions are called in the writer's thread, in the order of the calls of `record`.
+
+        is_awaited: whether somebody needs what the changes find out, so that they are made at once, even if they are
+            only written later.
         """
-        self._put(_Record(changes, done))
+        self._put(_Record(changes, done, is_awaited))
 
     def close(self) -> None:
         """Writes what waits, and ends."""
@@ -118,23 +134,46 @@ class Writer:
     def _main(self) -> None:
         is_open = True
         while is_open:
-            entries = [self._queue.get()]
-            while entries[-1] is not None:
+            queued = self._take()
+            is_open = None not in queued
+            entries = [entry for entry in queued if entry is not None and _is_wanted(entry)]
+            for entry in entries:
+                if isinstance(entry, _Record):
+                    self._owed += self._changes(entry)
+            if not is_open or self._is_due() or any(map(_is_urgent, entries)):
+                results = self._write(entries)
+            else:
+                results = [entry.done for entry in entries if isinstance(entry, _Record)]
+            for tell in results:
                 try:
-                    entries.append(self._queue.get_nowait())
-                except Empty:
-                    break
-            is_open = entries[-1] is not None
-            self._write([entry for entry in entries if entry is not None and _is_wanted(entry)])
+                    tell()
+                except Exception:  # the thread must go on, because others wait for it
+                    logger.exception("a fault in srb: what was written to %s can't be told", self._path)
 
-    def _write(self, entries: list[_Job | _Record]) -> None:
-        """Writes these entries in one transaction, and then tells those who wait."""
-        for entry in entries:
-            if isinstance(entry, _Record):
-                self._owed += self._changes(entry)
+    def _take(self) -> list[_Job | _Record | None]:
+        """Waits for entries, and takes all; none if it is time to try again."""
+        entries: list[_Job | _Record | None] = []
+        # What may pass is tried again by itself. A damaged file isn't: it would seem whole until the next write.
+        is_retried = self._problem is not None and not isinstance(self._problem, UnusableError)
+        left = max(0.0, self._retry_at - time.monotonic()) if is_retried else None
+        try:
+            entries.append(self._queue.get(timeout=left))
+            while True:
+                entries.append(self._queue.get_nowait())
+        except Empty:
+            return entries
+
+    def _is_due(self) -> bool:
+        return self._problem is None or time.monotonic() >= self._retry_at
+
+    def _write(self, entries: list[_Job | _Record]) -> list[Callable[[], object]]:
+        """Writes what is owed and these jobs in one transaction. Returns what tells those who wait."""
+        began = time.monotonic()
         results: list[Callable[[], object]]
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            if self._problem:  # a write that changes nothing, to find out if there is room even if nothing is owed
+                self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
             for change in self._owed:
                 self._make(change)
             results = [entry.done if isinstance(entry, _Record) else self._run(entry) for entry in entries]
@@ -143,6 +182,8 @@ class Writer:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             problem = self._fail(error)
+            now = time.monotonic()
+            self._retry_at = now + max(_RETRY_SECONDS, 10 * (now - began))
             results = [
                 entry.done if isinstance(entry, _Record) else partial(entry.future.set_exception, problem)
                 for entry in entries
@@ -154,11 +195,7 @@ class Writer:
                 self._problem = None
                 self._db.execute("PRAGMA busy_timeout = 5000")
                 logger.info("the history %s is written again", self._path)
-        for tell in results:
-            try:
-                tell()
-            except Exception:  # the thread must go on, because others wait for it
-                logger.exception("a fault in srb: what was written to %s can't be told", self._path)
+        return results
 
     def _run(self, job: _Job) -> Callable[[], object]:
         """Runs a job in a savepoint of its own: if the job fails, the transaction goes on without its writes."""
@@ -220,6 +257,11 @@ class Writer:
 def _is_wanted(entry: _Job | _Record) -> bool:
     """Whether the entry isn't cancelled. From now on it can't be cancelled."""
     return isinstance(entry, _Record) or entry.future.set_running_or_notify_cancel()
+
+
+def _is_urgent(entry: _Job | _Record) -> bool:
+    """Whether somebody waits for what this entry finds out."""
+    return isinstance(entry, _Job) or entry.is_awaited
 
 
 def _is_of_the_file(error: Exception) -> bool:

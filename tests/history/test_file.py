@@ -8,12 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
-from srb.history import database, stories
+from srb.history import database, stories, writer
 from srb.history.database import prepare
 from srb.history.history import History
 from srb.history.nodes import NewNode
+from srb.history.writer import Change
 
 
 @pytest.fixture
@@ -164,6 +166,62 @@ def test_what_the_engine_did_is_written_as_soon_as_it_can_be(history: History) -
     history.write(stories.make_story, None, "from a person, again").result()
     assert titles(history) == ["from a person, again", "from the engine"]
     assert history.problem is None
+
+
+class FullDisk:
+    """A change that the disk has no room for while `is_full`. tries: how often it was tried."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        self.tries = 0
+
+    def __call__(self, db: sqlite3.Connection) -> None:
+        self.tries += 1
+        stories.make_story(db, None, "from the engine")
+        if self.is_full:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+
+def record(history: History, *changes: Change) -> None:
+    """Records changes as a step of the engine does. Returns when whoever waits for them goes on."""
+    told = threading.Event()
+    history._writer.record(lambda: changes, told.set)
+    assert told.wait(10)
+
+
+async def test_what_is_owed_is_written_by_itself_when_there_is_room(
+    history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    record(history, change := FullDisk())
+    assert (history.n_owed, titles(history)) == (1, [])
+    assert "the disk is full" in str(history.problem)
+    change.is_full = False
+    await until(lambda: history.problem is None)
+    assert (history.n_owed, titles(history)) == (0, ["from the engine"])
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+async def test_a_write_that_was_refused_leaves_no_problem_when_there_is_room(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
+    with pytest.raises(HistoryError, match="the disk is full"):
+        history.write(FullDisk()).result()
+    await until(lambda: history.problem is None)
+    assert titles(history) == []
+
+
+def test_the_engine_doesnt_wait_for_a_full_disk_at_each_step(history: History) -> None:
+    record(history, change := FullDisk())
+    for _ in range(100):
+        record(history, lambda _db: None)
+    assert change.tries < 10
+    assert history.n_owed == 101
+    change.is_full = False
 
 
 def test_a_job_that_fails_leaves_nothing_behind_and_its_neighbours_alone(history: History) -> None:

@@ -21,7 +21,7 @@ from waiting import Clock, until
 
 from srb.engine.asking.sampling_params import SamplingParams
 from srb.errors import NotFoundError
-from srb.history import find
+from srb.history import find, writer
 from srb.history.history import History
 from srb.history.unfinished import unfinished
 from srb.llama.text.chat_template import ChatTemplate
@@ -577,16 +577,26 @@ async def test_another_model_doesnt_go_on_with_it(connect: Connect, tmp_path: Pa
         assert (await get(client, f"/v1/history/{request_id}"))["status"] == "interrupted"
 
 
-async def test_a_full_disk_keeps_nobody_from_reading(connect: Connect, history: History) -> None:
+async def test_a_full_disk_keeps_nobody_from_reading(
+    connect: Connect, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.01)
     client = await connect(FakeBackend(), history=history)
     (pages,) = await asyncio.wrap_future(history.write(lambda db: db.execute("PRAGMA page_count").fetchone()))
     await asyncio.wrap_future(history.write(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone()))
     note = secrets.token_hex(50_000)  # nobody can make that smaller
     _, events = await run(client, prompt="x", n=4, seed=0, max_tokens=8, ignore_eos=True, note=note)
     assert len(texts(events)) == 4
-    assert "disk is full" in (await get(client, "/health"))["history"]
+    health = await get(client, "/health")
+    assert ("disk is full" in health["history"], health["history_owed"] > 0) == (True, True)
+    assert f"srb_history_owed {health['history_owed']}.0" in await (await client.get("/metrics")).text()
     refused = await client.post("/v1/stories", json={"title": "x" * 1_000})
     assert refused.status == 503
+    history._writer._db.execute("PRAGMA max_page_count = 1000000").fetchone()
+    await until(lambda: history.problem is None)
+    health = await get(client, "/health")
+    assert (health["history"], health["history_owed"]) == ("ok", 0)
+    assert "srb_history_owed 0.0" in await (await client.get("/metrics")).text()
 
 
 async def test_a_removed_story_ends_what_writes_there(connect: Connect, history: History) -> None:

@@ -45,7 +45,7 @@ async def health(request: web.Request) -> web.Response:
     if health.replicas:
         body["replicas"] = [_replica(each) for each in health.replicas]
     if (history := request.app[KEEPER].status) is not None:
-        body["history"] = history
+        body |= {"history": history, "history_owed": request.app[KEEPER].n_owed}
     try:
         request.app[ENGINE].check_ready()
         request.app[KEEPER].check_resumed()
@@ -68,7 +68,7 @@ def _replica(replica: ReplicaHealth) -> dict[str, Any]:
 
 async def metrics_text(request: web.Request) -> web.Response:
     """Measurements for Prometheus."""
-    text = request.app[METRICS].text(request.app[ENGINE], request.app[CONNECTIONS])
+    text = request.app[METRICS].text(request.app[ENGINE], request.app[CONNECTIONS], request.app[KEEPER])
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from srb.engine.telling.stats import EngineStats, Measure
 from srb.server.http.connections import Connections
+from srb.server.run.keeper import Keeper
 from srb.serving.engine_client import EngineClient
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -88,10 +89,10 @@ class Metrics:
         """Takes a measurement of the engine."""
         self._histograms[measure].observe(seconds)
 
-    def text(self, engine: EngineClient, connections: Connections) -> bytes:
+    def text(self, engine: EngineClient, connections: Connections, keeper: Keeper) -> bytes:
         """All metrics in Prometheus' text format."""
         registry = CollectorRegistry()
-        registry.register(_Snapshot(engine, connections))
+        registry.register(_Snapshot(engine, connections, keeper))
         return generate_latest(registry) + generate_latest(self._registry)
 
 
@@ -101,6 +102,7 @@ class _Snapshot(Collector):
 
     engine: EngineClient
     connections: Connections
+    keeper: Keeper
 
     def collect(self) -> Iterator[Metric]:
         health = self.engine.health
@@ -118,6 +120,9 @@ class _Snapshot(Collector):
         closed: dict[tuple[str, ...], float] = {(reason,): n for reason, n in self.connections.closed.items()}
         text = "Connections that the server has closed by itself"
         yield _family(CounterMetricFamily, "srb:connections_closed", text, ("reason",), closed)
+        if self.keeper.status is not None:
+            text = "Changes that the history's file must still get"
+            yield GaugeMetricFamily("srb_history_owed", text, self.keeper.n_owed)
         if health.replicas:
             replicas = {each.name: each for each in health.replicas}
             yield _family(

@@ -54,6 +54,11 @@ class Keeper:
         problem = self._history.problem if isinstance(self._history, History) else self._history
         return problem.message if problem else "ok" if self._history else None
 
+    @property
+    def n_owed(self) -> int:
+        """How many changes wait until the history can be written again."""
+        return self._history.n_owed if isinstance(self._history, History) else 0
+
     def check_resumed(self) -> None:
         """Raises `UnavailableError` if requests of an earlier server can't be read on yet."""
         if self.is_resuming:
