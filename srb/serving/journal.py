@@ -67,6 +67,7 @@ class Journal:
     with `return_tokens` 8 more; with `logprobs` 4 more, and 12 for each token that it names.
 
     owner: whose request it is, where there are API keys. detach: whether the request lives on without readers.
+    lasts: whether a detached request goes on after a restart, if the server keeps a history; not if this lacks it.
     exact: whether readers get all events as they came, and never merged. The readers of a format that numbers what it
         makes of the events need this.
     arrived: when it was submitted, in seconds of the event loop's clock. created: the same, in seconds since 1970.
@@ -79,6 +80,7 @@ class Journal:
         *,
         owner: str | None = None,
         detach: bool = False,
+        lasts: bool = True,
         exact: bool = False,
         arrived: float = 0.0,
         created: int = 0,
@@ -88,6 +90,7 @@ class Journal:
         self._held = held
         self.owner = owner
         self.detach = detach
+        self.lasts = lasts
         self.exact = exact
         self.arrived = arrived
         self.created = created

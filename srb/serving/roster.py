@@ -182,7 +182,7 @@ class Roster:
     def suspend(self) -> None:
         """Ends the detached requests so that they can go on after a restart. Their readers see no last event."""
         for request_id, living in list(self._living.items()):
-            if living.journal.detach:
+            if living.journal.detach and living.journal.lasts:
                 living.suspended = True
                 self.abort(request_id, reason="shutdown")
                 for reader in living.readers:

@@ -1,10 +1,11 @@
 """The file: what is written there is there, whatever happens to the disk, the file or the process."""
 
 import os
+import resource
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from waiting import until
 
 from srb.errors import HistoryError, InvalidRequestError, SettingsError
 from srb.history import database, stories, writer
-from srb.history.database import prepare
+from srb.history.database import UnusableError, prepare
 from srb.history.history import History
 from srb.history.nodes import NewNode
 from srb.history.writer import Change
@@ -145,6 +146,27 @@ def test_a_full_disk_is_said_until_there_is_room(history: History, caplog: pytes
     assert history.problem is None
     assert titles(history) == ["small"]
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files can't grow beyond 16 KiB in this block: less than SQLite needs for the file -shm, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_at_the_start_is_said(path: Path) -> None:
+    with History(path) as history:
+        history.write(stories.make_story, None, "A tale").result()
+    with full_disk(), pytest.raises(HistoryError, match="the disk is full; make room on its disk") as raised:
+        History(path)
+    assert not isinstance(raised.value, UnusableError)
+    with History(path) as history:
+        assert titles(history) == ["A tale"]
 
 
 def test_what_the_engine_did_is_written_as_soon_as_it_can_be(history: History) -> None:

@@ -35,12 +35,13 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         allowed_hosts: Hosts | None = None,
         linger: float = 0,
         history: History | HistoryError | None = None,
+        open_again: Callable[[], History] | None = None,
         slot_folder: Path | None = None,
         fetch: Any = None,
         shares_prompts: bool = False,
         **options: Any,
     ) -> Client:
-        keeper = Keeper(history)
+        keeper = Keeper(history, open_again)
         engine = AsyncEngine(lambda _progress: backend, record=keeper.record, **options)
         engine.start()
         engines.append(engine)

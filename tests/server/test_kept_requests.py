@@ -20,12 +20,14 @@ from server.conftest import Client, Connect
 from waiting import Clock, until
 
 from srb.engine.asking.sampling_params import SamplingParams
-from srb.errors import NotFoundError
+from srb.errors import HistoryError, NotFoundError
 from srb.history import find, writer
+from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.unfinished import unfinished
 from srb.llama.text.chat_template import ChatTemplate
 from srb.server.http.exchange import ENGINE, LIMITS
+from srb.server.run import keeper
 from srb.server.run.keeping import KEEPER
 from srb.serving import async_engine
 
@@ -852,3 +854,84 @@ async def test_a_restart_keeps_the_nodes_that_a_request_writes(connect: Connect,
             async with client.get(f"/v1/completions/{request_id}/events") as answer:
                 assert (await anext(read(answer)))[1] == start
             await client.app[ENGINE].stop()
+
+
+async def test_a_history_that_cant_be_opened_at_the_start_is_opened_later(
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.01)
+    with History(tmp_path / "undisturbed.db") as history:
+        _, undisturbed = await run(await connect(FakeBackend(), history=history), **LONG)
+    request_id, path = await crash(connect, tmp_path, **LONG)
+    is_full = True
+
+    def open_again() -> History:
+        if is_full:
+            raise HistoryError("the disk is full")
+        return History(path, keep_seconds=900)
+
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend, history=HistoryError("the disk is full"), open_again=open_again)
+    await go_on(client, goes_on=True)
+    async with client.post("/v1/completions", json=LONG) as answer:  # it runs before, and ends after that
+        seen = read(answer)
+        gate.step(3)
+        early = [await anext(seen)]
+        assert (await get(client, "/health"))["history"] == "the disk is full"
+        await get(client, "/v1/stories", 503)
+        await get(client, f"/v1/completions/{request_id}/events", 503)
+        is_full = False
+        await until(lambda: client.app[KEEPER].is_on)
+        gate.open()
+        early += [each async for each in seen]
+    assert texts(early) == texts(undisturbed)
+    assert (await get(client, "/health"))["history"] == "ok"
+    async with client.get(f"/v1/completions/{request_id}/events") as answer:
+        assert texts([each async for each in read(answer)]) == texts(undisturbed)
+    story = await begin(client, {"text": "a"})
+    await run(client, story=story, node=1, n=1, max_tokens=1)
+    listed = (await get(client, "/v1/history"))["data"]
+    assert [(each["story"], each["status"]) for each in listed] == [(story, "finished"), (None, "finished")]
+    await client.app[KEEPER].close()
+
+
+async def test_a_damaged_history_isnt_opened_again(connect: Connect) -> None:
+    client = await connect(FakeBackend(), history=UnusableError("it is damaged"), open_again=pytest.fail)
+    await go_on(client, goes_on=True)
+    assert (await get(client, "/health"))["history"] == "it is damaged"
+    await client.app[KEEPER].close()
+
+
+async def test_a_detached_request_without_a_history_is_told_that_the_server_ends(connect: Connect) -> None:
+    """Its readers don't come back for it: the next start doesn't know it."""
+    gate = Gate(backend := FakeBackend())
+    client = await connect(backend, history=HistoryError("the disk is full"))
+    async with client.post("/v1/completions", json=LONG) as answer:
+        gate.step(3)
+        await answer.content.readline()
+        stopping = asyncio.ensure_future(client.app[ENGINE].stop())
+        gate.open()
+        events = [event async for _, event in read(answer)]
+        await stopping
+    assert events[-1]["event"] == "done"
+
+
+async def test_a_request_that_comes_before_others_go_on_isnt_taken_for_an_interrupted_one(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """For example while --preload is evaluated."""
+    old, path = await crash(connect, tmp_path, **LONG)
+    with History(path, keep_seconds=900) as history:
+        gate = Gate(backend := FakeBackend())
+        client = await connect(backend, history=history)
+        async with client.post("/v1/completions", json=LONG | {"detach": False}) as answer:
+            gate.step(3)
+            await answer.content.readline()
+            await go_on(client, goes_on=True)
+            gate.open()
+            events = [event async for _, event in read(answer)]
+        new = await get(client, f"/v1/history/{answer.headers['X-Request-Id']}")
+        assert (events[-1]["event"], new["status"]) == ("done", "finished")
+        assert [each["finish_reason"] for each in new["choices"]] == ["length"] * 3
+        async with client.get(f"/v1/completions/{old}/events") as answer:
+            assert '"event": "done"' in await answer.text()

@@ -21,7 +21,6 @@ from waiting import until
 
 from srb import cli
 from srb.errors import EngineDeadError, ModelLoadError, SettingsError
-from srb.history.unfinished import Unfinished, unfinished
 from srb.options.settings import Settings
 from srb.server.app import SERVER_OPTIONS, create_app
 from srb.server.http.runner import Runner
@@ -77,10 +76,9 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
-    def read_slowly(db: sqlite3.Connection) -> list[Unfinished]:
+    def wait(_db: sqlite3.Connection) -> None:
         asked.set()
         assert go_on.wait(10)
-        return unfinished(db)
 
     body = {"prompt": "p", "n": 2, "max_tokens": 20, "ignore_eos": True, "detach": True}
     monkeypatch.setattr(serve_module, "find_model", lambda _model: Path("fake.gguf"))
@@ -115,7 +113,7 @@ async def test_it_is_ready_when_interrupted_requests_can_be_read_on(
         stop.set_result(None)
         gate.open()
     await serving
-    monkeypatch.setattr("srb.server.run.keeper.unfinished", read_slowly)
+    monkeypatch.setattr("srb.server.run.keeper.interrupt_unreadable", wait)
     stop, serving = await start(FakeBackend())
     await until(asked.is_set)
     assert "is ready" not in capsys.readouterr().out

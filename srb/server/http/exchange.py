@@ -87,11 +87,20 @@ async def submit(
         created, exact = int(time.time() if created is None else created), answers.again is not None
         # In a thread, because looking at many settings takes a while.
         held = await asyncio.to_thread(memory_of, (answers.ignored, answers.keeps, completion.branches))
-        journal = Journal(completion, owner=owner_of(request), detach=detach, exact=exact, created=created, held=held)
+        is_kept = keeper.is_on and completion.explore is None
+        journal = Journal(
+            completion,
+            owner=owner_of(request),
+            detach=detach,
+            lasts=is_kept,
+            exact=exact,
+            created=created,
+            held=held,
+        )
         # Clients of other formats don't know how to come back, and they stop a request by closing the connection.
         linger = 0 if answers.own else request.app[LIMITS].linger
         try:
-            if keeper.is_on and completion.explore is None:
+            if is_kept:
                 engine.check(completion)  # first: `_title` needs token ids that the vocabulary has
                 nodes = await keeper.begin(
                     Submitted(

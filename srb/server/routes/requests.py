@@ -65,7 +65,8 @@ async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, boo
     try:
         return request.app[ENGINE].find(request_id, owner), False
     except (NotFoundError, GoneError):
-        found = await read_file(request, read_journal, request_id) if keeper.is_on else None
+        # A history that can't be read now may have it: then this raises an error that says so.
+        found = None if keeper.status is None else await read_file(request, read_journal, request_id)
         if found == "running":
             request.app[ENGINE].check_ready()
             raise UnavailableError(f"request {request_id} goes on when the model is loaded; try again soon") from None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from srb.engine.asking.resume import resume
 from srb.engine.telling.events import Event
 from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableError
+from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.recorder import Submitted
 from srb.history.unfinished import Unfinished, interrupt_unreadable
@@ -17,6 +18,9 @@ from srb.serving.journal import Journal
 
 logger = logging.getLogger("srb")
 
+RETRY_SECONDS = 3.0
+"""How long a server waits before it tries again to open a history that can't be had yet."""
+
 MOST_LOSSES = 3
 """A request that was running when so many servers in a row were lost doesn't go on: it may be the cause."""
 
@@ -25,10 +29,15 @@ class Keeper:
     """Keeps the requests and the stories of a server, if it has a history. It belongs to the event loop.
 
     history: the history; None if none was asked for; or the error because of which it can't be had.
+    open_again: opens the history later, if it can't be had for a reason that may pass, such as a full disk.
     """
 
-    def __init__(self, history: History | HistoryError | None = None) -> None:
+    def __init__(
+        self, history: History | HistoryError | None = None, open_again: Callable[[], History] | None = None
+    ) -> None:
         self._history = history
+        self._open_again = open_again
+        self._opening: asyncio.Task[None] | None = None
         self.feeds = Feeds()
         self.is_resuming = False
         """Whether requests of an earlier server can't be read on yet; see `resume_all`."""
@@ -40,7 +49,7 @@ class Keeper:
         if self._history is None:
             raise NotSupportedError("this server keeps no history and no stories; start it with --history FILE")
         if isinstance(self._history, HistoryError):
-            raise self._history
+            raise HistoryError(self._history.message)
         return self._history
 
     @property
@@ -66,18 +75,24 @@ class Keeper:
 
     @property
     def record(self) -> Record | None:
-        """The function that an `EngineClient` must give its events to before any reader gets them; None if not kept."""
-        return self._record if self.is_on else None
+        """The function that an `EngineClient` must give its events to before any reader gets them.
+
+        None if no history was asked for. One that can't be had yet may come later.
+        """
+        return None if self._history is None else self._record
 
     def _record(self, events: list[Event], told: Callable[[], object]) -> None:
-        loop = self._loop
+        history, loop = self._history, self._loop
+        if not isinstance(history, History):
+            told()
+            return
 
         def written() -> None:
             told()
             if loop:
                 loop.call_soon_threadsafe(self.feeds.tell_events, events)
 
-        self.history.take(events, written)
+        history.take(events, written)
 
     async def begin(self, submitted: Submitted) -> list[int]:
         """Writes a request that the engine is about to take. Returns the ids of its alternatives' nodes."""
@@ -91,11 +106,41 @@ class Keeper:
             self.history.forget(request_id)
 
     async def resume_all(self, engine: EngineClient, model: str, *, goes_on: bool) -> None:
-        """Goes on with the detached requests that the server's last end interrupted.
+        """Goes on with the detached requests that the server's last end interrupted; later if the history opens later.
 
         model: the loaded model. A request that was made with another one stays interrupted.
         goes_on: if False, all stay interrupted, and somebody may continue them by hand.
         """
+        if isinstance(self._history, History):
+            await self._resume_all(engine, model, goes_on=goes_on)
+        elif self._open_again and not isinstance(self._history, UnusableError):
+            self._opening = asyncio.create_task(self._open_later(self._open_again, engine, model, goes_on=goes_on))
+
+    async def _open_later(
+        self, open_again: Callable[[], History], engine: EngineClient, model: str, *, goes_on: bool
+    ) -> None:
+        while not self.is_on:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                self._history = await asyncio.to_thread(open_again)
+            except SrbError as error:
+                if error.message != self.status:
+                    logger.error("%s", error.message)
+                self._history = error if isinstance(error, HistoryError) else HistoryError(error.message)
+                if isinstance(error, UnusableError):
+                    return
+        logger.info("requests, their texts and stories are kept now in %s", self.history.path.absolute())
+        await self._resume_all(engine, model, goes_on=goes_on)
+
+    async def close(self) -> None:
+        """Writes what waits, and closes the history."""
+        if self._opening:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if isinstance(self._history, History):
+            await asyncio.to_thread(self._history.close)
+
+    async def _resume_all(self, engine: EngineClient, model: str, *, goes_on: bool) -> None:
         self._loop = asyncio.get_running_loop()
         with suppress(HistoryError):  # if the file can't be written now, the next start does it
             await asyncio.wrap_future(self.history.write(interrupt_unreadable))

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from srb.errors import HistoryError, SettingsError
 from srb.files.progress import show_loading
+from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.llama.files.model_file import find_model
 from srb.llama.files.model_sampling import sampling_of
@@ -39,8 +41,7 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
     path = find_model(settings.model)
     model = settings.alias or path.stem
     metrics = Metrics()
-    history = _open_history(settings)
-    keeper = Keeper(history)
+    keeper = _open_history(settings)
     engine = _make_engine(settings, metrics, keeper, load)
     limits = Limits(
         model,
@@ -62,8 +63,7 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
     preload = read_preload(settings)
     with stop_signal() as stop:
         async with AsyncExitStack() as at_end:
-            if isinstance(history, History):
-                at_end.push_async_callback(asyncio.to_thread, history.close)
+            at_end.push_async_callback(keeper.close)
             keeper.is_resuming = keeper.is_on
             engine.start()
             try:
@@ -87,9 +87,8 @@ async def serve(settings: Settings, load: Load | None = None) -> None:
 async def _make_ready(engine: EngineClient, preload: str | None, keeper: Keeper, model: str, *, goes_on: bool) -> None:
     """Returns when requests are taken, and those that were interrupted can be read on. See `make_ready`."""
     await make_ready(engine, preload)
-    if keeper.is_on:
-        await keeper.resume_all(engine, model, goes_on=goes_on)
-        keeper.is_resuming = False
+    await keeper.resume_all(engine, model, goes_on=goes_on)
+    keeper.is_resuming = False
 
 
 def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper, load: Load | None) -> EngineClient:
@@ -105,21 +104,23 @@ def _make_engine(settings: Settings, metrics: Metrics, keeper: Keeper, load: Loa
     return make_engine(settings, keeper.record)
 
 
-def _open_history(settings: Settings) -> History | HistoryError | None:
-    """The history, None if none was asked for, or the error because of which it can't be had.
+def _open_history(settings: Settings) -> Keeper:
+    """The keeper of the history, if one was asked for.
 
-    A damaged file or a full disk is returned as an error, so that the server still starts and generates. A wrong path
-    raises `SettingsError`, because a person can correct it at once.
+    With a damaged file or a full disk the server still starts and generates. A wrong path raises `SettingsError`,
+    because a person can correct it at once.
     """
     if settings.history is None:
-        return None
+        return Keeper()
+    open_file = partial(History, settings.history, settings.keep_finished)
     try:
-        history = History(settings.history, settings.keep_finished)
+        history = open_file()
     except HistoryError as error:
-        logger.error("%s. Nothing is kept; generating goes on", error.message)
-        return error
+        until = "Nothing" if isinstance(error, UnusableError) else "Until then nothing"
+        logger.error("%s. %s is kept; generating goes on", error.message, until)
+        return Keeper(error, open_file)
     logger.info("requests, their texts and stories are kept in %s", settings.history.absolute())
-    return history
+    return Keeper(history)
 
 
 async def _end(engine: EngineClient, stop: asyncio.Future[None], exit_on_fatal: bool) -> None:
