@@ -47,7 +47,6 @@ class Decoding:
         outbox: Outbox,
         listeners: Iterable[Listener],
         totals: Totals,
-        prefill_chunk: int,
         observe: Callable[[Measure, float], object],
         clock: Callable[[], float],
     ) -> None:
@@ -63,7 +62,7 @@ class Decoding:
         self._outbox = outbox
         self._listeners = listeners
         self._totals = totals
-        self._planner = Planner(backend, prefill_chunk)
+        self._planner = Planner(backend)
         self._observe = observe
         self._clock = clock
 

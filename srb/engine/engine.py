@@ -56,7 +56,6 @@ class Engine(Facade, ForPrograms):
     that calls `step`.
 
     default_max_tokens: the value for alternatives whose `max_tokens` is None. -1: as many as there is room for.
-    prefill_chunk: how many prompt tokens are evaluated after each row of running sequences; 0: as `plan.PAUSE` says.
     cache_bytes: how many bytes of the states of finished requests are kept in memory; 0: none.
     store: keeps these states for longer than the process lives. An engine with a store must be closed by `close`.
     observe: called with each measurement, in seconds.
@@ -68,7 +67,6 @@ class Engine(Facade, ForPrograms):
         backend: Backend,
         *,
         default_max_tokens: int = DEFAULT_MAX_TOKENS,
-        prefill_chunk: int = 0,
         cache_bytes: int = 0,
         store: Store | None = None,
         observe: Callable[[Measure, float], object] = lambda _measure, _seconds: None,
@@ -93,7 +91,7 @@ class Engine(Facade, ForPrograms):
         self._listeners: list[Listener] = [scoring, *self._kept.listeners(self._scheduler)]
         self._cells = Cells(backend, self._scheduler, self._listeners, self._totals)
         self._decoding = Decoding(
-            backend, self._scheduler, self._cells, self._outbox, self._listeners, totals, prefill_chunk, observe, clock
+            backend, self._scheduler, self._cells, self._outbox, self._listeners, totals, observe, clock
         )
         self._tools = Tools(
             backend, self._scheduler, self._cells, memory, self._outbox, self._decoding, self._totals, observe, clock

@@ -95,15 +95,12 @@ class Planner:
     pause, prompts get as much time as the rows. A piece of a prompt that is cheaper in a decode of its own has one, in
     turn with the rows. Which prompts go next is said in `planning/order.py`, and how many tokens of each in
     `planning/pieces.py`.
-
-    prefill_chunk: how many tokens of prompts come after each row of running sequences; 0: as `PAUSE` says.
     """
 
-    def __init__(self, backend: Backend, prefill_chunk: int) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._turns = Turns(backend.n_parallel)
         self._n_batch = backend.n_batch
         self._most_outputs = min(backend.n_batch, backend.n_outputs)
-        self._prefill_chunk = prefill_chunk
         self._pieces = Pieces(backend.n_batch, self._most_outputs, backend.media)
         self._rows_are_next = False  # whether it is the rows' turn, if they take turns with prompts
         self._last: Lora = ()  # the adapters of the last batch
@@ -144,13 +141,11 @@ class Planner:
         rows += [row.position for row, n in ahead.items() for _ in range(n)]
         for_rows = costs.of_rows(rows) if rows else 0.0
         most, seconds, least = self._n_batch, UNLIMITED, 1
-        if rows and self._prefill_chunk:
-            most = min(most, self._prefill_chunk)
-        elif rows:
+        if rows:
             seconds = max(PAUSE - for_rows, for_rows)
         n_passing = passing(seconds, for_rows)
         first, *_ = turn = in_turn(prefilling, n_passing)
-        if rows and not self._prefill_chunk:
+        if rows:
             seconds, least = enough(seconds, for_rows, first.evaluated, costs)
         n_ahead = sum(ahead.values())
         budget = Budget(most, seconds - costs.step, self._most_outputs, least, is_alone=not rows)

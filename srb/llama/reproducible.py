@@ -29,10 +29,9 @@ def hash_of(
     system = llama_cpp.llama_print_system_info()  # the instructions that ggml uses
     threads = f"{settings.threads} {settings.threads_batch}"
     lengths = f"{settings.ctx_size} {settings.parallel} {settings.max_tokens}"
-    left_out = settings.ignore_model_sampling
     loaded = " ".join(f"{each.identity} {each.scale}" for each in adapters)
     template = chat_template.source if chat_template else ""
-    everything = "/".join((identity, processor(), str(system), threads, lengths, str(left_out), loaded, template))
+    everything = "/".join((identity, processor(), str(system), threads, lengths, loaded, template))
     return hashlib.sha256(everything.encode()).hexdigest()[:16]
 
 

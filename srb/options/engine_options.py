@@ -70,9 +70,6 @@ class ModelOptions:
         "none to refuse chats (default: the model's own template, or plain if it has none)",
     )
     chat_template_file: Path | None = option(None, "a file with a chat template in Jinja")
-    ignore_model_sampling: bool = option(
-        False, "leave out the sampling defaults that the model's file names (general.sampling.*)"
-    )
     jinja: bool = option(
         True, "has no effect, because srb always reads templates as Jinja; llama-server has this option"
     )
@@ -244,12 +241,6 @@ class SpeedOptions:
     )
     batch_size: int = option(512, "how many prompt tokens are evaluated in one step", short="-b", low=1)
     ubatch_size: int = option(512, "how many tokens are computed at once", short="-ub", low=1)
-    prefill_chunk: int = option(
-        0,
-        "how many prompt tokens are evaluated after each token of the running alternatives; 0: as many as fit "
-        "into a pause of 0.3 s",
-        low=0,
-    )
     draft_max: int = option(
         16,
         "how many tokens of an alternative are guessed at most, and evaluated before they are drawn, where that saves "

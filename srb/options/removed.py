@@ -9,12 +9,14 @@ _NARROWS = "leave it out; min_p and top_n_sigma also leave few tokens where the 
 
 REMOVED = {
     "cache_reuse": _REUSES,
+    "ignore_model_sampling": "leave it out; a field of a request counts before what the model's file names",
     "keep_bytes": "leave it out; finished requests take at most 256 MiB",
     "lark": "--grammar takes Lark, too, after a first line %llguidance {}",
     "max_rewinds": "leave it out; an alternative may go back 1,000 times",
     "n_cache_reuse": _REUSES,
     "p_less": _NARROWS,
     "particles": "use --candidates, which a bridge scores",
+    "prefill_chunk": "leave it out; prompts get what fits into a pause of 0.3 s between two tokens",
     "power": "leave it out; a lower --temperature or --search beam comes closest",
     "suffix_tokens": "leave it out; the first 64 tokens of the suffix are scored",
     "top_h": _NARROWS,

@@ -26,7 +26,6 @@ def make_engine(
     return Engine(
         backend,
         default_max_tokens=DEFAULT_MAX_TOKENS if settings.max_tokens is None else settings.max_tokens,
-        prefill_chunk=settings.prefill_chunk,
         cache_bytes=settings.cache_ram << 20,
         store=store,
         observe=observe,

@@ -289,20 +289,19 @@ def test_open_ended_requests_take_what_is_free_but_wait_for_a_fair_share() -> No
     assert limits == [101, 300 - 101 - 1 + 1, 300]  # the third has to wait
 
 
-@pytest.mark.parametrize(("prefill_chunk", "steps"), [(0, 15), (10, 6), (100, 1)])
-def test_a_long_prompt_joins_in_chunks_while_others_run(prefill_chunk: int, steps: int) -> None:
-    engine = Engine(backend := FakeBackend(), prefill_chunk=prefill_chunk)
+def test_a_long_prompt_joins_in_chunks_while_others_run() -> None:
+    engine = Engine(backend := FakeBackend())
     engine.add_request(running := request("r", n=4, max_tokens=40, ignore_eos=True))
     events: list[Event] = []
     while not events or not isinstance(events[-1], StreamEvent):
         events = engine.step()
     engine.add_request(long := request("p" * 60, max_tokens=1))
     assert started(engine.step()) == [long.id]
-    for _ in range(steps):
+    for _ in range(15):
         before = backend.rows
         events = engine.step()
         assert sum(isinstance(event, StreamEvent) and event.request_id == running.id for event in events) <= 4
-        assert backend.rows - before <= 4 + (prefill_chunk or 4)
+        assert backend.rows - before <= 4 + 4
     assert stops_of(events, long)
     run(engine)
     assert_idle(engine, backend)
@@ -326,7 +325,7 @@ def test_prompts_that_share_a_beginning_evaluate_it_once() -> None:
 
 def test_what_several_share_is_evaluated_before_what_they_do_not_and_that_goes_together() -> None:
     prompts = ["x" * 40 + text * 10 for text in "abcd"]
-    engine = Engine(FakeBackend(n_cells=1000), prefill_chunk=1)
+    engine = Engine(FakeBackend(n_cells=1000))
     run(engine, *(request(prompt, max_tokens=1) for prompt in prompts))
     assert (engine.stats().prompt_tokens_evaluated, engine.stats().steps) == (80, 2)
 

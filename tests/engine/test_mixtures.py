@@ -83,7 +83,6 @@ class Mixture:
         }
         self.of_engine: dict[str, Any] = {
             "default_max_tokens": self.pick([12, -1]),
-            "prefill_chunk": self.random.randint(0, 3),
             "cache_bytes": self.pick([0, 600, 5000, 100_000]),
         }
         self.has_store = self.maybe(0.3)

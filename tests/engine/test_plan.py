@@ -25,7 +25,7 @@ GPU = Costs(step=0.005, row=1e-4, prompt_token=1e-4, row_cell=0, prompt_cell=0)
 class Timeline:
     """An engine on a backend whose decodes take what they cost; when each request was sent, and had its tokens."""
 
-    def __init__(self, costs: Costs, prefill_chunk: int = 0, n_parallel: int = 80, n_cells: int = 30_000) -> None:
+    def __init__(self, costs: Costs, n_parallel: int = 80, n_cells: int = 30_000) -> None:
         self.now = 0.0
         self.batches: list[tuple[int, int]] = []  # rows and tokens of prompts in each
         self.sent: dict[str, float] = {}
@@ -40,7 +40,7 @@ class Timeline:
             return decode(batch, None)
 
         self.backend.decode = timed  # type: ignore[method-assign]
-        self.engine = Engine(self.backend, prefill_chunk=prefill_chunk, clock=lambda: self.now)
+        self.engine = Engine(self.backend, clock=lambda: self.now)
 
     def _seconds(self, batch: Batch) -> float:
         costs = self.backend.costs.among(self.backend.cells if self.backend.costs.walks_all else 0)
@@ -171,15 +171,6 @@ def test_costs_of_nothing_make_whole_batches() -> None:
     timeline.send(request("p" * 1200, max_tokens=1))
     timeline.run()
     assert [tokens for _, tokens in timeline.batches if tokens] == [512, 512, 176]
-
-
-def test_prefill_chunk_says_how_many_tokens_come_after_each_row() -> None:
-    timeline = Timeline(FAST, prefill_chunk=40)
-    timeline.stream(4)
-    timeline.batches.clear()
-    timeline.send(request("p" * 100, max_tokens=1))
-    timeline.run()
-    assert timeline.batches[:5] == [(0, 40), (4, 0), (0, 40), (4, 0), (4, 20)]
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from driver import request, run, stops, texts
+from fake_backend import IN_STEP
 from tiny_model import write_tiny_model
 
 from srb.engine.asking.request import CompletionRequest
@@ -62,7 +63,8 @@ def test_others_fork_off_it_in_the_middle(backend: LlamaBackend) -> None:
 def test_it_leaves_nothing_when_it_is_aborted_or_the_decode_fails(
     backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(backend, prefill_chunk=8)
+    monkeypatch.setattr(LlamaBackend, "costs", IN_STEP)  # so the long prompt joins in small pieces
+    engine = Engine(backend)
     engine.add_request(request("story", 4, max_tokens=300, ignore_eos=True))
     engine.add_request(CompletionRequest((LONG,), request(max_tokens=5).branches, id="aborted"))
     for _ in range(40):

@@ -55,7 +55,6 @@ def test_the_file_says_what_a_request_leaves_open(
     rest = {"temperature": 0.6, "top_k": 20, "repeat_penalty": 1.05, "repeat_last_n": 32}
     assert found == rest | {"samplers": samplers}
     assert "temperature 0.6" in caplog.text
-    assert "--ignore-model-sampling" in caplog.text
     limits = Limits("m", 2, 8, sampling=found)
     body: dict[str, Any] = {"prompt": "a", "top_k": 5, "branches": [{}, {"temperature": 1.5}]}
     parsed = parse(json.dumps(body).encode(), limits, lambda text, **_: tuple(text.encode()))
@@ -64,7 +63,6 @@ def test_the_file_says_what_a_request_leaves_open(
     assert second.temperature == 1.5
     schemas = describe(ROUTES, limits, keyed=False)["components"]["schemas"]
     assert schemas["CompletionFields"]["properties"]["temperature"]["default"] == 0.6
-    assert sampling_of(Settings(model=model, ignore_model_sampling=True)) == {}
 
 
 def test_values_that_cannot_be_are_left_out_and_told(

@@ -188,7 +188,6 @@ class _Trial:
         return Engine(
             self._backend,
             default_max_tokens=40,
-            prefill_chunk=program.prefill_chunk,
             cache_bytes=program.cache_bytes,
             store=store,
             clock=lambda: self._now,

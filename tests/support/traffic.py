@@ -105,7 +105,6 @@ class Program(_Short):
     ctx_size: int = 512
     parallel: int = 4
     batch_size: int = 64
-    prefill_chunk: int = 0
     cache_bytes: int = 0
     restarts: bool = False
     guesses: bool = False
@@ -174,7 +173,6 @@ class _Generator:
             ctx_size=self._ctx_size,
             parallel=self._parallel,
             batch_size=rng.choice([unit // 2, unit, 2 * unit, 8 * unit]),
-            prefill_chunk=rng.choice([0, 0, 1, 7, 2 * unit]),
             cache_bytes=rng.choice([0, 4000 * unit, 10**8, 10**8]),
             guesses=rng.random() < 0.5,
         )

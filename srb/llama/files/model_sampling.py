@@ -20,12 +20,10 @@ _KEYS = (
 
 
 def sampling_of(settings: Settings) -> dict[str, Any]:
-    """The defaults of `SamplingParams` that the model's file names; none with `--ignore-model-sampling`.
+    """The defaults of `SamplingParams` that the model's file names.
 
     The log says which they are, and which are left out because their values can't be. Raises `ModelLoadError`.
     """
-    if settings.ignore_model_sampling:
-        return {}
     found: dict[str, Any] = {}
     for key, value in read_metadata(files_of(find_model(settings.model))[0], _BEGINNING).items():
         name = key.removeprefix(_BEGINNING)
@@ -38,7 +36,7 @@ def sampling_of(settings: Settings) -> dict[str, Any]:
             found |= given
     if found:
         told = ", ".join(f"{name} {value}" for name, value in found.items())
-        logger.info("by the model's file: %s; --ignore-model-sampling leaves this out", told)
+        logger.info("by the model's file: %s", told)
     return found
 
 
