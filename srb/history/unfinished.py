@@ -28,13 +28,15 @@ class Unfinished:
 
 
 def interrupt_unreadable(db: sqlite3.Connection) -> None:
-    """Marks the running requests of an srb version with other fields as interrupted, because they can't go on.
-
-    Their alternatives and nodes end with the texts so far.
-    """
+    """Marks the running requests of an srb version with other fields as interrupted, because they can't go on."""
     for row in db.execute("SELECT * FROM requests WHERE status = 'running' AND request IS NOT NULL").fetchall():
         if _request(row) is None:
-            recorder.interrupt_request(db, row["number"], row["id"], _texts(db, row["number"]))
+            interrupt(db, row["number"], row["id"])
+
+
+def interrupt(db: sqlite3.Connection, number: int, request: str) -> None:
+    """Marks a running request as interrupted for good. Its alternatives and nodes end with the texts so far."""
+    recorder.interrupt_request(db, number, request, _texts(db, number))
 
 
 def _texts(db: sqlite3.Connection, number: int) -> dict[int, tuple[str, list[int]]]:

@@ -935,3 +935,36 @@ async def test_a_request_that_comes_before_others_go_on_isnt_taken_for_an_interr
         assert [each["finish_reason"] for each in new["choices"]] == ["length"] * 3
         async with client.get(f"/v1/completions/{old}/events") as answer:
             assert '"event": "done"' in await answer.text()
+
+
+@pytest.mark.parametrize("detach", [True, False])
+async def test_an_interrupted_request_with_wrong_events_doesnt_keep_the_server_from_starting(
+    connect: Connect, tmp_path: Path, detach: bool
+) -> None:
+    request_id, path = await crash(connect, tmp_path, **LONG | {"detach": detach})
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE steps SET events = replace(events, '[2,', '[9,')")
+    with History(path, keep_seconds=900) as history:
+        client = await connect(FakeBackend(), history=history)
+        await go_on(client, goes_on=True)
+        await asyncio.wrap_future(history.write(lambda _db: None))
+        kept = await get(client, f"/v1/history/{request_id}")
+        assert kept["status"] == "interrupted"
+        assert [(each["finish_reason"], bool(each["text"])) for each in kept["choices"]] == [
+            ("abort", True),
+            ("abort", True),
+            ("abort", False),
+        ]
+
+
+async def test_a_finished_request_with_wrong_events_is_said(connect: Connect, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    with History(path, keep_seconds=900) as history:
+        request_id, _ = await run(await connect(FakeBackend(), history=history), **LONG)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE steps SET events = replace(events, '[2,', '[9,')")
+    with History(path, keep_seconds=900) as history:
+        client = await connect(FakeBackend(), history=history)
+        for place in (request_id, f"{request_id}/events"):
+            refused = await get(client, f"/v1/completions/{place}", 503)
+            assert "is damaged: move it away" in refused["error"]["message"]

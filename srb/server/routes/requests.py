@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from srb.errors import GoneError, InvalidRequestError, NotFoundError, UnavailableError
+from srb.history.database import explained
 from srb.history.recorder import forget_events
 from srb.history.unfinished import Unfinished, read_journal
 from srb.server.guards.auth import owner_of
@@ -74,7 +75,8 @@ async def find_kept(request: web.Request, request_id: str) -> tuple[Journal, boo
             raise
     submitted = found.submitted
     journal = Journal(submitted.request, owner=owner, detach=submitted.detach, created=submitted.created)
-    journal.put(found.events)
+    with explained(keeper.history.path):
+        journal.put(found.events)
     return journal, not journal.done
 
 

@@ -11,7 +11,7 @@ from srb.errors import HistoryError, NotSupportedError, SrbError, UnavailableErr
 from srb.history.database import UnusableError
 from srb.history.history import History
 from srb.history.recorder import Submitted
-from srb.history.unfinished import Unfinished, interrupt_unreadable
+from srb.history.unfinished import Unfinished, interrupt, interrupt_unreadable
 from srb.server.run.story_feed import Feeds
 from srb.serving.engine_client import EngineClient, Record
 from srb.serving.journal import Journal
@@ -146,24 +146,30 @@ class Keeper:
             await asyncio.wrap_future(self.history.write(interrupt_unreadable))
         while self.history.interrupted:
             each = self.history.interrupted.pop(0)
-            submitted = each.submitted
-            if not submitted.detach:
-                self.history.end(each)  # its reader's connection ended with the server
-            elif not goes_on or submitted.model != model:
-                self.history.interrupt(each)
-                logger.warning(
-                    "request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model
-                )
-            elif each.losses >= MOST_LOSSES:
-                self.history.interrupt(each)
-                logger.error(
-                    "request %s stays interrupted: %d servers in a row were lost while they ran it, without a further "
-                    "token; it may be the cause",
-                    submitted.request.id,
-                    each.losses,
-                )
-            else:
-                await self._resume(engine, each)
+            try:
+                await self._go_on(engine, each, model, goes_on=goes_on)
+            except Exception:  # the server must start, whatever the file has
+                request_id = each.submitted.request.id
+                logger.exception("request %s is interrupted; what the history has of it may be damaged", request_id)
+                self.history.write(interrupt, each.number, request_id)
+
+    async def _go_on(self, engine: EngineClient, each: Unfinished, model: str, *, goes_on: bool) -> None:
+        submitted = each.submitted
+        if not submitted.detach:
+            self.history.end(each)  # its reader's connection ended with the server
+        elif not goes_on or submitted.model != model:
+            self.history.interrupt(each)
+            logger.warning("request %s stays interrupted; it was made with %s", submitted.request.id, submitted.model)
+        elif each.losses >= MOST_LOSSES:
+            self.history.interrupt(each)
+            logger.error(
+                "request %s stays interrupted: %d servers in a row were lost while they ran it, without a further "
+                "token; it may be the cause",
+                submitted.request.id,
+                each.losses,
+            )
+        else:
+            await self._resume(engine, each)
 
     async def _resume(self, engine: EngineClient, each: Unfinished) -> None:
         submitted, request_id = each.submitted, each.submitted.request.id
