@@ -1,8 +1,8 @@
 """Random faults of the machine, thrown into an engine that serves random requests; each run has a seed.
 
 What may fail: each call of the backend and its samplers, with an exit code of llama.cpp, an `OSError`, a `MemoryError`
-or a bug; the store on the disk; the start of a thread; the event loop's queue. Each stream must end, with the text of
-an undisturbed run unless it ends with an error, and nothing may be left over.
+or a bug; the store on the disk; the history's file; the start of a thread; the event loop's queue. Each stream must
+end, with the text of an undisturbed run unless it ends with an error, and nothing may be left over.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ from srb.engine.asking.request import CompletionRequest
 from srb.engine.engine import Engine
 from srb.engine.telling.events import ErrorEvent, Event, StartEvent, StopEvent, StreamEvent
 from srb.errors import BackendError, SrbError
+from srb.history import writer
+from srb.history.database import connect
 from srb.history.history import History
 from srb.history.recorder import Submitted
 from srb.serving import async_engine
@@ -45,7 +47,7 @@ class Faults:
     def __init__(self, seed: int, every: int) -> None:
         self._random = random.Random(seed)
         self._every = every
-        self.is_on = True
+        self.is_on = False
         self.n_thrown = 0
 
     def may_throw(self, *errors: Exception) -> None:
@@ -64,6 +66,27 @@ class Faults:
 
         with mock.patch.object(owner, name, broken):
             yield
+
+
+class FaultyDisk:
+    """A connection to a history's file whose statements may find the disk full or broken."""
+
+    def __init__(self, faults: Faults, db: sqlite3.Connection) -> None:
+        self._faults, self._db = faults, db
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        if args[0] != "ROLLBACK":  # which needs no room
+            self._faults.may_throw(_of_sqlite("SQLITE_FULL"), _of_sqlite("SQLITE_IOERR"))
+        return self._db.execute(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+def _of_sqlite(name: str) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(name)
+    error.sqlite_errorcode, error.sqlite_errorname = getattr(sqlite3, name), name
+    return error
 
 
 class FaultyQueue(AsyncEngine):
@@ -105,6 +128,7 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
         return Engine(made, cache_bytes=20_000, store=MemoryStore(pieces))
 
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(writer, "connect", lambda path: FaultyDisk(faults, connect(path))))
         history = stack.enter_context(History(path, keep_seconds=900))
         for owner, name in (
             (FakeSampler, "sample"),
@@ -121,6 +145,7 @@ async def run(seed: int, path: Path, *, n_requests: int, every: int) -> int:
         stack.enter_context(faults.before(Roster, "put", MemoryError(), BugError()))
         stack.enter_context(faults.before(asyncio, "to_thread", RuntimeError("can't start new thread")))
         stack.enter_context(mock.patch.object(async_engine, "MAX_FAILURES", 1_000_000))
+        faults.is_on = True
         async with FaultyQueue(faults, lambda _progress: backend, make=make, record=history.take) as engine:
             async with asyncio.timeout(60):
                 clients = [_client(engine, history, chance, n_requests) for _ in range(N_CLIENTS)]
