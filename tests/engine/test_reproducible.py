@@ -58,6 +58,13 @@ def ask(text: str, n: int, **options: Any) -> CompletionRequest:
     return replace(request(text, n, **options), **of_all)
 
 
+@pytest.mark.parametrize("kind", ["a search", "a bridge"])
+def test_each_row_of_a_prompt_has_a_context_for_itself(kind: str) -> None:
+    """So a request is given the tokens that it asks for: its rows don't divide one context."""
+    each = ask("Once", 3, **KINDS[kind] | {"max_tokens": 100, "ignore_eos": True, "stop": ()})
+    assert {end.length for end in stops(run(Engine(fake()), each)).values()} == {100}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", seeds(6, quick=1))
 def test_a_request_gets_the_same_texts_beside_others_as_alone(kind: str, seed: int) -> None:

@@ -1,6 +1,7 @@
 """Fills and empties the cells of the KV cache: prompts and sequences begin, go back and are given back here.
 
-Ways with rows of their own fork these themselves (`ways/beams.py`, `ways/exploring.py`). Nobody else gives cells back.
+Ways with rows of their own say which of these are forked (`ways/beams.py`, `ways/exploring.py`). Nobody else gives
+cells back.
 """
 
 from collections.abc import Iterable
@@ -67,11 +68,15 @@ class Cells:
                 listener.gives_away(prompt)
             seq.seq_id, prompt.seq_id = prompt.seq_id, None
         else:
-            self._backend.fork(prompt.seq_id, seq.seq_id, len(prompt.tokens))
-            self._totals.forks += 1
+            self.fork_seq(prompt.seq_id, seq.seq_id, len(prompt.tokens))
         seq.has_begun = True
         for listener in self._listeners:
             listener.forked(seq)
+
+    def fork_seq(self, source: int, target: int, n_tokens: int) -> None:
+        """Lets one seq_id share the first `n_tokens` cells of another one."""
+        self._backend.fork(source, target, n_tokens)
+        self._totals.forks += 1
 
     def repair(self, holder: Holder) -> bool:
         """Cuts a holder's cells to the tokens that count as evaluated.
@@ -110,8 +115,7 @@ class Cells:
             listener.shares(source, prompt)
         if n_tokens > prompt.outputs_from:  # it lacks log-probabilities, because who had them was cancelled
             return
-        self._backend.fork(source.source_id, prompt.seq_id, n_tokens)
-        self._totals.forks += 1
+        self.fork_seq(source.source_id, prompt.seq_id, n_tokens)
         self._add_cached(prompt, n_tokens)
 
     def _begin(self, prompt: Prompt) -> None:

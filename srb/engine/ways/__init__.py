@@ -7,6 +7,7 @@
 | `shifting.py` | the same for texts that are longer than the context |
 | `given.py` | alternatives whose tokens are given, and only scored: drawn by a sampler that knows them |
 | `following.py` | companions: sequences that go on with the tokens of another one |
+| `choosing.py`, `rows.py` | ways with rows of their own, whose sequences get the best texts; these rows |
 | `beams.py`, `search.py` | searches: rows that are beams; which of them go on |
 | `bridge.py`, `middle.py`, `suffix.py` | bridges: all candidates; one of them; how well the suffix follows it |
 | `exploring.py`, `tree.py` | the tree of likely continuations: the sequences that evaluate it; which text is next |

@@ -1,37 +1,33 @@
 """`Beams`: carries out a search. It forks the beams, and says what all texts have in common as soon as it is sure.
 
-The alternatives of a prompt with a search hold nothing; the beams have the rows. The cells and seq_ids of all beams are
-leased together with the prompt, which keeps its own: at most max_tokens - 1 cells for each beam, because forks share
-cells. A beam that goes on keeps its cells. One that doesn't is removed, and its seq_id goes to a fork. So there are
-never more sequences than the beams and the prompt. An example with two beams:
+The beams have the rows (`choosing.py`). The cells and seq_ids of all beams are leased together with the prompt, which
+keeps its own: at most max_tokens - 1 cells for each beam, because forks share cells. A beam that goes on keeps its
+cells. One that doesn't is removed, and its seq_id goes to a fork. So there are never more sequences than the beams and
+the prompt. An example with two beams:
 
     "a" (seq 1) ─┬─ "b"   keeps seq 1          "c" (seq 2)   removed: none of its ways on is among the two likeliest
                  └─ "x"   forked off seq 1 to seq 2
 
 Alternatives get the tokens that all beams, and all texts that were found, begin with; and at the end they get the rest.
-So journals, probabilities and history know nothing of beams. To go on after an interruption, a search begins anew with
-the prompt, and skips what was said.
 """
 
 from collections.abc import Sequence as Many
-from dataclasses import replace
 from functools import partial
 
 from srb.engine.backend import Logits
-from srb.engine.kv.needs import LEAST_ROOM
-from srb.engine.ports import Rule
 from srb.engine.sequence import Prompt, Sequence
-from srb.engine.telling.events import FinishReason, StopEvent
+from srb.engine.telling.events import FinishReason, Token
+from srb.engine.ways.choosing import Choosing
 from srb.engine.ways.search import Beam, Search
-from srb.engine.ways.tools import OfPrompt, Tools
-from srb.errors import BackendError, NoTokenError
+from srb.engine.ways.tools import Tools
+from srb.errors import BackendError
 
 
-class Beams(OfPrompt):
+class Beams(Choosing):
     """The search of a prompt. The prompt's sequences get the texts that it finds."""
 
-    begins_anew = True  # it finds the same texts again
     keeps_step = True
+    param = "search"
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
         super().__init__(prompt, tools)
@@ -42,16 +38,6 @@ class Beams(OfPrompt):
     def rows(self) -> list[Beam]:
         """See `Way.rows`."""
         return list(self._search.living) if self._search and self._prompt.living else []
-
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
-        """See `Way.size`. Beams get no more room later, so all of them have the same."""
-        room = (n_cells - len(self._prompt.tokens)) // self.n_rows
-        seq.max_tokens = seq.room = min(LEAST_ROOM if wanted == -1 else wanted, room + 1)
-        return False
-
-    def begin(self, seq: Sequence) -> None:
-        """See `Way.begin`. The search itself begins when this was called for all sequences."""
-        seq.state = "running"
 
     def take(self, beam: Beam, logits: Logits, beside: Many[Logits]) -> None:
         """See `Way.take`."""
@@ -70,8 +56,7 @@ class Beams(OfPrompt):
                 self._step(self._search)
         except BackendError as error:
             for seq in self._prompt.living:
-                self._tools.outbox.error(self._active, seq.index, error)
-                self._tools.decoding.finish(seq, "error", None)
+                self.fail(seq, error)
 
     def lost(self, row: Beam | None) -> list[Sequence]:  # type: ignore[override]
         """All sequences: without one of its beams a search would find other texts."""
@@ -133,7 +118,7 @@ class Beams(OfPrompt):
             return
         if search.settle():
             for seq in prompt.living:
-                self._say(seq, search.living[0], search.n_settled)
+                self.tell(seq, search.living[0].tokens, search.living[0].reported, search.n_settled)
         self._fork(search, parents)
 
     def _report(self, prompt: Prompt, search: Search) -> None:
@@ -149,24 +134,15 @@ class Beams(OfPrompt):
         """Gives the alternatives of a prompt the texts that were found. The first alternative gets the best text."""
         for seq in prompt.living:
             rank = seq.index % len(prompt.active.request.branches)
-            found = search.found[rank] if rank < len(search.found) else None
-            problem = None
-            if found is None:
-                problem = f"there are only {len(search.found)} different texts to find"
-            elif found.tokens[: seq.length] != [*seq.begun, *seq.tokens]:
-                problem = "the search was interrupted, and came to another text this time"
-            if found is None or problem:
-                self._tools.outbox.error(prompt.active, seq.index, NoTokenError(problem or "", param="search"))
-                self._tools.decoding.finish(seq, "error", None)
-                continue
-            self._say(seq, found, len(found.tokens))
-            seq.rules.append(Found(found.logprob))
-            self._tools.decoding.finish(seq, found.finish_reason or "stop", found.stop_reason)
+            if rank < len(search.found):
+                self.give(seq, search.found[rank], logprob=search.found[rank].logprob)
+            else:
+                self.refuse(seq, f"there are only {len(search.found)} different texts to find")
 
-    def _say(self, seq: Sequence, beam: Beam, end: int) -> None:
-        """Gives an alternative the first `end` tokens of a beam, and says those that weren't said yet."""
+    def tell(self, seq: Sequence, tokens: Many[int], reported: Many[list[Token]], end: int) -> None:
+        """See `OfPrompt.tell`. A token of a search is generated when it is told."""
         self._tools.totals.tokens_generated += end - seq.length
-        self.tell(seq, beam.tokens, beam.reported, end)
+        super().tell(seq, tokens, reported, end)
 
     def _fork(self, search: Search, parents: list[Beam]) -> None:
         """Gives each new beam the cells of its parent.
@@ -191,16 +167,4 @@ class Beams(OfPrompt):
                 beam.seq_id = source
             else:
                 beam.seq_id = idle.pop()
-                backend.fork(source, beam.seq_id, beam.position)
-                self._tools.totals.forks += 1
-
-
-class Found(Rule):
-    """Tells how probable the text is that an alternative got from a search."""
-
-    def __init__(self, logprob: float) -> None:
-        self._logprob = logprob
-
-    def ended(self, event: StopEvent) -> StopEvent:
-        """See `Rule.ended`."""
-        return replace(event, logprob=self._logprob)
+                self._tools.cells.fork_seq(source, beam.seq_id, beam.position)

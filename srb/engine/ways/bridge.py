@@ -7,9 +7,9 @@ candidates, and the suffix "c d":
     prompt ─┬─ "a b"   (seq 1)     "a b" + "c d": log p("c" | "a b") + log p("d" | "a b c")
             └─ "x y"   (seq 2)     "x y" + "c d": the same, after "x y"
 
-The candidates have the rows, and the sequences of the prompt hold nothing, as in a beam search. If there are no more
-candidates than alternatives, alternative k is candidate k, and its text is streamed as it is drawn. Otherwise all texts
-come at the end. `stop` comes when all candidates are scored, because only then their ranks are known.
+The candidates have the rows (`choosing.py`). If there are no more of them than alternatives, alternative k is candidate
+k, and its text is streamed as it is drawn. Otherwise all texts come at the end. `stop` comes when all candidates are
+scored, because only then their ranks are known.
 
 After an interruption all candidates are drawn again, but texts that were streamed go on with what they have.
 """
@@ -22,23 +22,23 @@ from dataclasses import replace
 from srb.engine.asking.infill import n_rows_here
 from srb.engine.asking.sampling_params import MAX_SEED
 from srb.engine.backend import Logits
-from srb.engine.kv.needs import LEAST_ROOM
 from srb.engine.ports import Rule
 from srb.engine.sequence import Prompt, Sequence
 from srb.engine.telling.events import FinishReason, StopEvent
+from srb.engine.ways.choosing import Choosing
 from srb.engine.ways.middle import Middle
 from srb.engine.ways.suffix import Probe, Scorer
-from srb.engine.ways.tools import OfPrompt, Tools
-from srb.errors import BackendError, NoTokenError
+from srb.engine.ways.tools import Tools
+from srb.errors import BackendError
 
 GLANCE = 16
 """How many tokens of the suffix are scored where a candidate may end, for `stop_at_suffix`."""
 
 
-class Bridge(OfPrompt):
+class Bridge(Choosing):
     """Draws the candidates of a prompt, and gives its sequences the best of them."""
 
-    begins_anew = True
+    param = "suffix"
 
     def __init__(self, prompt: Prompt, tools: Tools) -> None:
         super().__init__(prompt, tools)
@@ -50,7 +50,6 @@ class Bridge(OfPrompt):
         self._streams = self._n == len(request.branches) and not self._stops
         self._middles: list[Middle] = []
         self._scorer = Scorer(prompt, tools)
-        self._results: dict[Sequence, Result] = {}
         self._n_drawn = 0
 
     @property
@@ -70,19 +69,10 @@ class Bridge(OfPrompt):
             return []
         return [*(each for each in self._wanted() if each.state == "drawing"), *self._scorer.rows]
 
-    def size(self, seq: Sequence, wanted: int, most: int, n_cells: int) -> bool:
-        """See `Way.size`. Candidates get no more room later, so all of them have the same."""
-        prompt, behind = self._prompt, self._active.request.cells_behind
-        room = (n_cells - len(prompt.tokens)) // (1 if prompt.block_size else self.n_rows) - behind
-        seq.max_tokens = min(LEAST_ROOM if wanted == -1 else wanted, max(0, room + 1))
-        seq.room = max(1, seq.max_tokens) + behind
-        return False
-
     def begin(self, seq: Sequence) -> None:
-        """See `Way.begin`. The candidates begin when this was called for all sequences."""
-        seq.state = "running"
-        self._results[seq] = Result(self._close)
-        seq.rules.append(self._results[seq])
+        """See `Way.begin`."""
+        super().begin(seq)
+        seq.rules.append(Closing(self._close))
 
     def take(self, row: Middle | Probe, logits: Logits, beside: Many[Logits]) -> None:
         """See `Way.take`."""
@@ -119,7 +109,7 @@ class Bridge(OfPrompt):
         return [] if middle.owner.is_over else [middle.owner]
 
     def _begin(self) -> None:
-        prompt, backend, branches = self._prompt, self._tools.backend, self._active.request.branches
+        prompt, branches = self._prompt, self._active.request.branches
         assert prompt.seq_id is not None
         assert prompt.logits is not None
         ids, self._scorer.spare = prompt.row_ids[: self._n], next(iter(prompt.row_ids[self._n :]), None)
@@ -136,8 +126,7 @@ class Bridge(OfPrompt):
                 owner=owner,
                 at_once=not prompt.block_size,
             )
-            backend.fork(prompt.seq_id, ids[number], len(prompt.tokens))
-            self._tools.totals.forks += 1
+            self._tools.cells.fork_seq(prompt.seq_id, ids[number], len(prompt.tokens))
             self._middles.append(middle)
             for token in owner.begun if owner else ():
                 middle.push(token, self._tools.outbox.piece(prompt.sequences[0], token, len(middle.tokens)))
@@ -153,8 +142,7 @@ class Bridge(OfPrompt):
         prompt, tools = self._prompt, self._tools
         try:
             if middle.sampler is None:
-                params, compiled, begun = middle.params, self._active.compiled, tuple(middle.tokens)
-                middle.sampler = tools.backend.sampler(params, compiled, prompt.words, begun, prompt.repeated)
+                middle.sampler = self.new_sampler(middle.params, tuple(middle.tokens))
             token = middle.sampler.sample(logits)
             reported = self._active.report.of(prompt.sequences[0], token, logits)
         except BackendError as error:
@@ -208,11 +196,7 @@ class Bridge(OfPrompt):
         middle.close()
         middle.state, middle.finish_reason, middle.error = "ended", "error", error
         if middle.owner:
-            self._fail_sequence(middle.owner, error)
-
-    def _fail_sequence(self, seq: Sequence, error: BackendError) -> None:
-        self._tools.outbox.error(self._active, seq.index, error)
-        self._tools.decoding.finish(seq, "error", None)
+            self.fail(middle.owner, error)
 
     def _finish(self) -> None:
         """Gives the alternatives their texts, with the rank of each."""
@@ -221,18 +205,11 @@ class Bridge(OfPrompt):
         best_first = sorted(whole, key=lambda each: -each.suffix_logprob)
         found = {each.owner.index % n: each for each in whole if each.owner} or dict(enumerate(best_first[:n]))
         for seq in self._prompt.living:
-            middle, problem = found.get(seq.index % n), ""
-            if middle is None:
-                problem = next(each.error.message for each in self._middles if each.error)
-            elif middle.tokens[: seq.length] != [*seq.begun, *seq.tokens]:
-                problem = "the request was interrupted, and came to another text this time"
-            if middle is None or problem:
-                self._fail_sequence(seq, NoTokenError(problem, param="suffix"))
-                continue
-            self.tell(seq, middle.tokens, middle.reported, len(middle.tokens))
-            self._results[seq].suffix_logprob = middle.suffix_logprob
-            self._results[seq].rank = best_first.index(middle) + 1
-            self._tools.decoding.finish(seq, middle.finish_reason or "stop", middle.stop_reason)
+            if middle := found.get(seq.index % n):
+                rank = best_first.index(middle) + 1
+                self.give(seq, middle, suffix_logprob=middle.suffix_logprob, rank=rank)
+            else:
+                self.refuse(seq, next(each.error.message for each in self._middles if each.error))
 
     def _close(self) -> None:
         """Frees the samplers when the last alternative has ended."""
@@ -241,18 +218,13 @@ class Bridge(OfPrompt):
                 each.close()
 
 
-class Result(Rule):
-    """Reports how well the suffix follows an alternative.
-
-    close: called when the alternative has ended, for whatever reason.
-    """
+class Closing(Rule):
+    """Calls `close` when an alternative has ended, for whatever reason."""
 
     def __init__(self, close: Callable[[], object]) -> None:
-        self.suffix_logprob: float | None = None
-        self.rank: int | None = None
         self._close = close
 
     def ended(self, event: StopEvent) -> StopEvent:
         """See `Rule.ended`."""
         self._close()
-        return replace(event, suffix_logprob=self.suffix_logprob, rank=self.rank)
+        return event

@@ -144,8 +144,7 @@ class Exploring(OfPrompt):
             backend.truncate(seq.seq_id, n_tokens)
             return
         backend.remove(seq.seq_id)
-        backend.fork(source.seq_id, seq.seq_id, n_tokens)
-        self._tools.totals.forks += 1
+        self._tools.cells.fork_seq(source.seq_id, seq.seq_id, n_tokens)
 
     def _spare(self, sequences: list[Sequence], wanted: list[Candidate]) -> Iterator[Sequence]:
         """All sequences, in this order: those whose texts aren't needed, then those whose texts are needed last."""

@@ -9,8 +9,8 @@ from srb.engine.asking.sampling_params import SamplingParams
 from srb.engine.backend import Sampler
 from srb.engine.ports import Way
 from srb.engine.sequence import Sequence
-from srb.engine.telling.events import FinishReason, Token
 from srb.engine.telling.text import TextState
+from srb.engine.ways.rows import TextRow
 from srb.errors import BackendError
 
 _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\]*_]*\s*$|\n\s*$")
@@ -25,7 +25,7 @@ _PATIENCE = 2
 _TAIL = 16  # bytes: as much of a text as it takes to see where it ends
 
 
-class Middle:
+class Middle(TextRow):
     """A text that is drawn from the prompt, with a row of its own. Implements `srb.engine.ports.Row`.
 
     n_before: the length of the prompt, in tokens. text: looks for stop strings; None: there are none.
@@ -44,55 +44,17 @@ class Middle:
         owner: Sequence | None = None,
         at_once: bool = True,
     ) -> None:
-        self.way = way
+        super().__init__(way, n_before, [], seq_id=seq_id, at_once=at_once)
         self.params = params
-        self.seq_id: int | None = seq_id
-        self.n_before = n_before
         self.text = text
         self.owner = owner
         self.state: Literal["drawing", "scoring", "ended"] = "drawing"
-        self.tokens: list[int] = []
         self.pieces: list[bytes] = []  # what each of its tokens adds to the text
-        self.reported: list[list[Token]] = []  # for each token, if tokens are reported
-        self.n_held = 0  # how many of its tokens are in its cells
         self.sampler: Sampler | None = None
         self.n_looked = 0  # how many tokens it had when the suffix was scored last
         self.looks: list[tuple[int, float]] = []  # at ends of sentences: its length, and the suffix's log-probability
         self.suffix_logprob = -math.inf  # until it has ended and is scored
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | None = None
         self.error: BackendError | None = None
-        self._at_once = at_once
-
-    @property
-    def together(self) -> "tuple[Middle]":
-        """Itself; see `Row.together`."""
-        return (self,)
-
-    @property
-    def next_token(self) -> int:
-        """The token that its next row evaluates."""
-        return self.tokens[self.n_held]
-
-    @property
-    def ahead(self) -> list[int]:
-        """The tokens after this one: those that it had before the request was interrupted."""
-        return self.tokens[self.n_held + 1 :] if self._at_once else []
-
-    @property
-    def n_tokens(self) -> int:
-        """How many tokens it has after the prompt."""
-        return len(self.tokens)
-
-    @property
-    def position(self) -> int:
-        """How many tokens are in its cells: the prompt's, and its own without the last."""
-        return self.n_before + self.n_held
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it needs no more steps."""
-        return self not in self.way.rows
 
     def push(self, token: int, piece: bytes) -> None:
         """Takes its next token, and the bytes that this adds to the text."""

@@ -43,8 +43,7 @@ class Sampling(OfPrompt):
         try:
             token, n_back = self._draw(seq, Draw(logits, beside))
         except BackendError as error:
-            self._tools.outbox.error(self._active, seq.index, error)
-            self._tools.decoding.finish(seq, "error", None)
+            self.fail(seq, error)
             return
         if len(seq.held) + n_back == 1:  # this token is the first that may be taken back
             self._tools.memory.keep(seq, logits, beside)
@@ -52,10 +51,9 @@ class Sampling(OfPrompt):
 
     def _draw(self, seq: Sequence, draw: Draw) -> tuple[int, int]:
         """Draws a token, and returns how many of the last tokens are to be taken back, too. Raises `BackendError`."""
-        prompt, outbox, backend = self._prompt, self._tools.outbox, self._tools.backend
+        outbox, backend = self._tools.outbox, self._tools.backend
         if seq.sampler is None:
-            begun = (*seq.begun, *seq.tokens)
-            seq.sampler = backend.sampler(seq.params, self._active.compiled, prompt.words, begun, prompt.repeated)
+            seq.sampler = self.new_sampler(seq.params, (*seq.begun, *seq.tokens))
         for rule in seq.rules:
             rule.before(draw)
         if seq.may_go_back:

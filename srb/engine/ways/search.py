@@ -10,11 +10,11 @@ from itertools import count
 from srb.engine.asking.model import Ranked, Ranker
 from srb.engine.backend import Logits
 from srb.engine.ports import Way
-from srb.engine.telling.events import FinishReason, Token
-from srb.engine.telling.text import TextState
+from srb.engine.telling.events import FinishReason
+from srb.engine.ways.rows import TextRow
 
 
-class Beam:
+class Beam(TextRow):
     """A text of a search: one that goes on, or one that was found.
 
     tokens: the generated ones. logprob: the natural logarithm of their probability.
@@ -22,51 +22,14 @@ class Beam:
     parent: the beam that it goes on from; None once it has cells of its own.
     """
 
-    ahead = ()
-
     def __init__(self, search: "Search", tokens: list[int], logprob: float) -> None:
+        super().__init__(search.way, search.n_before, tokens, n_held=max(0, len(tokens) - 1))
         self.search = search
-        self.tokens = tokens
         self.logprob = logprob
         self.score = 0.0
         self.parent: Beam | None = None
-        self.text: TextState | None = None  # only if there are stop strings
-        self.reported: list[list[Token]] = []  # for each token, if tokens are reported
-        self.seq_id: int | None = None
         self.ranked: list[Ranked] | None = None  # how it may go on, once its last token is evaluated
         self.logits: Logits | None = None  # from then on, if probabilities are reported
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | None = None
-
-    @property
-    def way(self) -> Way:
-        """The way that carries out its search."""
-        return self.search.way
-
-    @property
-    def together(self) -> "tuple[Beam]":
-        """Itself; see `Row.together`."""
-        return (self,)
-
-    @property
-    def next_token(self) -> int:
-        """The token that its next row evaluates."""
-        return self.tokens[-1]
-
-    @property
-    def n_tokens(self) -> int:
-        """How many tokens it has behind the prompt."""
-        return len(self.tokens)
-
-    @property
-    def position(self) -> int:
-        """How many tokens are in its cells: the prompt's, and the generated ones without the last."""
-        return self.search.n_before + max(0, len(self.tokens) - 1)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its search has ended."""
-        return self not in self.search.living
 
 
 class Search:

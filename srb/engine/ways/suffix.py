@@ -10,13 +10,13 @@ from collections.abc import Sequence as Many
 
 from srb.engine.asking.request import MAX_REST
 from srb.engine.backend import Logits
-from srb.engine.ports import Way
 from srb.engine.sequence import Prompt
 from srb.engine.ways.middle import Middle
+from srb.engine.ways.rows import OwnRow
 from srb.engine.ways.tools import Tools
 
 
-class Probe:
+class Probe(OwnRow):
     """Scores tokens of the suffix after the first tokens of a middle. Implements `srb.engine.ports.Row`.
 
     It evaluates them as any row does, in the cells of the middle or in a fork, from where they are removed again. The
@@ -37,51 +37,19 @@ class Probe:
         first: float | None = None,
         at_once: bool = True,
     ) -> None:
+        line = [*middle.tokens[:kept], *rest[:MAX_REST], *suffix[:-1]]
+        super().__init__(middle.way, middle.n_before, line, at_once=at_once)
         self.middle = middle
         self.logprobs = [] if first is None else [first]
         """Those of the suffix's tokens, as far as they are known."""
-        self.seq_id: int | None = None  # once it may begin
-        self.n_held = 0
         self._kept = kept
         self._suffix = suffix
-        self._line = [*middle.tokens[:kept], *rest[:MAX_REST], *suffix[:-1]]
         self._before = kept + len(rest[:MAX_REST])
-        self._at_once = at_once
-
-    @property
-    def way(self) -> Way:
-        """The way of its middle."""
-        return self.middle.way
-
-    @property
-    def together(self) -> "tuple[Probe]":
-        """Itself; see `Row.together`."""
-        return (self,)
-
-    @property
-    def next_token(self) -> int:
-        """The token that its next row evaluates."""
-        return self._line[self.n_held]
-
-    @property
-    def ahead(self) -> list[int]:
-        """The tokens after it, which are all known."""
-        return self._line[self.n_held + 1 :] if self._at_once else []
 
     @property
     def n_tokens(self) -> int:
         """How many tokens it holds after the prompt."""
         return self.n_held
-
-    @property
-    def position(self) -> int:
-        """How many tokens are in its cells."""
-        return self.middle.n_before + self.n_held
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it needs no more steps."""
-        return self not in self.way.rows
 
     @property
     def is_done(self) -> bool:
@@ -170,8 +138,7 @@ class Scorer:
         source = middle.seq_id
         if backend.continuable_from(source) > probe.position:
             source, probe.n_held = prompt.seq_id, 0
-        backend.fork(source, self.spare, probe.position)
-        self._tools.totals.forks += 1
+        self._tools.cells.fork_seq(source, self.spare, probe.position)
 
     def _put_back(self, probe: Probe) -> None:
         """Removes what a probe has evaluated."""

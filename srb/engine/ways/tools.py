@@ -4,7 +4,8 @@ from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
-from srb.engine.backend import Backend
+from srb.engine.asking.sampling_params import SamplingParams
+from srb.engine.backend import Backend, Sampler
 from srb.engine.decoding import Decoding
 from srb.engine.kv.cells import Cells
 from srb.engine.kv.memory import Memory
@@ -16,6 +17,7 @@ from srb.engine.telling.events import Token
 from srb.engine.telling.outbox import LONGEST_CHARACTER, Outbox
 from srb.engine.telling.stats import Measure, Totals
 from srb.engine.telling.text import TextState
+from srb.errors import BackendError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,11 @@ class OfPrompt(Way):
         """See `Way.least_room`."""
         return seq.n_own + LEAST_ROOM
 
+    def new_sampler(self, params: SamplingParams, begun: tuple[int, ...]) -> Sampler:
+        """The sampler of a text that continues the prompt, and has these tokens already. Raises `BackendError`."""
+        prompt = self._prompt
+        return self._tools.backend.sampler(params, self._active.compiled, prompt.words, begun, prompt.repeated)
+
     def new_text(self) -> TextState | None:
         """The text of something that has rows in place of the sequences; None: there are no stop strings to find."""
         prompt = self._prompt
@@ -102,6 +109,11 @@ class OfPrompt(Way):
             piece = self._tools.outbox.piece(seq, tokens[place], seq.length)
             seq.tokens.append(tokens[place])
             self._tools.outbox.goes_on(seq, tokens[place], reported[place] if reported else [], piece)
+
+    def fail(self, seq: Sequence, error: BackendError) -> None:
+        """Ends a sequence with an error."""
+        self._tools.outbox.error(self._active, seq.index, error)
+        self._tools.decoding.finish(seq, "error", None)
 
     def lost(self, row: Sequence | None) -> list[Sequence]:
         """See `Way.lost`."""

@@ -16,8 +16,7 @@ from typing import Literal
 from srb.engine.asking.model import Tokenizer
 from srb.engine.asking.request import CompletionRequest, Explore
 from srb.engine.telling.events import NodeEvent
-
-_LONGEST_CHARACTER = 4  # bytes of UTF-8
+from srb.engine.telling.outbox import LONGEST_CHARACTER
 
 Path = tuple[int, ...]
 """The tokens of a text, from the prompt on."""
@@ -182,7 +181,7 @@ class Teller:
         self._request_id = request.id
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for token in request.token_ids[0][-_LONGEST_CHARACTER:]:  # a node may complete a character of the prompt
+        for token in request.token_ids[0][-LONGEST_CHARACTER:]:  # a node may complete a character of the prompt
             self._decoder.decode(tokenizer.special_piece(token))
         self._root = self._decoder.getstate()
 
