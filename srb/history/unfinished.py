@@ -27,6 +27,19 @@ class Unfinished:
     losses: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request as its client sent it. path: the route that it came to. model: the model's name at that time.
+
+    nodes: the ids of the nodes that it writes.
+    """
+
+    path: str
+    body: bytes
+    model: str
+    nodes: list[int]
+
+
 def interrupt_unreadable(db: sqlite3.Connection) -> None:
     """Marks the running requests of an srb version with other fields as interrupted, because they can't go on."""
     for row in db.execute("SELECT * FROM requests WHERE status = 'running' AND request IS NOT NULL").fetchall():
@@ -84,10 +97,10 @@ def read_journal(db: sqlite3.Connection, owner: str | None, request: str) -> Unf
     return kept or str(row["status"])
 
 
-def find_sent(db: sqlite3.Connection, owner: str | None, request: str) -> tuple[str, bytes, list[int]] | None:
-    """The path and the body of a request, and the ids of the nodes that it writes; None if there is no such request."""
+def find_sent(db: sqlite3.Connection, owner: str | None, request: str) -> Sent | None:
+    """What a client has sent as a request, and what became of it; None if there is no such request."""
     row = db.execute("SELECT * FROM requests WHERE id = ? AND owner IS ?", (request, owner)).fetchone()
-    return row and (row["path"], zlib.decompress(row["body"]), _nodes_of(db, row))
+    return row and made_of(Sent, row, body=zlib.decompress(row["body"]), nodes=_nodes_of(db, row))
 
 
 def _nodes_of(db: sqlite3.Connection, row: sqlite3.Row) -> list[int]:

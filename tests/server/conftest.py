@@ -34,6 +34,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         cors_origins: str = "localhost",
         allowed_hosts: Hosts | None = None,
         linger: float = 0,
+        model: str = "fake",
         history: History | HistoryError | None = None,
         open_again: Callable[[], History] | None = None,
         slot_folder: Path | None = None,
@@ -47,7 +48,7 @@ async def connect(aiohttp_client: Any) -> AsyncIterator[Connect]:
         engines.append(engine)
         await engine.ready()
         limits = Limits(
-            "fake",
+            model,
             n=4,
             max_n=8,
             show_prompts=show_prompts,

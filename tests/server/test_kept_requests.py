@@ -968,3 +968,19 @@ async def test_a_finished_request_with_wrong_events_is_said(connect: Connect, tm
         for place in (request_id, f"{request_id}/events"):
             refused = await get(client, f"/v1/completions/{place}", 503)
             assert "is damaged: move it away" in refused["error"]["message"]
+
+
+async def test_a_restart_with_another_model_keeps_the_name_of_the_one_that_answered(
+    connect: Connect, tmp_path: Path
+) -> None:
+    path, chat = tmp_path / "history.db", {"messages": [{"role": "user", "content": "p"}], "detach": True}
+    with History(path, keep_seconds=900) as history:
+        client = await connect(FakeBackend(chat_template=TEMPLATE), history=history)
+        request_id, events = await run(client, prompt="p", n=1, max_tokens=3, detach=True)
+        async with client.post("/v1/chat/completions", json=chat | {"max_tokens": 3}) as answer:
+            chat_id, said = answer.headers["X-Request-Id"], await answer.json()
+    with History(path, keep_seconds=900) as history:
+        client = await connect(FakeBackend(chat_template=TEMPLATE), history=history, model="other")
+        async with client.get(f"/v1/completions/{request_id}/events") as answer:
+            assert [event async for event in read(answer)] == events
+        assert (await get(client, f"/v1/completions/{chat_id}/events"))["model"] == said["model"]

@@ -45,6 +45,7 @@ class Answers:
 
     ignored: the names of the fields in its body that have no effect.
     own: answers in the format of the request, from its beginning; None if this format is native events.
+    model: the name of the model that answered it; None: that of today.
     nodes: the ids of its alternatives' nodes, if the request writes a story.
     again: makes what answers later GETs of the format's own routes, such as /v1/responses/{id}, if it has such routes.
     keeps: what of the body `own` and `again` hold. They hold nothing else of it, since that counts (`Roster`).
@@ -52,6 +53,7 @@ class Answers:
 
     ignored: list[str]
     own: Answer | None = None
+    model: str | None = None
     nodes: list[int] | None = None
     again: Callable[[], Answering] | None = None
     keeps: Any = ()
@@ -153,8 +155,9 @@ def answers_of(app: web.Application, journal: Journal) -> Answers:
 
 async def answer_natively(request: web.Request, stream: RequestStream) -> web.StreamResponse:
     """Answers with a request's native events."""
-    journal, model = stream.journal, request.app[LIMITS].model
+    journal = stream.journal
     answers = answers_of(request.app, journal)
+    model = answers.model or request.app[LIMITS].model
 
     def to_json(events: list[tuple[int, Event]]) -> Iterator[sse.Item]:
         for number, event in events:

@@ -164,13 +164,14 @@ async def _answers_of_old(request: web.Request, journal: Journal) -> Answers:
     """How the readers of a request in the history are answered: natively, unless its format can be made again."""
     answers, made = Answers([]), journal.request
     if request.app[KEEPER].is_on and (sent := await read_file(request, find_sent, made.id)):
-        path, body, nodes = sent
-        form = _LASTING.get(path)
+        form = _LASTING.get(sent.path)
         if form:
+            serving = _serving(request, journal.created, made)
+            serving = replace(serving, limits=replace(serving.limits, model=sent.model))
             with suppress(SrbError):  # for example, the story that the request went on from is gone
-                reply = await read(partial(form.function, body, _serving(request, journal.created, made)))
+                reply = await read(partial(form.function, sent.body, serving))
                 answers = _answers(reply, form.frame)
-        answers = replace(answers, nodes=nodes or None)
+        answers = replace(answers, model=sent.model, nodes=sent.nodes or None)
     request.app[ANSWERS][journal] = answers
     return answers
 
