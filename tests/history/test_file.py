@@ -27,6 +27,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def history(path: Path) -> Iterator[History]:
     with History(path) as history:
+        history.write(lambda _db: None).result(10)  # after its first look at the file
         yield history
 
 
