@@ -31,6 +31,8 @@ async def test_a_removed_field_is_ignored_and_reported(connect: Connect, fields:
     assert response.status == 200
     assert response.headers["x-srb-ignored"] == ", ".join(fields)
     assert (await response.json())["choices"] == plain["choices"]
+    async with client.post("/v1/completions", json={"prompt": "p", "max_tokens": 3} | fields) as stream:
+        assert stream.headers["x-srb-ignored"] == ", ".join(fields)
 
 
 def test_the_table_has_fields() -> None:

@@ -168,7 +168,7 @@ async def answer_natively(request: web.Request, stream: RequestStream) -> web.St
                 ),
             )
 
-    headers = {"X-Request-Id": journal.request.id}
+    headers = {"X-Request-Id": journal.request.id} | ignored_header(answers.ignored)
     return await sse.respond(request, Batches(stream.numbered, to_json), headers=headers)
 
 
