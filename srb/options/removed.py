@@ -11,7 +11,6 @@ REMOVED = {
     "cache_reuse": _REUSES,
     "ignore_model_sampling": "leave it out; a field of a request counts before what the model's file names",
     "keep_bytes": "leave it out; finished requests take at most 256 MiB",
-    "lark": "--grammar takes Lark, too, after a first line %llguidance {}",
     "max_rewinds": "leave it out; an alternative may go back 1,000 times",
     "n_cache_reuse": _REUSES,
     "p_less": _NARROWS,

@@ -53,7 +53,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
                 "banned_tokens",
                 "logit_bias",
             ),
-            *("grammar", "regex", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
+            *("grammar", "regex", "lark", "json_schema", "response_format", "structured_outputs", "echo", "heal"),
         ),
     ),
     "the alternatives": (

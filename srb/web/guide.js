@@ -58,6 +58,7 @@ export const GROUPS = {
   engineers: {
     grammar: ["GBNF grammar", "The text must match it."],
     regex: ["Regular expression", "The whole text must match it."],
+    lark: ["Lark grammar", "In llguidance's dialect of Lark. The text must match it."],
     json_schema: ["JSON schema", "The text is JSON that fits it."],
     structured_outputs: ["Structured outputs", "JSON: the same constraints in vLLM's notation."],
     banned_tokens: ["Banned tokens", "Token ids, or texts whose tokens never appear."],

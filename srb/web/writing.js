@@ -206,7 +206,7 @@ export class Writing extends Running {
 // What was set, as the tree shows it.
 const chosen = ({ n, logprobs, ...others }) => others;
 
-const CONSTRAINTS = ["grammar", "regex", "json_schema"]; // which nothing can be healed with
+const CONSTRAINTS = ["grammar", "regex", "lark", "json_schema"]; // which nothing can be healed with
 
 const isConstrained = (fields) => fields.some((each) => CONSTRAINTS.some((name) => name in each));
 

@@ -280,6 +280,13 @@ def test_what_a_text_must_match_in_vllms_notation() -> None:
     ]
 
 
+def test_a_grammar_in_lark_has_a_field_of_its_own() -> None:
+    assert params(lark="start: /a/") == params(grammar=in_lark("start: /a/"))
+    assert params(lark="") == params(lark=None) == params()
+    with pytest.raises(InvalidRequestError, match="grammar and lark exclude each other"):
+        params(lark="start: /a/", grammar='root ::= "a"')
+
+
 def test_a_branchs_own_takes_the_place_of_what_all_texts_must_match() -> None:
     branches: list[dict[str, Any]] = [
         {},

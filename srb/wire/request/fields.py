@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from srb.engine.asking.meanings import meanings
 from srb.engine.asking.request import CompletionRequest
-from srb.engine.asking.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams
+from srb.engine.asking.sampling_params import CONSTRAINTS, SAMPLERS, SamplingParams, in_lark
 from srb.errors import InvalidRequestError
 from srb.wire.native.stories import Text
 from srb.wire.request.body_fields import BodyFields, Breakers, Float, Ids, Int, Phrases, Strings, as_list
@@ -155,6 +155,7 @@ class SamplingFields(BodyFields):
         None,
         description="what the text must match, in OpenAI's notation; its type is text, json_object or json_schema.",
     )
+    lark: str | None = Field(None, description="a grammar in llguidance's dialect of Lark that the text must match.")
     structured_outputs: dict[str, Any] | None = Field(
         None,
         description=f"what the text must match, in vLLM's notation: one of {', '.join(KINDS)}.",
@@ -210,6 +211,10 @@ class SamplingFields(BodyFields):
         also if it is of another kind.
         """
         found: dict[str, Any] = {name: given[name] or None for name in ("grammar", "regex") if name in given}
+        if self.lark is not None:
+            if self.lark and found.get("grammar"):
+                raise InvalidRequestError("grammar and lark exclude each other; leave one out", param="grammar")
+            found["grammar"] = in_lark(self.lark) if self.lark else found.get("grammar")
         if self.json_schema is not None:
             found["json_schema"] = json.dumps(self.json_schema)
         if self.response_format is not None:
